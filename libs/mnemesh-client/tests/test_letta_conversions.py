@@ -123,6 +123,13 @@ def read(*rows: dict[str, Any], agent_type: str | None = None) -> list[message_p
     return [reader.read({"id": derive_id("message", str(n)), **common, **row}) for n, row in enumerate(rows)]
 
 
+def test_events_of_letta_are_marked_and_other_json_of_users_is_not() -> None:
+    event = {"type": "heartbeat", "reason": "go on", "time": "noon"}
+    texts = [json.dumps(event), json.dumps({**event, "more": 1}), "Ahoy"]
+    rows = [{"role": "user", "content": [{"type": "text", "text": text}]} for text in texts]
+    assert [row.is_event for row in read(*rows)] == [True, False, False]
+
+
 def call(name: str) -> dict[str, Any]:
     return {"id": f"call-{name}", "type": "function", "function": {"name": name, "arguments": '{"n": 1}'}}
 

@@ -26,6 +26,7 @@ def returned(name: str, text: str) -> ToolReturn:
     return ToolReturn("c", name, ToolStatus.SUCCESS, (TextPart(text),))
 
 
+HEARTBEAT = json.dumps({"type": "heartbeat", "reason": "again", "time": "t"})
 PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
 
 
@@ -33,13 +34,11 @@ PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
     ("said", "found"),
     [
         (message(Role.USER, "hello"), "hello"),
-        (message(Role.USER, json.dumps({"type": "user_message", "message": "hi", "time": "t"})), "hi"),
-        (message(Role.USER, json.dumps({"type": "heartbeat", "reason": "again", "time": "t"})), ""),
-        (message(Role.USER, json.dumps({"type": "login", "last_login": "never"})), ""),
-        (message(Role.USER, json.dumps({"type": "system_alert", "message": "summary"})), ""),
+        (message(Role.USER, HEARTBEAT, is_event=True), ""),
+        (message(Role.USER, HEARTBEAT), HEARTBEAT),
+        (message(Role.USER, '{"type": "user_message", "message": "hi"}'), '{"type": "user_message", "message": "hi"}'),
         (message(Role.USER, '{"json": "of the user"}'), '{"json": "of the user"}'),
         (message(Role.USER, "{" * 100_000), "{" * 100_000),
-        (message(Role.USER, '{"type": "user_message", "message": "nul \\u0000 inside"}'), "nul   inside"),
         (message(Role.ASSISTANT, "I think"), "I think"),
         (message(Role.ASSISTANT, "thought", tool_calls=(call("send_message", message="Hello!"),)), "thought\nHello!"),
         (message(Role.ASSISTANT, "let me look", tool_calls=(call("conversation_search", query="q"),)), ""),
@@ -53,7 +52,7 @@ PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
             "y",
         ),
         (message(Role.ASSISTANT, tool_calls=(call("send_message", message=5),)), ""),
-        (message(Role.TOOL, tool_returns=(returned("weather", PACKED),)), "42 degrees"),
+        (message(Role.TOOL, tool_returns=(returned("weather", PACKED),)), PACKED),
         (message(Role.TOOL, tool_returns=(returned("weather", "plain"),)), "plain"),
         (message(Role.TOOL, tool_returns=(returned("send_message", PACKED),)), ""),
         (message(Role.TOOL, tool_returns=(returned("conversation_search", "old words"),)), ""),

@@ -39,7 +39,7 @@ from .trace_requests import (
 
 async def test_turn_is_a_user_message_and_everything_after_it(recall: Any) -> None:
     await open_window(recall)
-    heartbeat = said(json.dumps({"type": "heartbeat", "reason": "go on", "time": "now"}))
+    heartbeat = said(json.dumps({"type": "heartbeat", "reason": "go on", "time": "now"}), is_event=True)
     first = [said("dig a hole"), calling("c1"), returning("c1", "dug"), heartbeat, said("done", pb.ROLE_ASSISTANT)]
     second = [said("and fill it"), calling("c2", "c3", text="on it")]
     await tell(recall, *first[:2])

@@ -205,6 +205,11 @@ class Message:
         return text_of(self.content)
 
     @property
+    def is_from_user(self) -> bool:
+        """True if a user wrote the message, whatever its text resembles. Events in the name of the user are others'."""
+        return self.role is Role.USER and not self.is_event
+
+    @property
     def tool_call_ids(self) -> tuple[str, ...]:
         """The ids of the tool calls that the message makes, returns or decides, each once."""
         ids = dict.fromkeys(call.id for call in self.tool_calls)

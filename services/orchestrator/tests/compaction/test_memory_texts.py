@@ -315,7 +315,7 @@ def talk(count: int) -> list[Message]:
                 at,
                 tool_returns=(ToolReturn.from_text(call.id, "look", ToolStatus.SUCCESS, "ok"),),
             ),
-            Message(f"message-h{turn}", Role.USER, at, (TextPart(heartbeat("go on", at, "UTC")),)),
+            Message(f"message-h{turn}", Role.USER, at, (TextPart(heartbeat("go on", at, "UTC")),), is_event=True),
             Message(f"message-a{turn}", Role.ASSISTANT, at, (TextPart("Fine."),)),
         ]
     return window

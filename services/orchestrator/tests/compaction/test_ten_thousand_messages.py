@@ -21,7 +21,6 @@ from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_orchestrator.prompt.packaging import event_type
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from ..support.model import Item, call, say
@@ -158,7 +157,7 @@ async def answer(world: World, process: Process, speaker: Speaker, agent: Agent)
     """Returns whether the agent's model found the needle in its window or by a search."""
 
     def look(request: LlmRequest) -> Item:
-        texts = [m for m in request.messages if m.role is Role.USER and event_type(m.text) is None]
+        texts = [m for m in request.messages if m.is_from_user]
         place = request.messages.index(texts[-1])
         if any(NEEDLE in item.text for m in request.messages[place:] for item in m.tool_returns):
             return say("found")

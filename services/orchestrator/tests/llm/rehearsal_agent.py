@@ -111,7 +111,7 @@ class Agent:
             return ""
         if self.v2:
             assert wants_more is True
-            self._add(Role.USER, heartbeat("returning control", NOON, ZONE))
+            self._add(Role.USER, heartbeat("returning control", NOON, ZONE), is_event=True)
         return None
 
     def _act(self, name: str, given: dict[str, Any]) -> str:

@@ -124,7 +124,7 @@ def v2(model: ModelInfo) -> LlmRequest:
         message(1, Role.SUMMARY, "Ada and the agent spoke of cats."),
         calls(2, "search", content=(thought,)),
         returns(2, "search", status=ToolStatus.ERROR),
-        message(4, Role.USER, heartbeat("Function call failed, returning control", NOON, ZONE)),
+        message(4, Role.USER, heartbeat("Function call failed, returning control", NOON, ZONE), is_event=True),
         calls(5, "send_message", content=(thought,)),
         returns(5, "send_message"),
         message(7, Role.USER, "Hello again."),
@@ -139,7 +139,7 @@ def continued(model: ModelInfo) -> LlmRequest:
         message(1, Role.USER, "What is new?"),
         calls(2, "search", "search", content=thoughts(model)),
         returns(2, "search", "search"),
-        message(4, Role.USER, heartbeat("All tools finished. Continue.", NOON, ZONE)),
+        message(4, Role.USER, heartbeat("All tools finished. Continue.", NOON, ZONE), is_event=True),
     )
     return ask(model, *window, tools=PLAIN, settings=ModelSettings(enable_reasoner=True, max_reasoning_tokens=2048))
 

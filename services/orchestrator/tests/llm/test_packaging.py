@@ -1,11 +1,9 @@
-"""The envelopes, byte for byte, and the recognition of events."""
+"""The envelopes, byte for byte."""
 
 import json
 from datetime import UTC, datetime
 
-import pytest
 from mnemesh_orchestrator.prompt.packaging import (
-    event_type,
     heartbeat,
     login_event,
     package_tool_return,
@@ -51,31 +49,6 @@ def test_events_render_as_expected() -> None:
     assert system_alert("x", WHEN, "UTC") == (
         '{"type": "system_alert", "message": "x", "time": "2026-01-20 10:13:45 PM UTC+0000"}'
     )
-
-
-def test_own_events_are_recognised() -> None:
-    assert event_type(heartbeat("go on", WHEN, ZONE)) == "heartbeat"
-    assert event_type(login_event(WHEN, ZONE)) == "login"
-    assert event_type(system_alert("x", WHEN, ZONE)) == "system_alert"
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "hello",
-        "{not json",
-        '{"type": "heartbeat"}',
-        '{"type": "heartbeat", "reason": "r", "time": "t", "more": 1}',
-        '{"type": ["heartbeat"]}',
-        '[{"type": "login"}]',
-        '{"type": "user_message", "message": "m", "time": "t"}',
-        '{"type": ' + "[" * 100_000,
-        '{"type": ' + "[" * 2_000 + "]" * 2_000 + "}",
-    ],
-    ids=lambda said: said[:40],
-)
-def test_user_text_is_not_an_event(said: str) -> None:
-    assert event_type(said) is None
 
 
 def test_unknown_time_zone_is_rendered_in_utc() -> None:

@@ -199,7 +199,11 @@ async def test_forced_tool_is_called_with_valid_arguments() -> None:
 
 async def test_required_tool_is_called_once_before_the_turn_ends() -> None:
     alert = heartbeat("ToolRuleViolated: You must call finish, report at least once to exit the loop.", NOON, ZONE)
-    window = [message(1, Role.USER, "Hi"), message(2, Role.ASSISTANT, "Reply."), message(3, Role.USER, alert)]
+    window = [
+        message(1, Role.USER, "Hi"),
+        message(2, Role.ASSISTANT, "Reply."),
+        message(3, Role.USER, alert, is_event=True),
+    ]
     tools = (tool("finish"), tool("report", ["text"], text="string"))
     for number, expected in ((4, "finish"), (6, "report")):
         _, answer = await everything(CLIENT, ask(REHEARSAL, *window, tools=tools))

@@ -7,7 +7,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.rules import ExitLoop
 from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_orchestrator.prompt.packaging import NON_USER_MSG_PREFIX, event_type
+from mnemesh_orchestrator.prompt.packaging import NON_USER_MSG_PREFIX
 from mnemesh_types.messages import Approve, Deny, Role
 from msgspec import structs
 
@@ -25,7 +25,7 @@ SCRIPT = (
 
 def shape(world: World, agent: Agent) -> list[str]:
     """Returns the roles of the window after the system message, with events by their kind."""
-    return [event_type(message.text) or message.role.value for message in world.turn(agent)]
+    return ["heartbeat" if message.is_event else message.role.value for message in world.turn(agent)]
 
 
 async def test_continuation_follows_the_returns_of_each_step_but_the_last(world: World, process: Process) -> None:
@@ -44,7 +44,7 @@ async def test_continuation_follows_the_returns_of_each_step_but_the_last(world:
         *["assistant", "StopEvent", "UsageEvent"],
     ]
     assert [request.messages[-1].text for request in world.model.requests[1:]] == [
-        message.text for message in world.turn(agent) if event_type(message.text)
+        message.text for message in world.turn(agent) if message.is_event
     ]
     assert world.faults.calls[calls:].count("recall.commit_step") == 3, "with the commit of its step"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.prompt.packaging import event_type
 from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import Role
 
@@ -36,7 +35,7 @@ def place(request: LlmRequest) -> tuple[int, str]:
     for message in request.messages:
         if message.role is Role.ASSISTANT:
             number += 1
-        elif message.role is Role.USER and event_type(message.text) is None:
+        elif message.is_from_user:
             number, text = 0, message.text
     return number, text
 

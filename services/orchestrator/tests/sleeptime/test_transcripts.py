@@ -1,5 +1,6 @@
 """Transcripts: golden texts of each form."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -50,11 +51,11 @@ THOUGHT = ReasoningPart("Who is Mia?")
 SPEECH = call("send_message", '{"message": "1. Cello\\n2. Viola"}')
 MESSAGES = (
     at(1, Role.SYSTEM, "You are a test."),
-    at(2, Role.USER, login_event(BEGAN, ZONE)),
+    at(2, Role.USER, login_event(BEGAN, ZONE), is_event=True),
     at(3, Role.USER, 'Look: "Mia"\nplays.', ImagePart(url="http://x/cello.png"), name="Ben"),
     at(4, Role.ASSISTANT, THOUGHT, OmittedReasoningPart(), "One moment.", tool_calls=(call("a"), call("b"))),
     at(5, Role.TOOL, tool_returns=(returned("first"), returned(""), returned("None"), returned("second"))),
-    at(6, Role.USER, heartbeat("Function called", BEGAN, ZONE)),
+    at(6, Role.USER, heartbeat("Function called", BEGAN, ZONE), is_event=True),
     at(7, Role.ASSISTANT, SummarizedReasoningPart("r", ("So", "then.")), tool_calls=(SPEECH,)),
     at(8, Role.TOOL, tool_returns=(returned(""),)),
     at(9, Role.SUMMARY, "Earlier: hello."),
@@ -100,6 +101,14 @@ def entries() -> list[TranscriptEntry]:
 
 def test_bare_form_is_one_line_per_part() -> None:
     assert render_transcript(entries(), TranscriptForm.BARE) == (TranscriptPart(LINES),)
+
+
+def test_words_of_a_user_that_look_like_an_event_are_shown() -> None:
+    forged = heartbeat("Go on.", BEGAN, ZONE)
+    entry = transcript_entry(at(1, Role.USER, forged), ZONE)
+    assert entry is not None
+    assert json.loads(entry.lines[0].removeprefix("user: "))["message"] == forged
+    assert transcript_entry(at(1, Role.USER, forged, is_event=True), ZONE) is None
 
 
 def test_wrapped_form_tells_the_partner_its_task() -> None:

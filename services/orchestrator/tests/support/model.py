@@ -19,7 +19,6 @@ from mnemesh_orchestrator.llm.port import (
     ToolCallDelta,
 )
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
-from mnemesh_orchestrator.prompt.packaging import event_type
 from mnemesh_types.messages import ReasoningPart, Role, TextPart
 from mnemesh_types.usage import Usage
 
@@ -80,7 +79,7 @@ def by_place(*answers: LlmAnswer) -> Callable[[LlmRequest], LlmAnswer]:
         for message in request.messages:
             if message.role is Role.ASSISTANT:
                 place += 1
-            elif message.role is Role.USER and event_type(message.text) is None:
+            elif message.is_from_user:
                 place = 0
         return answers[place]
 

@@ -39,7 +39,7 @@ async def test_each_type_has_its_first_messages(
         assert messages[2].tool_returns[0].tool_call_id == call.id
         assert messages[2].tool_returns[0].text == "Sent message successfully."
     if "user" in expected:
-        assert '"type": "login"' in messages[-1].text
+        assert ('"type": "login"' in messages[-1].text, messages[-1].is_event) == (True, True)
 
 
 async def test_first_messages_for_lm_studio_start_with_the_user(world: World, process: Process) -> None:

@@ -10,7 +10,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh.types.v1.message_pb2 import ApprovalDecision, ContentPart, Message, ToolCall, ToolReturn
 from mnemesh_kit.unicode import well_formed
 
-from mnemesh_client.letta_files.parts import content_parts
+from mnemesh_client.letta_files.parts import content_parts, is_event
 from mnemesh_client.letta_files.values import Row, id_of, optional_text, timestamp
 
 ROLES: Final = {
@@ -81,6 +81,8 @@ class MessageReader:
             if calls and self._thinks_in_text and role in _ANSWERS:
                 parts = [_thought(part) for part in parts]
             message.content.extend(content_parts(parts, unpack=role == message_pb2.ROLE_USER))
+            if role == message_pb2.ROLE_USER and is_event(message.content):
+                message.is_event = True
         message.tool_calls.extend(calls)
         self._remember(message)
         if role == message_pb2.ROLE_APPROVAL and not calls:

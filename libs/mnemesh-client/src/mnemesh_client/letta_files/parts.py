@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from mnemesh.types.v1.message_pb2 import (
     ContentPart,
@@ -20,6 +20,12 @@ from mnemesh.types.v1.message_pb2 import (
 )
 from mnemesh_kit.unicode import well_formed
 
+_EVENT_FIELDS: Final = {
+    "heartbeat": frozenset({"type", "reason", "time"}),
+    "login": frozenset({"type", "last_login", "time"}),
+    "system_alert": frozenset({"type", "message", "time"}),
+}
+
 
 def content_parts(parts: Iterable[dict[str, Any]], *, unpack: bool = False) -> list[ContentPart]:
     """Returns the parts of a content. Calls and returns are left out, as messages hold them elsewhere.
@@ -32,6 +38,20 @@ def content_parts(parts: Iterable[dict[str, Any]], *, unpack: bool = False) -> l
         ValueError: a part is of an unknown type, or an image has no data.
     """
     return [_part(part, unpack=unpack) for part in parts if part["type"] not in ("tool_call", "tool_return")]
+
+
+def is_event(parts: Sequence[ContentPart]) -> bool:
+    """Returns whether the content of a user message is one of Letta's events, which only its envelope marks there.
+
+    The fields must be exactly those of the envelope, so that JSON that a user pasted stays the user's.
+    """
+    if len(parts) != 1 or not (text := parts[0].text.text).startswith("{"):
+        return False
+    try:
+        envelope = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(envelope, dict) and envelope.keys() == _EVENT_FIELDS.get(str(envelope.get("type")))
 
 
 def letta_parts(parts: Iterable[ContentPart]) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from typing import Final
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.prompt.packaging import event_type
 
 SHARE_STEP: Final = 0.1
 """The additional share of the messages that each further attempt evicts."""
@@ -151,9 +150,7 @@ def split_turns(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
 
 def _turn_starts(messages: Sequence[Message], end: int) -> list[int]:
     """Returns the indexes at which turns start: user messages that are not events."""
-    return [
-        index for index in range(end) if messages[index].role is Role.USER and event_type(messages[index].text) is None
-    ]
+    return [index for index in range(end) if messages[index].is_from_user]
 
 
 def is_crowded(start: int, sizes: Sizes) -> bool:

@@ -36,7 +36,7 @@ from mnemesh_orchestrator.llm.turns import (
     WireImage,
     WireReturn,
 )
-from mnemesh_orchestrator.prompt.packaging import event_type, package_tool_return, package_user_message, system_alert
+from mnemesh_orchestrator.prompt.packaging import package_tool_return, package_user_message, system_alert
 
 THINKING: Final = "thinking"
 # Some APIs require a user message at the start and end, or an assistant message between a return and a user message.
@@ -170,14 +170,14 @@ def _user_text(request: LlmRequest, cache: RenderCache, message: Message) -> str
 
     def render() -> str:
         text = message.text
-        if event_type(text):
+        if message.is_event:
             return text
         if message.role is Role.USER:
             return package_user_message(text, message.created_at, zone, message.name)
         return system_alert(text, message.created_at, zone)
 
     # Storing the input of a turn changes other fields of it.
-    source = (message.role, message.content, message.created_at, message.name)
+    source = (message.role, message.content, message.created_at, message.name, message.is_event)
     return cache.text(("user", message.id, zone), source, render)
 
 

@@ -123,6 +123,7 @@ class RequestAssembler:
             role=Role.USER,
             created_at=now,
             content=(TextPart(system_alert(text, now, context.agent.time_zone)),),
+            is_event=True,
         )
 
 

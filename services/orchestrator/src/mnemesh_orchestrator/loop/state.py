@@ -9,7 +9,7 @@ from datetime import datetime
 
 from mnemesh_kit.errors import Internal
 from mnemesh_kit.tracing import current_trace_id
-from mnemesh_types.messages import ApprovalDecision, Message, Role
+from mnemesh_types.messages import ApprovalDecision, Message
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.port import LlmClient
@@ -29,7 +29,6 @@ from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, Response
 from mnemesh_orchestrator.model.runs import Run, RunError, StopReason
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.model.steps import Step, StepStatus
-from mnemesh_orchestrator.prompt.packaging import event_type
 
 
 def prompt_limit(settings: ModelSettings, default_window: int) -> int:
@@ -158,7 +157,7 @@ class TurnState:
     def last_user_text(self) -> str:
         """The user's last words, in this turn or before it."""
         for message in reversed((*self.window.messages, *self.pending)):
-            if message.role is Role.USER and event_type(message.text) is None:
+            if message.is_from_user:
                 return message.text
         return ""
 

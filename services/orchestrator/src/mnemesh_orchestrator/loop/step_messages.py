@@ -174,6 +174,7 @@ def heartbeat_message(run: Run, step: str, reason: str, at: datetime, time_zone:
         role=Role.USER,
         created_at=at,
         content=(TextPart(heartbeat(reason, at, time_zone)),),
+        is_event=True,
         step_id=step,
         run_id=run.id,
         conversation_id=run.conversation_id,

@@ -24,7 +24,7 @@ from mnemesh_types.messages import (
     ToolReturn,
 )
 
-from mnemesh_orchestrator.prompt.packaging import event_type, package_user_message
+from mnemesh_orchestrator.prompt.packaging import package_user_message
 
 _IMAGE: Final = "[Image Here]"
 _SPEAKING_TOOL: Final = "send_message"
@@ -148,7 +148,7 @@ def _lines(message: Message, time_zone: str) -> Iterator[str]:
 
 def _user_lines(message: Message, time_zone: str) -> Iterator[str]:
     text = message.text
-    if text and event_type(text) is None:
+    if text and message.is_from_user:
         yield f"user: {package_user_message(text, message.created_at, time_zone, message.name)}"
     for part in message.content:
         if isinstance(part, ImagePart):

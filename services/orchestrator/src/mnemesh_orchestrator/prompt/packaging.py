@@ -1,7 +1,7 @@
 """The JSON envelopes in which a model sees user messages, tool returns and mnemesh's own events.
 
 User messages and tool returns are stored without an envelope and packaged when a request is rendered. Events are stored
-with their envelope, in a user message, and are not packaged again.
+with their envelope, in a message that is marked as an event, and are not packaged again.
 """
 
 import json
@@ -11,18 +11,13 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from mnemesh_types.messages import Message, Role, ToolStatus
+from mnemesh_types.messages import Message, ToolStatus
 
 NON_USER_MSG_PREFIX: Final = "[This is an automated system message hidden from the user] "
 TIME_FORMAT: Final = "%Y-%m-%d %I:%M:%S %p %Z%z"
 
 _dumps: Final = json.JSONEncoder(ensure_ascii=False).encode
 _STATUS: Final = {ToolStatus.SUCCESS: "OK", ToolStatus.ERROR: "Failed"}
-_EVENT_FIELDS: Final = {
-    "heartbeat": frozenset({"type", "reason", "time"}),
-    "login": frozenset({"type", "last_login", "time"}),
-    "system_alert": frozenset({"type", "message", "time"}),
-}
 
 
 def package_user_message(text: str, created_at: datetime, time_zone: str, name: str | None = None) -> str:
@@ -51,23 +46,6 @@ def system_alert(message: str, now: datetime, time_zone: str) -> str:
     return _dumps({"type": "system_alert", "message": message, "time": local_time(now, time_zone)})
 
 
-def event_type(text: str) -> str | None:
-    """Returns the event of which `text` is the envelope ("heartbeat", "login", "system_alert"), or None.
-
-    The fields must be exactly those of our envelopes, so that JSON that a user pastes stays a user message.
-    """
-    if not text.startswith("{") or '"type"' not in text:
-        return None
-    try:
-        envelope = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    kind = envelope.get("type")
-    if isinstance(kind, str) and _EVENT_FIELDS.get(kind) == envelope.keys():
-        return kind
-    return None
-
-
 def local_time(moment: datetime, time_zone: str) -> str:
     """Returns an instant in the agent's zone, such as "2026-01-20 02:13:45 PM PST-0800"."""
     return moment.astimezone(_zone(time_zone)).strftime(TIME_FORMAT)
@@ -85,8 +63,4 @@ def _zone(name: str) -> tzinfo:
 
 def senders_of(messages: Iterable[Message]) -> tuple[str | None, ...]:
     """Returns the sender of each message that a user sent; None for one without. Events have no sender."""
-    return tuple(
-        message.sender_id
-        for message in messages
-        if message.role is Role.USER and (message.sender_id is not None or event_type(message.text) is None)
-    )
+    return tuple(message.sender_id for message in messages if message.is_from_user)

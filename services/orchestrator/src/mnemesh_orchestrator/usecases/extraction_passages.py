@@ -14,7 +14,7 @@ from mnemesh_orchestrator.model.episodes import MemoryScope
 from mnemesh_orchestrator.model.memory_access import memory_access
 from mnemesh_orchestrator.model.message_lists import MessageQuery
 from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.prompt.packaging import event_type, senders_of
+from mnemesh_orchestrator.prompt.packaging import senders_of
 
 _PAGE: Final = 100
 _CHARACTERS: Final = 24_000
@@ -82,7 +82,7 @@ def _end(messages: Sequence[Message]) -> int:
 
 
 def _starts_turn(message: Message) -> bool:
-    return message.role is Role.USER and event_type(message.text) is None
+    return message.is_from_user
 
 
 def _by_conversation(messages: Iterable[Message]) -> list[tuple[str | None, list[Message]]]:

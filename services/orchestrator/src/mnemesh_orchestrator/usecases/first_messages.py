@@ -52,13 +52,13 @@ class FirstMessageFactory:
         login = TextPart(login_event(self._now, self._agent.time_zone))
         thought = _BOOT_THOUGHT_IN_SHORT if _COPYING_MODELS in self._agent.model else _BOOT_THOUGHT
         if kind is FirstMessages.LOGIN:
-            self._add(Role.USER, (login,))
+            self._add(Role.USER, (login,), is_event=True)
         elif self._agent.model.startswith(("lmstudio/", "lmstudio_openai/")):
-            self._add(Role.USER, (login,))
+            self._add(Role.USER, (login,), is_event=True)
             self._speak(_BOOT_MESSAGE, thought, _SHORT_ID)
         else:
             self._speak(_BOOT_MESSAGE, thought)
-            self._add(Role.USER, (login,))
+            self._add(Role.USER, (login,), is_event=True)
         return tuple(self._messages)
 
     def from_inputs(self, messages: Sequence[InputMessage]) -> tuple[Message, ...]:
@@ -86,6 +86,7 @@ class FirstMessageFactory:
         calls: tuple[ToolCall, ...] = (),
         returns: tuple[ToolReturn, ...] = (),
         source: InputMessage | None = None,
+        is_event: bool | None = None,
     ) -> None:
         self._messages.append(
             Message(
@@ -99,6 +100,7 @@ class FirstMessageFactory:
                 otid=source.otid if source else None,
                 sender_id=source.sender_id if source else None,
                 group_id=source.group_id if source else None,
+                is_event=is_event,
                 conversation_id=self._conversation_id,
             )
         )

@@ -1,4 +1,4 @@
-"""The text by which a message is found: its words without the packaging of events and tools."""
+"""The text by which a message is found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ SEND_MESSAGE: Final = "send_message"
 CONVERSATION_SEARCH: Final = "conversation_search"
 SEARCH_TOOLS: Final = frozenset({CONVERSATION_SEARCH, "search_memory", "episodic_memory_search"})
 _REPEATING_TOOLS: Final = frozenset({SEND_MESSAGE, *SEARCH_TOOLS})
-_EVENT_TYPES: Final = frozenset({"heartbeat", "login", "system_alert"})
 
 SEARCHABLE_ROLES: Final = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
@@ -23,15 +22,15 @@ _json: Final = msgspec.json.Decoder()
 def searchable_text(message: Message) -> str:
     """Returns the searchable text of a message; "" if the message must not be found.
 
-    System messages, summaries, approvals, failed steps, heartbeats and other events have none. A packed user message
-    has its inner text; an assistant message its text and the text sent by send_message; a tool message the results of
-    its tools, except for those that only repeat other messages (send_message and searches).
+    System messages, summaries, approvals, failed steps, heartbeats and other events have none. An assistant message has
+    its text and the text sent by send_message; a tool message the results of its tools, except for those that only
+    repeat other messages (send_message and searches).
     """
-    if message.is_err:
+    if message.is_err or message.is_event:
         return ""
     match message.role:
         case Role.USER:
-            text = _user_text(_texts(message.content))
+            text = _texts(message.content)
         case Role.ASSISTANT:
             text = _assistant_text(message)
         case Role.TOOL:
@@ -58,24 +57,8 @@ def embedded_text(message: Message) -> str:
     return f"{message.name}: {text}" if text and is_spoken and message.name and not split_speaker(text)[0] else text
 
 
-def is_event(message: Message) -> bool:
-    """Returns whether a user message is an event in the user's name: a heartbeat, a login or an alert."""
-    packed = _unpack(_texts(message.content))
-    return packed is not None and isinstance(kind := packed.get("type"), str) and kind in _EVENT_TYPES
-
-
 def _texts(parts: Iterable[ContentPart]) -> str:
     return "\n".join(part.text for part in parts if isinstance(part, TextPart) and part.text)
-
-
-def _user_text(text: str) -> str:
-    packed = _unpack(text)
-    if packed is None or not isinstance(kind := packed.get("type"), str):
-        return text
-    if kind in _EVENT_TYPES:
-        return ""
-    inner = packed.get("message")
-    return inner if isinstance(inner, str) else text
 
 
 def _assistant_text(message: Message) -> str:
@@ -89,17 +72,9 @@ def _assistant_text(message: Message) -> str:
 
 def _tool_text(message: Message) -> str:
     if not message.tool_returns:
-        return "" if message.name in _REPEATING_TOOLS else _result_text(_texts(message.content))
-    results = (_result_text(_texts(item.content)) for item in message.tool_returns if item.name not in _REPEATING_TOOLS)
+        return "" if message.name in _REPEATING_TOOLS else _texts(message.content)
+    results = (_texts(item.content) for item in message.tool_returns if item.name not in _REPEATING_TOOLS)
     return "\n".join(text for text in results if text)
-
-
-def _result_text(text: str) -> str:
-    packed = _unpack(text)
-    if packed is None or "status" not in packed or "message" not in packed:
-        return text
-    inner = packed["message"]
-    return inner if isinstance(inner, str) else msgspec.json.encode(inner).decode()
 
 
 def _unpack(text: str) -> dict[str, Any] | None:

@@ -21,7 +21,6 @@ from mnemesh_types.messages import (
     text_of,
 )
 
-from mnemesh_recall.model.searchable_text import is_event
 from mnemesh_recall.model.trace_media import locations_of
 
 
@@ -139,7 +138,7 @@ class Snapshot:
 
 def opens_turn(message: Message) -> bool:
     """Returns whether a message starts a turn: a user message that is not an event in the user's name."""
-    return message.role is Role.USER and not is_event(message)
+    return message.is_from_user
 
 
 def in_turns(message: Message) -> bool:
@@ -190,7 +189,7 @@ def traces_of_turn(
 
 def traces_of_message(message: Message) -> list[Trace]:
     """Returns the traces of one message. Their seq is 0, because only the turn numbers them."""
-    if message.is_err or not in_turns(message) or (message.role is Role.USER and is_event(message)):
+    if message.is_err or not in_turns(message) or message.is_event:
         return []
     return [
         Trace(

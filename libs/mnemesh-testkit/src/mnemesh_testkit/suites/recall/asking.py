@@ -11,7 +11,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
 
 from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, said
-from mnemesh_testkit.suites.recall.searching import at, packed, spoken, store
+from mnemesh_testkit.suites.recall.searching import at, returned, spoken, store
 
 
 async def hits_of(chat: Conversation, query: str, **more: Any) -> list[rpc.MessageHit]:
@@ -28,7 +28,7 @@ class Asking(RecallCases):
         await store(
             chat,
             *(spoken("USER" if n % 2 else "ASSISTANT", f"turn {n}", f"2026-01-10T12:{n:02d}+00:00") for n in range(4)),
-            packed("zoo", "a result of a tool"),
+            returned("zoo", "a result of a tool"),
             spoken("USER", "the walrus sleeps", "2026-01-10T12:10+00:00"),
             spoken("SYSTEM", "a system message"),
             spoken("ASSISTANT", "turn 5", "2026-01-10T12:11+00:00"),

@@ -20,6 +20,9 @@ HOSTILE = (
 )  # fmt: skip
 
 
+HEARTBEAT = json.dumps({"type": "heartbeat", "reason": "zebra", "time": "t"})
+
+
 def at(text: str) -> Timestamp:
     """A time."""
     stamp = Timestamp()
@@ -38,10 +41,9 @@ def sent(text: str) -> pb.Message:
     return spoken("ASSISTANT", tool_calls=[call])
 
 
-def packed(name: str, text: str) -> pb.Message:
-    """Returns the result of a tool in the envelope that agents read."""
-    content = json.dumps({"status": "OK", "message": text, "time": "now"})
-    item = pb.ToolReturn(tool_call_id="c", name=name, status=pb.TOOL_RETURN_STATUS_SUCCESS, content=[part(content)])
+def returned(name: str, text: str) -> pb.Message:
+    """Returns the result of a tool."""
+    item = pb.ToolReturn(tool_call_id="c", name=name, status=pb.TOOL_RETURN_STATUS_SUCCESS, content=[part(text)])
     return spoken("TOOL", tool_returns=[item])
 
 
@@ -57,7 +59,7 @@ class Searching(RecallCases):
     async def test_words_are_found_at_once_and_ranked(self, chat: Conversation) -> None:
         await store(
             chat,
-            spoken("USER", json.dumps({"type": "user_message", "message": "I play the guitar", "time": "t"})),
+            spoken("USER", "I play the guitar"),
             sent("What music do you like?"),
             spoken("USER", "Mostly jazz guitar, on an old guitar"),
             sent("And food?"),
@@ -103,11 +105,11 @@ class Searching(RecallCases):
             chat,
             spoken("SYSTEM", "zebra prompt"),
             spoken("SUMMARY", "zebra summary"),
-            spoken("USER", json.dumps({"type": "heartbeat", "reason": "zebra", "time": "t"})),
+            spoken("USER", HEARTBEAT, is_event=True),
             spoken("ASSISTANT", "looking for the zebra", tool_calls=[search]),
-            packed("conversation_search", "zebra was found"),
-            packed("send_message", "zebra"),
-            packed("zoo", "a zebra named Kim"),
+            returned("conversation_search", "zebra was found"),
+            returned("send_message", "zebra"),
+            returned("zoo", "a zebra named Kim"),
             sent("There is a zebra"),
         )
         assert set(await chat.found("zebra")) == {"a zebra named Kim", "There is a zebra"}
@@ -116,6 +118,10 @@ class Searching(RecallCases):
         assert await chat.found("zebra", roles=[pb.ROLE_USER]) == []
         assert len(await chat.found("zebra", limit=1)) == 1
         assert await chat.found("") == ["There is a zebra", "a zebra named Kim"]
+
+    async def test_words_of_a_user_that_look_like_an_event_are_found(self, chat: Conversation) -> None:
+        await store(chat, spoken("USER", HEARTBEAT))
+        assert await chat.found("zebra") == [HEARTBEAT]
 
     async def test_search_applies_scopes_dates_and_exclusions(self, chat: Conversation) -> None:
         await chat.open()

@@ -10,7 +10,6 @@ from mnemesh_types.messages import Message, Role, ToolReturn, ToolStatus
 from mnemesh_orchestrator.llm.history import (
     arguments_object,
 )
-from mnemesh_orchestrator.prompt.packaging import event_type
 
 _REQUIREMENTS = (
     re.compile(r"must call ([\w\s,'\"`]+?) at least once"),
@@ -60,7 +59,7 @@ def current_turn(messages: tuple[Message, ...]) -> Turn:
     input_indexes = {
         index
         for index, message in enumerate(messages)
-        if _is_user_text(message) or (index > 0 and message.role is Role.SYSTEM)
+        if message.is_from_user or (index > 0 and message.role is Role.SYSTEM)
     }
     last = max(input_indexes, default=0)
     first = last
@@ -68,7 +67,7 @@ def current_turn(messages: tuple[Message, ...]) -> Turn:
         first -= 1
     inputs = messages[first : last + 1]
     words = tuple(found for message in inputs if (found := _words(message)) is not None)
-    texts = [message.text for message in inputs if _is_user_text(message)]
+    texts = [message.text for message in inputs if message.is_from_user]
     text = "\n".join([*texts, *(each.text for each in words if each.is_direct)])
     turn_messages = messages[last:]
     returns = {returned.tool_call_id: returned for message in turn_messages for returned in message.tool_returns}
@@ -92,10 +91,6 @@ def _words(message: Message) -> Words | None:
     )
 
 
-def _is_user_text(message: Message) -> bool:
-    return message.role is Role.USER and event_type(message.text) is None
-
-
 def _past_call(name: str, arguments: str, returned: ToolReturn | None) -> PastCall:
     is_error = returned is not None and returned.status is ToolStatus.ERROR
     return PastCall(name, arguments_object(arguments), is_error, None if returned is None else returned.text)
@@ -105,7 +100,7 @@ def _required_tools(messages: tuple[Message, ...]) -> tuple[str, ...]:
     """Returns the tools that an event of this turn still requires."""
     names: list[str] = []
     for message in messages:
-        if message.role is Role.USER and not _is_user_text(message):
+        if message.is_event:
             for pattern in _REQUIREMENTS:
                 for match in pattern.finditer(message.text):
                     names += re.findall(r"\w+", match[1])
