@@ -13,7 +13,7 @@ from enum import StrEnum
 from io import StringIO
 from typing import Any, Final
 
-from mnemesh_types.messages import ContentPart
+from mnemesh_types.messages import ContentPart, ReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
@@ -25,6 +25,7 @@ from mnemesh_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
+from mnemesh_orchestrator.llm.think_tags import ThinkTags, split_lone_closing
 
 MAX_CALLS: Final = 128
 """The largest number of tool calls of an answer."""
@@ -106,18 +107,26 @@ class Part:
     """A part of an answer in progress.
 
     `texts` are its texts by a key of the adapter, which is None for a part with one text. `fields` are what else the
-    provider sent with it. `is_closed` means that the provider ended it.
+    provider sent with it. `is_closed` means that the provider ended it, and `has_begun` that a piece of it came.
+    `thoughts` is the reasoning that its text had in tags.
     """
 
     kind: Kind
     fields: dict[str, Any] = field(default_factory=dict)
     texts: dict[Hashable, Pieces] = field(default_factory=dict)
     is_closed: bool = False
+    has_begun: bool = False
+    thoughts: Pieces | None = None
 
     @property
     def text(self) -> str:
         """The text of a part with one text."""
         return str(self.texts.get(None, ""))
+
+    @property
+    def wire_text(self) -> str:
+        """The text as the provider sent it, for the trace."""
+        return self.text if self.thoughts is None else f"<think>{self.thoughts}</think>{self.text}"
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +157,9 @@ class StreamedAnswer(ABC):
         self._has_ended = False
         self._has_unknown = False
         self._events: list[LlmEvent] = []
+        self._tags = ThinkTags()
+        self._tagged: Part | None = None
+        self._tagged_key: Hashable = None
 
     def add(self, event: Any) -> list[LlmEvent]:
         """Adds an event of a stream, or a whole answer, and returns the deltas that it causes.
@@ -172,6 +184,8 @@ class StreamedAnswer(ABC):
             ProviderBadAnswer: it had nothing that the API documents.
         """
         is_done = is_done or self._has_ended
+        if self._tagged is not None and not self._tags.is_over:
+            self._add_tagged(self._tagged, *self._tags.end())
         for call in self._calls:
             self._announce(call)
         if not self.is_finished and (self._parts or not self._may_be_empty):
@@ -190,7 +204,12 @@ class StreamedAnswer(ABC):
     @property
     def content(self) -> tuple[ContentPart, ...]:
         """Reasoning and text in the order of arrival."""
-        return tuple(found for part in self._parts for found in self._content_of(part))
+        found = list[ContentPart]()
+        for part in self._parts:
+            if part.thoughts is not None and part.thoughts.length:
+                found.append(ReasoningPart(str(part.thoughts), is_native=True))
+            found += self._content_of(part)
+        return _with_lone_thought(found[0]) if len(found) == 1 else tuple(found)
 
     @property
     def tool_calls(self) -> tuple[AnsweredCall, ...]:
@@ -256,6 +275,24 @@ class StreamedAnswer(ABC):
         if not piece:
             return
         self._count(piece)
+        part.has_begun = True
+        if part.kind is Kind.TEXT and not self._tags.is_over and self._tagged in (None, part):
+            self._tagged, self._tagged_key = part, key
+            self._add_tagged(part, *self._tags.add(piece))
+        else:
+            self._append(part, piece, key)
+
+    def _add_tagged(self, part: Part, thought: str, text: str) -> None:
+        """Appends what a piece of the first text is: reasoning in tags, and text."""
+        if self._tags.has_opened and part.thoughts is None:
+            part.thoughts = Pieces()
+        if thought and part.thoughts is not None:
+            part.thoughts.add(thought)
+            self._events.append(ReasoningDelta(thought))
+        if text:
+            self._append(part, text, self._tagged_key)
+
+    def _append(self, part: Part, piece: str, key: Hashable) -> None:
         pieces = part.texts.get(key)
         if pieces is None:
             pieces = part.texts[key] = Pieces()
@@ -410,6 +447,16 @@ class StreamedAnswer(ABC):
     def _take_events(self) -> list[LlmEvent]:
         events, self._events = self._events, []
         return events
+
+
+def _with_lone_thought(part: ContentPart) -> tuple[ContentPart, ...]:
+    """Returns the only part of an answer, with its reasoning apart if the opening tag is missing."""
+    split = split_lone_closing(part.text) if isinstance(part, TextPart) else None
+    if split is None or not isinstance(part, TextPart):
+        return (part,)
+    thought, text = split
+    parts: tuple[ContentPart, ...] = (ReasoningPart(thought, is_native=True),) if thought else ()
+    return (*parts, TextPart(text, part.signature)) if text else parts
 
 
 def settled_arguments(text: str) -> str:

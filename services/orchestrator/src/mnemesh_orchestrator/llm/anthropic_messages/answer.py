@@ -205,7 +205,7 @@ def _block(part: Part) -> dict[str, Any]:
         head = {"type": "tool_use", "id": part.provider_id, "name": part.name}
         return {**part.fields, **head, "input": _decoded(str(part.arguments))}
     names = {Kind.TEXT: "text", Kind.REASONING: "thinking"}
-    text = {names[part.kind]: part.text} if part.kind in names else {}
+    text = {names[part.kind]: part.wire_text} if part.kind in names else {}
     signature = {"signature": str(part.texts["signature"])} if "signature" in part.texts else {}
     given = {"input": _decoded(str(part.texts["input"]))} if "input" in part.texts else {}
     return {**part.fields, **text, **signature, **given}

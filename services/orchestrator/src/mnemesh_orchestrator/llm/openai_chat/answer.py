@@ -81,7 +81,7 @@ class ChatAnswer(StreamedAnswer):
     def body(self) -> dict[str, Any]:
         """The answer as a call without streaming would have returned it, for the trace."""
         texts = {
-            kind: "".join(part.text for part in self._parts if part.kind is kind)
+            kind: "".join(part.wire_text for part in self._parts if part.kind is kind)
             for kind in (Kind.TEXT, Kind.REASONING)
             if any(part.kind is kind for part in self._parts)
         }
@@ -181,7 +181,7 @@ class ChatAnswer(StreamedAnswer):
     def _content_of(self, part: Part) -> tuple[ContentPart, ...]:
         match part.kind:
             case Kind.TEXT:
-                return (TextPart(part.text),)
+                return (TextPart(part.text),) if part.text else ()
             case Kind.REASONING:
                 return (ReasoningPart(part.text, is_native=True),)
             case _:

@@ -151,7 +151,7 @@ class ResponsesAnswer(StreamedAnswer):
             part.provider_id = part.provider_id or str(item.get("call_id") or "") or None
             arguments = item.get("arguments")
             self._finish_call(part, str(item.get("name") or ""), arguments if isinstance(arguments, str) else "")
-        elif not part.texts and part.kind is not Kind.OPAQUE:
+        elif not part.has_begun and part.kind is not Kind.OPAQUE:
             for field in ("summary", "content"):
                 for number, row in enumerate(_rows(item.get(field))):
                     self._add_piece(part, field, number, str(row.get("text") or row.get("refusal") or ""))
@@ -215,7 +215,8 @@ class ResponsesAnswer(StreamedAnswer):
             case Kind.TEXT:
                 phase = part.fields.get("phase")
                 signature = f"{PHASE}{phase}" if isinstance(phase, str) else None
-                texts = _texts(part.fields, "content") or _streamed(part, "content")
+                final = _texts(part.fields, "content") if part.thoughts is None else []
+                texts = final or _streamed(part, "content")
                 return tuple(TextPart(text, signature) for text in texts if text)
             case Kind.REASONING:
                 return _reasoning(part)
