@@ -10,6 +10,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import MAX_TEXT_BYTES, require_json_object
 
 from mnemesh_orchestrator.builtin.schemas import HEARTBEAT, THINKING
+from mnemesh_orchestrator.llm.answers import TOO_LONG
 from mnemesh_orchestrator.model.models import ToolSchema
 
 _KINDS: Final[Mapping[str, str]] = {
@@ -64,6 +65,9 @@ def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
     except RecursionError:
         return ParseFailure("Error: the arguments are nested too deeply.")
     except ValueError as problem:
+        if text.startswith(TOO_LONG):
+            said = text.strip("()").removeprefix("The ")
+            return ParseFailure(f"Error: the {said} Call the tool again with shorter ones, in several calls if needed.")
         return ParseFailure(f"Error: the arguments are not a JSON object: {problem}. Call the tool again with one.")
     own = schema.parameters.get("properties", {})
     heartbeat = values.pop(HEARTBEAT, False) if HEARTBEAT not in own else False

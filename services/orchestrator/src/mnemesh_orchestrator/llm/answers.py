@@ -38,6 +38,8 @@ _log = structlog.get_logger("mnemesh.llm")
 
 UNNAMED: Final = "unnamed"
 """The name of a call that has none. No tool has it, so the model is told that there is no such tool."""
+TOO_LONG: Final = "(The arguments had "
+"""The beginning of the text in place of arguments that are too long."""
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """The exceptions of reading an answer that has another form than the API documents."""
 
@@ -156,12 +158,12 @@ def _call(call: AnsweredCall) -> AnsweredCall:
 
 
 def _arguments(text: str) -> str:
-    """Returns the arguments of a call. Those that are too long become a text that is no JSON, so that no tool runs."""
+    """Returns the arguments of a call. Those that are too long become a text that says so, and no tool runs."""
     text = well_formed_json(text)
     size = len(text) if text.isascii() else len(text.encode())
     if size <= MAX_TEXT_BYTES:
         return text
-    return f"(The arguments had {size:,} bytes; at most {MAX_TEXT_BYTES:,} are accepted.)"
+    return f"{TOO_LONG}{size:,} bytes; at most {MAX_TEXT_BYTES:,} are accepted.)"
 
 
 def valid_usage(usage: Usage) -> Usage:

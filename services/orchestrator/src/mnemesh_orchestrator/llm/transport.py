@@ -69,8 +69,6 @@ class SdkClient:
     def contents(self, event: ServerEvent, headers: Mapping[str, str]) -> Iterator[Any]:
         """Yields the decoded content of an event: none for one that keeps the connection open, DONE for the last one.
 
-        Some servers omit the blank line between events, so each line of data may be a document.
-
         Raises:
             ProviderError: the event is an error, or is not JSON.
         """
@@ -80,12 +78,9 @@ class SdkClient:
         if event.name == "error":
             self.refuse_errors(_decoded(data.encode()), headers, event.name)
         try:
-            documents = [_document(data)]
+            documents = _documents(data)
         except ValueError:
-            lines = data.split("\n")
-            if len(lines) == 1:
-                raise self._not_json(data) from None
-            documents = [_document(line) for line in lines if line.strip()]
+            raise self._not_json(data) from None
         for document in documents:
             self.refuse_errors(document, headers, event.name or None)
             yield document
@@ -187,7 +182,7 @@ async def _events(
                 await turns.rest()
             await turns.rest()
             piece = await turns.next_piece(pieces, is_finished)
-        if (last := parser.end()) is not None and (last.data.startswith("[DONE]") or _is_document(last.data)):
+        if (last := parser.end()) is not None and _is_whole(last.data):
             yield last
     except EventTooLong:
         message = f"{provider} sent an event of more than {MAX_EVENT_BYTES >> 20} MB."
@@ -307,21 +302,28 @@ def _decoded(body: bytes) -> Any:
         return body.decode(errors="replace")
 
 
-def _document(data: str) -> Any:
-    """Returns the JSON of an event, or DONE.
+def _documents(data: str) -> list[Any]:
+    """Returns the JSON of an event, or DONE. Some servers omit the blank line between events, so there may be several.
 
     Raises:
         ValueError: it is neither.
     """
     try:
-        return DONE if data.startswith("[DONE]") else json.loads(data)
+        try:
+            return [_document(data)]
+        except ValueError:
+            return [_document(line) for line in data.split("\n") if line.strip()]
     except RecursionError as error:
         raise ValueError("It is nested too deeply.") from error
 
 
-def _is_document(data: str) -> bool:
+def _document(text: str) -> Any:
+    return DONE if text.startswith("[DONE]") else json.loads(text)
+
+
+def _is_whole(data: str) -> bool:
     try:
-        _document(data)
+        _documents(data)
     except ValueError:
         return False
     return True

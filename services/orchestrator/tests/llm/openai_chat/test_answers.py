@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from mnemesh_orchestrator.llm.dialects import Listing
+from mnemesh_orchestrator.llm.errors import ProviderUnavailable
 from mnemesh_orchestrator.llm.model_listing import served_models
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, ReasoningDelta, TextDelta, ToolCallDelta
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply, Usage, empty_answer, raw_stream
+from mnemesh_testkit.fakes.script import Call, Fault, Reply, Usage, cut_stream, empty_answer, raw_stream
 from mnemesh_types import usage as model
 from mnemesh_types.messages import ReasoningPart, TextPart
 
@@ -116,6 +117,124 @@ async def test_calls_of_nonstandard_servers_are_kept(
     assert [json.loads(call.arguments)["n"] for call in answer.tool_calls] == [1, 2]
     assert answer.finish_reason is FinishReason.TOOL_CALLS
     assert {event.index for event in events if isinstance(event, ToolCallDelta)} == {0, 1}
+
+
+def _text(content: str, finish: str | None = None) -> str:
+    choice = {"index": 0, "delta": {"content": content}, "finish_reason": finish}
+    return f"data: {json.dumps({'id': 'x', 'choices': [choice]})}\n"
+
+
+USAGE = 'data: {"id":"x","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}\n'
+CALL = _piece(index=0, id="c", function={"name": "a", "arguments": '{"n":1}'})
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        ["data:\n"],
+        ["data\n"],
+        ["event: ping\n"],
+        ["event: ping", "data: {}\n"],
+        ["event: keepalive", 'data: {"type":"keepalive"}\n'],
+        [": OPENROUTER PROCESSING\n"],
+        ["data: ping\n"],
+        ["data: [HEARTBEAT]\n"],
+        ['data: {"type": "ping"}\n'],
+        ["data: {}\n"],
+        ["id: 7", "retry: 100\n"],
+        ["", "", ""],
+        ["\r", "\r"],
+    ],
+    ids=repr,
+)
+async def test_what_keeps_a_connection_open_is_skipped(
+    client: OpenAiChatClient, fake: FakeOpenAI, between: list[str]
+) -> None:
+    fake.script = [
+        raw_stream(*between, _text("Hel"), *between, _text("lo."), *between, FINISH, *between, "data: [DONE]")
+    ]
+    _, answer = await everything(client, hello())
+    assert answer.content == (TextPart("Hello."),)
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "calls"),
+    [
+        pytest.param([_text("Hello."), "data: [DONE]\n"], 0, id="text and the mark of the end"),
+        pytest.param([_text("Hello."), USAGE, "data: [DONE]\n"], 0, id="text, usage and the mark"),
+        pytest.param([_text("Hello."), "data: [DONE]"], 0, id="no blank line behind the mark"),
+        pytest.param([_text("Hello.", "stop").rstrip()], 0, id="no blank line behind the finish reason"),
+        pytest.param([_text("Hello.", "stop")], 0, id="a finish reason and no mark"),
+        pytest.param([_text("Hello."), CALL, "data: [DONE]\n"], 1, id="a call and the mark"),
+        pytest.param([_text("Hello."), CALL], 1, id="a call and the end of the stream"),
+        pytest.param(
+            [_text("Hello."), _piece(index=0, id="c", function={"name": "a"}), "data: [DONE]\n"], 1, id="no arguments"
+        ),
+        pytest.param([_text("Hello.").rstrip(), FINISH.rstrip(), "data: [DONE]"], 0, id="no blank lines at all"),
+        pytest.param(["data: " + _text("Hello.", "stop")[6:].replace(",", ",\ndata: ")], 0, id="several lines of data"),
+    ],
+)
+async def test_complete_answer_is_accepted_however_its_stream_ends(
+    client: OpenAiChatClient, fake: FakeOpenAI, lines: list[str], calls: int
+) -> None:
+    fake.script = [raw_stream(*lines)]
+    _, answer = await everything(client, hello(tools=(tool("a"),)))
+    assert answer.content == (TextPart("Hello."),)
+    assert len(answer.tool_calls) == calls
+    assert answer.finish_reason is (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [_text("Hel")],
+        [_text("Hello."), _piece(index=0, id="c", function={"name": "a", "arguments": '{"n":'}), "data: [DONE]\n"],
+        [_piece(index=0, id="c", function={"name": "a", "arguments": ""})],
+        [CALL, _piece(index=1, id="d", function={"name": "a", "arguments": '{"n"'})],
+    ],
+    ids=["text", "half of a call and the mark", "a name", "half of another call"],
+)
+async def test_incomplete_answer_is_not_accepted(client: OpenAiChatClient, fake: FakeOpenAI, lines: list[str]) -> None:
+    fake.script = lambda _: raw_stream(*lines)
+    with pytest.raises(ProviderUnavailable, match="cut before its end"):
+        await everything(client, hello(tools=(tool("a"),)))
+
+
+async def test_bytes_that_are_not_utf8_are_replaced(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
+    body = _text("Hel?lo.", "stop").encode().replace(b"?", b"\xff") + b"\n"
+    whole = b'\xef\xbb\xbf {"id":"x","choices":[{"message":{"content":"Hel\xfflo."}}]}'
+    fake.script = [
+        Fault(kind="body", body=body, headers={"content-type": "text/event-stream"}),
+        Fault(kind="body", body=whole, headers={"content-type": "application/json"}),
+    ]
+    for _ in range(2):
+        assert (await everything(client, hello()))[1].content == (TextPart("Hel\ufffdlo."),)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/octet-stream", ""])
+async def test_first_byte_decides_whether_a_body_is_a_stream(
+    client: OpenAiChatClient, fake: FakeOpenAI, kind: str
+) -> None:
+    whole = b'\n{"id":"x","choices":[{"message":{"content":"Hello."}}]}'
+    headers = {"content-type": kind} if kind else {}
+    fake.script = [
+        Fault(kind="body", body=f"\n{_text('Hello.', 'stop')}\n".encode(), headers=headers),
+        Fault(kind="body", body=whole, headers=headers),
+        Fault(kind="body", body=whole, headers={"content-type": "text/event-stream"}),
+    ]
+    for _ in range(3):
+        assert (await everything(client, hello()))[1].content == (TextPart("Hello."),)
+
+
+async def test_connection_that_breaks_behind_a_complete_answer_does_not_fail_it(
+    client: OpenAiChatClient, fake: FakeOpenAI
+) -> None:
+    fake.script = [cut_stream(Reply(text="Hello."), after=3)]
+    _, answer = await everything(client, hello())
+    assert answer.content == (TextPart("Hello."),)
+    assert len(fake.requests) == 1
 
 
 async def test_invalid_json_arguments_are_returned_unchanged(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
