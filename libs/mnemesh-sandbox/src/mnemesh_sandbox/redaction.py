@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 MIN_CHARS: Final = 6
@@ -24,17 +24,44 @@ class Redactor:
         # The longest first, because a value can be part of another one.
         self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))
 
-    def redacted(self, text: str, *, is_cut: bool = False) -> str:
+    def redacted(self, text: str, *, is_cut: bool = False, begins_late: bool = False) -> str:
         """Returns `text` without the values.
 
         Args:
             text: The text.
             is_cut: The text may end within a value.
+            begins_late: The text may begin within a value.
         """
         for form, name in self._forms:
             if form in text:
                 text = text.replace(form, f"[secret {name}]")
+        text = self._without_end(text) if begins_late else text
         return self._without_beginning(text) if is_cut else text
+
+    def redacted_value(self, value: Any) -> Any:
+        """Returns a JSON value without the values, in its texts, names and numbers."""
+        if not self._forms:
+            return value
+        if isinstance(value, str):
+            return self.redacted(value)
+        if isinstance(value, list):
+            return [self.redacted_value(part) for part in value]
+        if isinstance(value, dict):
+            return {self.redacted(str(name)): self.redacted_value(part) for name, part in value.items()}
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            shown = self.redacted(json.dumps(value))
+            return value if shown == json.dumps(value) else shown
+        return value
+
+    def _without_end(self, text: str) -> str:
+        """Returns `text` without the end of a value at its beginning."""
+        for form, name in self._forms:
+            end = text.rfind(form[-MIN_CHARS:], 0, len(form))
+            while end >= 0:
+                if form.endswith(text[: end + MIN_CHARS]):
+                    return f"[secret {name}]{text[end + MIN_CHARS :]}"
+                end = text.rfind(form[-MIN_CHARS:], 0, end + MIN_CHARS - 1)
+        return text
 
     def _without_beginning(self, text: str) -> str:
         """Returns `text` without the beginning of a value at its end."""

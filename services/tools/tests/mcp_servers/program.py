@@ -20,8 +20,8 @@ def text(value):
 def call(name, arguments, meta):
     if name == "echo":
         return text(arguments.get("text", ""))
-    if name == "env":
-        return text(json.dumps(dict(os.environ)))
+    if name == "env":  # backwards, because values in clear are removed
+        return text(json.dumps({key: value[::-1] for key, value in os.environ.items()}))
     if name == "where":
         return text(json.dumps([os.getpid(), os.getcwd(), os.getuid()]))
     if name == "note":

@@ -81,6 +81,11 @@ async def _text(stubs: Stubs, server: pb.McpServer, tool: str, **fields: Any) ->
     return text
 
 
+async def _environment(stubs: Stubs, server: pb.McpServer, **fields: Any) -> dict[str, str]:
+    found = json.loads(await _text(stubs, server, "env", **fields))
+    return {name: value[::-1] for name, value in found.items()}
+
+
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(scaled(60)):
         while not condition():
@@ -99,7 +104,7 @@ async def test_a_program_is_started_once_and_runs_in_the_sandbox(stubs: Stubs) -
     assert (directory, pid < 10) == ("/tmp/work", True), "a work directory and a process table of its own"
     assert uid != os.getuid() or os.getuid() != 0
     assert json.loads(await _text(stubs, server, "where"))[0] == pid
-    environment = json.loads(await _text(stubs, server, "env"))
+    environment = await _environment(stubs, server)
     assert (environment["TOKEN"], environment["WHO"], environment["HOME"]) == (SECRET, "nobody", "/tmp/work")
     assert set(environment) <= {"TOKEN", "WHO", "HOME", "PATH", "LANG", "LC_CTYPE"}
     assert (await _text(stubs, server, "reach", arguments={"url": "http://192.0.2.1/"})) == "URLError"
@@ -107,7 +112,7 @@ async def test_a_program_is_started_once_and_runs_in_the_sandbox(stubs: Stubs) -
     assert (health.running, health.starts, health.crashes) == (1, 1, 0)
     # Another value of a variable is another process.
     caller = rpc.McpCaller(agent_id="agent-1")
-    assert json.loads(await _text(stubs, server, "env", caller=caller))["WHO"] == "agent-1"
+    assert (await _environment(stubs, server, caller=caller))["WHO"] == "agent-1"
     assert (await _get(stubs, server)).program.running == 2
 
 
@@ -295,7 +300,7 @@ async def test_an_update_starts_another_program(stubs: Stubs) -> None:
     mask = FieldMask(paths=["stdio.args", "stdio.env"])
     await stubs.mcp.UpdateMcpServer(rpc.UpdateMcpServerRequest(mcp_server=changed, update_mask=mask))
     assert (await _get(stubs, server)).program.running == 0
-    assert json.loads(await _text(stubs, server, "env"))["TOKEN"] == SECRET
+    assert (await _environment(stubs, server))["TOKEN"] == SECRET
 
 
 @pytest.mark.parametrize(
@@ -317,7 +322,7 @@ async def test_another_program_does_not_get_the_secrets_of_the_first(stubs: Stub
     same = pb.McpServer(id=server.id, stdio=server.stdio)
     paths = FieldMask(paths=["stdio"])
     await stubs.mcp.UpdateMcpServer(rpc.UpdateMcpServerRequest(mcp_server=same, update_mask=paths))
-    assert json.loads(await _text(stubs, server, "env"))["TOKEN"] == SECRET
+    assert (await _environment(stubs, server))["TOKEN"] == SECRET
     for field, value in (("command", "env"), ("args", ["-c", "import os; print(os.environ)"])):
         other = pb.McpServer()
         other.CopyFrom(same)

@@ -128,7 +128,7 @@ async def test_a_flood_of_progress_is_reduced_to_the_newest(tmp_path: Path) -> N
         ({"progress": 1, "message": "x" * 9_000}, rpc.McpProgress(progress=1, message="x" * 200)),
         ({"progress": 1, "message": "a\x1b[2Jb\r\nc\u202e"}, rpc.McpProgress(progress=1, message="a [2Jb c")),
         ({"progress": 1, "message": "\ud800"}, None),
-        ({"progress": 1, "message": f"with {SECRET}"}, rpc.McpProgress(progress=1, message="with [secret]")),
+        ({"progress": 1, "message": f"with {SECRET}"}, rpc.McpProgress(progress=1, message="with [secret TOKEN]")),
         ({"progress": 1, "message": "\n"}, rpc.McpProgress(progress=1)),
         ({"progress": "half"}, None),
     ],

@@ -9,6 +9,8 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 from mnemesh_kit.addresses import IpAddress
+from mnemesh_kit.unicode import well_formed
+from mnemesh_sandbox.redaction import Redactor
 
 from mnemesh_tools.model.mcp_oauth import OAuthGrant
 from mnemesh_tools.model.mcp_programs import NO_PROGRAM, McpProgram
@@ -17,6 +19,7 @@ from mnemesh_tools.model.mcp_tools import McpImage, RemoteTool
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
+NO_SECRETS: Final = Redactor({})
 
 Allowed = Callable[[IpAddress], bool]
 """Decides whether an address may be reached."""
@@ -131,18 +134,16 @@ class McpTarget:
     """Stands for the values of the caller's variables in the settings of a program."""
     is_stored: bool = True
     """False for settings that are only tried."""
-    secrets: tuple[str, ...] = field(default=(), compare=False)
-    """The texts that error messages must not contain."""
+    redactor: Redactor = field(default=NO_SECRETS, compare=False)
+    """Knows the values that no text may contain which the server returns."""
 
     def __repr__(self) -> str:
         """Shows no value."""
         return f"McpTarget({self.server_id!r}, {self.transport.value!r})"
 
     def masked(self, text: str) -> str:
-        """Returns a text without the secrets of the target."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            text = text.replace(secret, "[secret]")
-        return text
+        """Returns a well-formed text without the secrets of the target. It must not be cut before."""
+        return well_formed(self.redactor.redacted(text))
 
 
 @dataclass(frozen=True, slots=True)

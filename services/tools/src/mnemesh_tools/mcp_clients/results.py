@@ -13,7 +13,7 @@ import mcp_types as types
 from mcp.shared.inbound import find_invalid_x_mcp_header
 from mnemesh_kit.unicode import well_formed, well_formed_value
 
-from mnemesh_tools.mcp_clients.contracts import RemoteResult
+from mnemesh_tools.mcp_clients.contracts import McpTarget, RemoteResult
 from mnemesh_tools.mcp_clients.received import LISTED
 from mnemesh_tools.model.mcp_tools import (
     MAX_PROGRESS_CHARS,
@@ -31,8 +31,9 @@ _SHOWN_CHARS: Final = 1_000
 class ListedTools:
     """The tools of a list that is read page by page. Those without a usable name are problems of the server."""
 
-    def __init__(self, *, maps_headers: bool) -> None:
+    def __init__(self, target: McpTarget, *, maps_headers: bool) -> None:
         """Creates an empty list. With `maps_headers`, the protocol lets schemas turn arguments into headers."""
+        self._target = target
         self._maps_headers = maps_headers
         self._tools: dict[str, RemoteTool] = {}
         self.problems: list[str] = []
@@ -51,18 +52,26 @@ class ListedTools:
             raw = (listed.meta or {}).get(LISTED)
             tool = raw if isinstance(raw, dict) else {}
             name: Any = tool.get("name")
-            problem = _name_problem(name)
-            if problem is None and name in self._tools:
-                problem = "is listed twice"
-            if problem is None and self._maps_headers:
-                reason = find_invalid_x_mcp_header(tool.get("inputSchema"))
-                problem = None if reason is None else f"maps arguments to headers in a way that is not valid: {reason}"
+            problem = self._problem(name, tool)
+            if problem is None:
+                try:
+                    self._tools[name] = found = _remote_tool(name, tool, self._target)
+                except (ValueError, RecursionError):  # such as numbers of 10,000 digits
+                    problem = "has a definition that cannot be read"
+                else:
+                    self.schema_chars += min(len(found.input_schema), MAX_SCHEMA_CHARS)
             if problem is not None:
                 shown = repr(name[:50]) if isinstance(name, str) and name else f"number {self.count}"
-                self.problems.append(well_formed(f"the tool {shown} {problem}")[:300])
-                continue
-            self._tools[name] = found = _remote_tool(name, tool)
-            self.schema_chars += min(len(found.input_schema), MAX_SCHEMA_CHARS)
+                self.problems.append(self._target.masked(f"the tool {shown} {problem}")[:300])
+
+    def _problem(self, name: Any, tool: dict[str, Any]) -> str | None:
+        problem = _name_problem(name)
+        if problem is None and name in self._tools:
+            return "is listed twice"
+        if problem is None and self._maps_headers:
+            reason = find_invalid_x_mcp_header(tool.get("inputSchema"))
+            return None if reason is None else f"maps arguments to headers in a way that is not valid: {reason}"
+        return problem
 
 
 def _name_problem(name: Any) -> str | None:
@@ -73,7 +82,8 @@ def _name_problem(name: Any) -> str | None:
     return None if name.isprintable() else "has a name with control characters"
 
 
-def _remote_tool(name: str, tool: dict[str, Any]) -> RemoteTool:
+def _remote_tool(name: str, tool: dict[str, Any], target: McpTarget) -> RemoteTool:
+    tool = target.redactor.redacted_value(tool)
     description, output, annotations = (tool.get(key) for key in ("description", "outputSchema", "annotations"))
     return RemoteTool(
         name=name,
@@ -93,13 +103,16 @@ def progress_from_sdk(progress: float, total: float | None, message: str | None)
     return McpProgress(progress, total if total is not None and isfinite(total) else None, text or None)
 
 
-def result_from_sdk(result: types.CallToolResult) -> RemoteResult:
-    """Returns the result of a call."""
+def result_from_sdk(result: types.CallToolResult, target: McpTarget) -> RemoteResult:
+    """Returns the result of a call: well-formed, and without the secrets of the target."""
     structured = result.structured_content
+    parts = (_part(block) for block in result.content)
     return RemoteResult(
         ok=not result.is_error,
-        content=tuple(_part(block) for block in result.content),
-        structured=well_formed_value(structured) if isinstance(structured, dict) else None,
+        content=tuple(target.masked(part) if isinstance(part, str) else part for part in parts),
+        structured=well_formed_value(target.redactor.redacted_value(structured))
+        if isinstance(structured, dict)
+        else None,
     )
 
 

@@ -57,7 +57,7 @@ class McpSession:
         self._target = target
         self._transports = transports
         self._on_change = on_change
-        self._output = ProgramOutput()
+        self._output = ProgramOutput(target.redactor)
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Client] | None = None
@@ -88,7 +88,7 @@ class McpSession:
         except TimeoutError:
             await self.close()
             error = McpContactFailed(f"The server did not answer within {seconds:g} seconds.")
-            raise with_output(error, self._output, self._target.masked) from None
+            raise with_output(error, self._output) from None
         except BaseException:
             await self.close()
             raise
@@ -101,7 +101,7 @@ class McpSession:
         """
 
         async def read(client: Client) -> Listing:
-            listed = ListedTools(maps_headers=client.protocol_version in MODERN_PROTOCOL_VERSIONS)
+            listed = ListedTools(self._target, maps_headers=client.protocol_version in MODERN_PROTOCOL_VERSIONS)
             cursor: str | None = None
             cursors: set[str | None] = set()
             while True:
@@ -161,7 +161,8 @@ class McpSession:
             return await client.call_tool(name, arguments, progress_callback=note)
 
         try:
-            return result_from_sdk(await self._call(call, seconds))
+            # In a thread: the search of a long text for secrets takes too long for the event loop.
+            return await asyncio.to_thread(result_from_sdk, await self._call(call, seconds), self._target)
         except McpCallTimedOut as error:
             raise McpCallTimedOut("" if last is None else str(last)) from error
         except MCPError as error:

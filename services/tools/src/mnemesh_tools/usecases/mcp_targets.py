@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sealing import SecretBox
+from mnemesh_sandbox.redaction import Redactor
 
 from mnemesh_tools.errors import McpTransportDisabled
 from mnemesh_tools.mcp_clients.contracts import McpTarget, OAuthAccess, OAuthBegun, OAuthState
@@ -127,7 +128,7 @@ class McpTargets:
             settings = replace(
                 settings, headers=tuple(sorted({**own, **named}.items())), oauth=self._oauth(transport, values)
             )
-        return replace(settings, secrets=values.texts)
+        return replace(settings, redactor=values.redactor)
 
     def _oauth(self, transport: McpTransport, values: _Values) -> OAuthAccess | None:
         oauth = transport.oauth
@@ -138,6 +139,7 @@ class McpTargets:
         if oauth.session is not None:
             text = self._box.open(oauth.session.sealed, _session_context(values.server_id))
             state = OAuthState.from_json(text)
+            values.note_tokens(state)
         return OAuthAccess(oauth.grant, oauth.client_id, secret, oauth.scope, oauth.issuer, state)
 
     def _partition(self, used: Mapping[str, str]) -> str:
@@ -157,13 +159,20 @@ class _Values:
         self._variables = {**own, **caller.variables}
         self.used: dict[str, str] = {}
         """The variables of the caller in the settings."""
-        self._texts: list[str] = []
+        self._agent_id = caller.agent_id
+        self._secret: dict[str, str] = {}
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """The values that error messages must not contain."""
-        found = (part for text in self._texts for part in (text, text.partition(" ")[2]) if len(part) > 3)
-        return tuple(dict.fromkeys(found))
+    def redactor(self) -> Redactor:
+        """Removes the values from what the server returns."""
+        return Redactor(self._secret)
+
+    def note_tokens(self, state: OAuthState) -> None:
+        """Notes the tokens of an authorization, which are secret, too."""
+        tokens = {} if state.tokens is None else json.loads(state.tokens)
+        for name in ("access_token", "refresh_token"):
+            if isinstance(tokens.get(name), str):
+                self._secret[name] = tokens[name]
 
     def of(self, secret: McpSecret, kind: str, *, is_header: bool = True) -> str:
         """Returns the value of a secret.
@@ -193,7 +202,11 @@ class _Values:
             )
         names_used = variables_of(text) & self._variables.keys()
         self.used |= {name: self._variables[name] for name in names_used}
-        self._texts.append(result)
+        self._secret |= {name: self._variables[name] for name in names_used - {AGENT_VARIABLE}}
+        if result != self._agent_id:  # the server may name the agent
+            self._secret[secret.name or kind] = result
+            if " " in result:  # a scheme, and a token
+                self._secret[f"{secret.name or kind}.value"] = result.partition(" ")[2]
         return result
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
 import httpx2
 from mnemesh_kit.backoff import Backoff
+from mnemesh_sandbox.redaction import Redactor
 
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
 from mnemesh_tools.model.web import SearchAnswer, WebSearch
@@ -42,6 +44,7 @@ class WebSearcher:
         self._provider = provider
         self._url = (url or provider.default_url).rstrip("/")
         self._key = key
+        self._redactor = Redactor({} if key is None else {"MNEMESH_TOOLS_WEB_SEARCH_KEY": key})
         self._seconds = seconds
         self._backoff = backoff
         self._client: httpx2.AsyncClient | None = None
@@ -82,7 +85,9 @@ class WebSearcher:
             headers = {"Accept": "application/json"}
             if self._key and self._provider.key_header:
                 headers[self._provider.key_header] = f"{self._provider.key_prefix}{self._key}"
-            self._client = httpx2.AsyncClient(headers=headers, timeout=None)
+            # Organizations share the connections, but no cookies.
+            no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+            self._client = httpx2.AsyncClient(headers=headers, timeout=None, cookies=no_cookies)
         try:
             async with self._client.stream(
                 request.method, f"{self._url}{request.path}", params=request.parameters or None, json=request.body
@@ -119,13 +124,13 @@ class WebSearcher:
 
     def _said(self, content: bytes) -> str:
         """Returns what the provider says about an error, without the key."""
-        text = " ".join(content[:2_000].decode(errors="replace").split())
-        text = text.replace(self._key, "…") if self._key else text
+        text = self._redactor.redacted(content[:2_000].decode(errors="replace"), is_cut=True)
+        text = " ".join(text.split())
         return f": {text[:200]}" if text else ""
 
     def _read(self, content: bytes, search: WebSearch) -> SearchAnswer:
         try:
-            answer: Any = json.loads(content)
+            answer: Any = self._redactor.redacted_value(json.loads(content))
             if not isinstance(answer, Mapping):
                 raise TypeError("not an object")
             found = self._provider.results(answer)
