@@ -1,5 +1,6 @@
 """The tools that edit core memory. Each makes one edit of one block; the blocks service checks the rules of blocks."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from mnemesh_orchestrator.model.core_memory import (
     Rethink,
 )
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
+from mnemesh_orchestrator.prompt.closing_tags import restored
 
 END_OF_BLOCK = -1
 _BLOCK_CHANGED = (
@@ -95,5 +97,15 @@ async def core_memory(blocks: CoreMemoryPort, call: BuiltinCall) -> CoreMemory:
 
 
 async def _edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> None:
-    block = await blocks.edit(call.effect(0), call.author, label, edit)
+    block = await blocks.edit(call.effect(0), call.author, label, _as_stored(edit, label))
     call.record_edit(label, block.revision)
+
+
+def _as_stored(edit: BlockEdit, label: str) -> BlockEdit:
+    """Returns an edit with its texts as the block stores them. The model writes them as it saw the value."""
+    texts = {
+        item.name: restored(value, label)
+        for item in dataclasses.fields(edit)
+        if isinstance(value := getattr(edit, item.name), str)
+    }
+    return dataclasses.replace(edit, **texts)

@@ -7,6 +7,7 @@ from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.core_memory import apply_edit, core_memory, insert_edit
 from mnemesh_orchestrator.model.core_memory import Block, CoreMemory, NewBlock, ReplaceUnique
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
+from mnemesh_orchestrator.prompt.closing_tags import restored
 
 READ_ONLY_TEXT: Final = "Error This block is read-only and cannot be edited."
 _ISOLATED: Final = "Memory block '{label}' belongs to this conversation and can be edited, but not renamed or deleted."
@@ -20,7 +21,8 @@ async def run_command(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapp
 
 async def _create(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     label, description = _label(arguments, "path"), _required(arguments, "description")
-    block = NewBlock(label, arguments.get("file_text", ""), description)
+    # Texts that the model copied from another block have the form in which it saw them.
+    block = NewBlock(label, restored(arguments.get("file_text", ""), label), restored(description, label))
     created = await blocks.create(call.effect(0), call.agent_id, block)
     call.record_edit(label, created.revision)
     return f"Successfully created memory block '{label}'"
@@ -53,7 +55,7 @@ async def _rename(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[
     if "path" in arguments and "old_path" not in arguments:
         label, description = _label(arguments, "path"), _required(arguments, "description")
         block = _require_editable(await core_memory(blocks, call), label)
-        updated = await blocks.describe(call.effect(0), block.id, description)
+        updated = await blocks.describe(call.effect(0), block.id, restored(description, label))
         call.record_edit(label, updated.revision)
         return f"Successfully updated description of memory block '{label}'"
     old_label, new_label = (

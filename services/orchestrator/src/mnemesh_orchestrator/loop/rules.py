@@ -21,6 +21,7 @@ from mnemesh_orchestrator.model.rules import (
     RunFirst,
     ToolRule,
 )
+from mnemesh_orchestrator.prompt.closing_tags import neutral
 
 _SENTENCES: Final[Mapping[type[ToolRule], str]] = {
     RunFirst: "{tool} must be called first",
@@ -143,7 +144,7 @@ class RulesSolver:
         """
         groups = ((ContinueLoop,), (ConstrainChildTools, Conditional, MaxCountPerStep), (ParentLastTool,), (ExitLoop,))
         ordered = [rule for group in groups for rule in self.rules if isinstance(rule, group)]
-        return "\n".join(f"<tool_rule>\n{_sentence(rule)}\n</tool_rule>" for rule in ordered)
+        return "\n".join(f"<tool_rule>\n{neutral(_sentence(rule))}\n</tool_rule>" for rule in ordered)
 
     @cached_property
     def _pending_first(self) -> frozenset[str]:

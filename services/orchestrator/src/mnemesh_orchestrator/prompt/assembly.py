@@ -7,6 +7,7 @@ from typing import Final
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
+from mnemesh_orchestrator.prompt.closing_tags import neutral
 from mnemesh_orchestrator.prompt.packaging import TIME_FORMAT
 
 CORE_MEMORY: Final = "{CORE_MEMORY}"
@@ -89,7 +90,8 @@ def metadata_section(
             f"- {archival_count} total memories you created are stored in archival memory (use tools to access them)"
         )
     if tags:
-        lines.append(f"- Available archival memory tags: {', '.join(' '.join(tag.split()) for tag in tags)}")
+        names = ", ".join(" ".join(tag.split()) for tag in tags)
+        lines.append(f"- Available archival memory tags: {neutral(names)}")
     return _METADATA_OPEN + "\n".join(lines) + _METADATA_CLOSE
 
 
@@ -162,11 +164,12 @@ def _blocks_section(blocks: Sequence[Block], numbered: bool) -> str:
 
 def _block(block: Block, numbered: bool) -> str:
     read_only = "- read_only=true\n" if block.read_only else ""
-    value = _numbered(block.value) if numbered else f"{block.value}\n"
+    text = neutral(block.value, block.label)
+    value = _numbered(text) if numbered else f"{text}\n"
     warning = f"<warning>\n{_LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
     return (
         f"<{block.label}>\n"
-        f"<description>\n{block.description or ''}\n</description>\n"
+        f"<description>\n{neutral(block.description or '', block.label)}\n</description>\n"
         f"<metadata>\n{read_only}- chars_current={len(block.value)}\n- chars_limit={block.limit}\n</metadata>\n"
         f"{warning}<value>\n{value}</value>\n"
         f"</{block.label}>\n"

@@ -3,6 +3,7 @@
 from typing import Final
 
 from mnemesh_orchestrator.model.files import Directories, Directory, DirectoryFile, listed_files
+from mnemesh_orchestrator.prompt.closing_tags import neutral
 
 OPENING: Final = "\n\n<directories>\n"
 CLOSING: Final = "</directories>"
@@ -48,8 +49,8 @@ def directories_of(system_text: str) -> str:
 
 
 def _directory(directory: Directory) -> str:
-    description = f"<description>{directory.description}</description>\n" if directory.description else ""
-    instructions = f"<instructions>{directory.instructions}</instructions>\n" if directory.instructions else ""
+    description = f"<description>{neutral(directory.description)}</description>\n" if directory.description else ""
+    instructions = f"<instructions>{neutral(directory.instructions)}</instructions>\n" if directory.instructions else ""
     return f'<directory name="{_attribute(directory.name)}">\n{description}{instructions}'
 
 
@@ -61,12 +62,13 @@ def _file(file: DirectoryFile, limit: int, is_react: bool) -> str:
         "</metadata>\n"
     )
     name = _attribute(file.name)
+    text = neutral(file.value, name)
     if is_react:
         return (
             f'<file status="{status}">\n<{name}>\n<description>\n\n</description>\n{metadata}'
-            f"<value>\n{file.value}\n</value>\n</{name}>\n</file>\n"
+            f"<value>\n{text}\n</value>\n</{name}>\n</file>\n"
         )
-    value = f"<value>\n{file.value}\n</value>\n" if file.is_open else ""
+    value = f"<value>\n{text}\n</value>\n" if file.is_open else ""
     return f'<file status="{status}" name="{name}">\n{metadata}{value}</file>\n'
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mnemesh_orchestrator.model.run_config import ClientSkill
+from mnemesh_orchestrator.prompt.closing_tags import neutral
 
 _INTRODUCTION: Final = (
     "The client has these skills: instructions for tasks, each at a location. "
@@ -13,5 +14,5 @@ _INTRODUCTION: Final = (
 
 def skills_section(skills: Sequence[ClientSkill]) -> str:
     """Returns the list of skills, in their order."""
-    lines = [f"- {skill.name} ({skill.location}): {' '.join(skill.description.split())}" for skill in skills]
-    return "\n".join(("<available_skills>", _INTRODUCTION, *lines, "</available_skills>"))
+    lines = (f"- {skill.name} ({skill.location}): {' '.join(skill.description.split())}" for skill in skills)
+    return "\n".join(("<available_skills>", _INTRODUCTION, *map(neutral, lines), "</available_skills>"))
