@@ -103,7 +103,7 @@ async def _edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: Blo
 
 def _as_stored(edit: BlockEdit, label: str) -> BlockEdit:
     """Returns an edit with its texts as the block stores them. The model writes them as it saw the value."""
-    texts = {
+    texts: Any = {
         item.name: restored(value, label)
         for item in dataclasses.fields(edit)
         if isinstance(value := getattr(edit, item.name), str)
