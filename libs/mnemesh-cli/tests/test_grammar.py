@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import pytest
 import typer
 from mnemesh_cli import completion
+from mnemesh_cli.examples import EXAMPLES
 from mnemesh_cli.global_options import MeshGroup, connection_of
 from mnemesh_cli.profiles import config_file
 from mnemesh_testkit.timeouts import scaled
@@ -70,6 +71,45 @@ def test_arguments_named_like_options_of_every_command_are_separate() -> None:
     app(["show", "a", "b", "c"], standalone_mode=False)
     app(["--json", "show", "a", "b", "c", "--target", "host:1", "--profile", "team"], standalone_mode=False)
     assert seen == [("a", "b", "c", None, None, False), ("a", "b", "c", "host:1", "team", True)]
+
+
+def test_help_ends_with_examples_that_exist() -> None:
+    commands = all_commands()
+    assert set(EXAMPLES) - {""} <= {
+        *(path.removeprefix("mnemesh ") for path in commands),
+        *(path.split()[1] for path in commands),
+    }
+    for lines in EXAMPLES.values():
+        for line in lines:
+            words = line[line.index("mnemesh ") :].split()
+            path = next((each for each in (words[:3], words[:2]) if " ".join(each) in commands), None)
+            assert path is not None, line
+            options = {name for parameter in commands[" ".join(path)].params for name in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= options, line
+
+
+def test_help_shows_examples(cli: CommandLine) -> None:
+    for path, line in (
+        ((), "mnemesh up --chat"),
+        (("agents",), "mnemesh agents create ada"),
+        (("search",), "--in passages"),
+    ):
+        code, out, _ = cli.run(*path, "--help")
+        assert code == 0
+        assert line in out[out.index("Examples:") :]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [("--type", "sleepy", "letta_v1"), ("--prompt", "nope", "memgpt_v2"), ("--tool", "web_serch", "web_search")],
+)
+def test_an_unknown_name_is_answered_with_those_that_exist(
+    cli: CommandLine, option: str, value: str, named: str
+) -> None:
+    code, _, err = cli.run("agents", "create", "unknown", option, value)
+    assert code in (1, 3)
+    assert value in err
+    assert named in err
 
 
 def test_a_line_imports_its_own_command_only() -> None:

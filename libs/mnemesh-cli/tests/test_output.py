@@ -7,9 +7,13 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from mnemesh_cli.display.error_text import error_text, plain_message
 from mnemesh_cli.display.terminal import notice, print_error, print_labelled
+from mnemesh_kit.errors import DeadlineExceeded, Unavailable
 from rich.text import Text
 
+FAILED = "failed to connect to all addresses; last error: "
+REFUSED = "Failed to connect to remote host"
 WORDS = "one two three four five six seven eight nine ten eleven twelve"
 
 
@@ -66,3 +70,47 @@ def test_text_after_a_label(screen: Screen, shown_on: Callable[[Screen], None]) 
         ]
     else:
         assert lines == [f"10:00 user {WORDS}"]
+
+
+@pytest.mark.parametrize(
+    ("details", "text"),
+    [
+        (
+            f"{FAILED}UNKNOWN: ipv4:127.0.0.1:9: {REFUSED}: connect: Connection refused (111)",
+            "127.0.0.1:9: Connection refused",
+        ),
+        (
+            f"connections to all backends failing; last error: UNKNOWN: ipv4:127.0.0.1:9: {REFUSED}: Broken pipe",
+            "127.0.0.1:9: Broken pipe",
+        ),
+        (
+            f"{FAILED}UNKNOWN: ipv6:%5B::1%5D:9: {REFUSED}: connect: Network is unreachable (101)",
+            "[::1]:9: Network is unreachable",
+        ),
+        (
+            f"{FAILED}UNAVAILABLE: ipv4:127.0.0.1:80: connection attempt timed out before receiving SETTINGS",
+            "127.0.0.1:80: it does not speak gRPC, or is too slow",
+        ),
+        (
+            "DNS resolution failed for nowhere.example:50050: C-ares status is not ARES_SUCCESS qtype=A",
+            "nowhere.example:50050: the host is not known",
+        ),
+        ("Received http2 header with status: 502", "it answers with the HTTP status 502 instead of gRPC"),
+        ("recvmsg:Connection reset by peer", "the connection broke"),
+        ("Socket closed", "the connection broke"),
+        ("CLIENT: Sent message larger than max (9 vs. 4)", "a message is larger than 4 bytes"),
+        ("Method not found!", "it does not know the call"),
+        ("The agent ada is busy.", "The agent ada is busy."),
+        ("x: handshake failed: y", "x: handshake failed: y"),
+    ],
+)
+def test_texts_of_grpc_are_said_in_plain_words(details: str, text: str) -> None:
+    assert plain_message(Unavailable(details)) == text
+
+
+def test_a_call_that_takes_too_long_says_what_to_do() -> None:
+    text = error_text(DeadlineExceeded("Deadline Exceeded"))
+    assert text.startswith("The mesh did not answer in time.")
+    assert "mnemesh doctor" in text
+    assert "Deadline" not in text
+    assert "DEADLINE" not in text

@@ -45,6 +45,7 @@ def test_internal_error_of_a_server_stays_internal(message: str) -> None:
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "", ServerBusy),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (9 vs. 4)", ResourceExhausted),
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: refused", Unreachable),
+        (grpc.StatusCode.UNAVAILABLE, "connections to all backends failing; last error: refused", Unreachable),
         (grpc.StatusCode.UNAVAILABLE, "errors resolving recall:50052: name not found", Unreachable),
         (grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer", Unavailable),
     ],

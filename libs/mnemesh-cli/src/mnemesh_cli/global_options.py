@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.table import is_wide
+from mnemesh_cli.examples import with_examples
 from mnemesh_cli.short_ids import resolve_short_ids
 from typer.core import TyperGroup
 
@@ -29,22 +30,25 @@ class MeshGroup(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         _add_to(self)
+        with_examples(self, "")
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Returns a command with the global options; None if there is none with the name."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
-            _add_to_all(command)
+            _add_to_all(command, cmd_name)
         return command
 
 
-def _add_to_all(command: Any) -> None:
+def _add_to_all(command: Any, path: str) -> None:
+    """Adds the options, the examples and the resolution of short ids to a command, or to all commands of a group."""
     _add_to(command)
+    with_examples(command, path)
     inner = getattr(command, "commands", None)
     if inner is None and not isinstance(command.invoke, _Resolving):
         command.invoke = _Resolving(command.invoke)
-    for each in (inner or {}).values():
-        _add_to_all(each)
+    for name, each in (inner or {}).items():
+        _add_to_all(each, f"{path} {name}")
 
 
 class _Resolving:

@@ -77,6 +77,13 @@ def npm_requirements(packages: Iterable[str]) -> list[tools_pb2.PackageRequireme
 _NPM_REQUIREMENT: Final = re.compile(r"((?:@[a-z0-9._~-]+/)?[a-z0-9._~-]+)(?:@(\S.*))?", re.IGNORECASE)
 
 
+AGENT_TYPES: Final = tuple(
+    each.removeprefix("AGENT_TYPE_").lower()
+    for each in agents_pb2.AgentType.keys()[1:]
+)
+"""The names of the types of agents."""
+
+
 def agent_type(name: str) -> agents_pb2.AgentType.ValueType:
     """Returns the agent type with this name. A suffix "_agent" is ignored: "letta_v1_agent" is "letta_v1".
 
@@ -85,7 +92,7 @@ def agent_type(name: str) -> agents_pb2.AgentType.ValueType:
     """
     full = f"AGENT_TYPE_{name.removesuffix('_agent').upper()}"
     if full not in agents_pb2.AgentType.keys():  # noqa: SIM118  (an enum wrapper is no mapping)
-        raise InvalidArgument(f"There is no agent type {name!r}.", field="type")
+        raise InvalidArgument(f"There is no agent type {name!r}. Types are {', '.join(AGENT_TYPES)}.", field="type")
     return agents_pb2.AgentType.Value(full)
 
 

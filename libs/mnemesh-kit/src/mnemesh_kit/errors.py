@@ -269,7 +269,12 @@ def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:
 
 _BROKEN_CONNECTION: Final = "Internal error from Core"
 """The details with which gRPC's client ends a call as INTERNAL if the connection breaks during an operation."""
-_NO_CONNECTION: Final = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed")
+_NO_CONNECTION: Final = (
+    "failed to connect to all addresses",
+    "connections to all backends failing",
+    "errors resolving ",
+    "DNS resolution failed",
+)
 """How the details begin if a call found no connection."""
 _TOO_LARGE: Final = "larger than max"
 """Part of the details with which gRPC refuses a message for its size. The same message is refused again."""

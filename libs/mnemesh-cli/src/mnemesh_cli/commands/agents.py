@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from datetime import UTC
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,8 +21,9 @@ from mnemesh_cli.display.table import local_time_text
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, YesOption
 from mnemesh_client.agent import Agent
-from mnemesh_client.inputs import agent_type
+from mnemesh_client.inputs import AGENT_TYPES, agent_type
 from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.errors import NotFound
 
 _PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
 
@@ -69,7 +71,7 @@ def create_agent(
             envvar="MNEMESH_MODEL", help="Model, as provider/model.", show_default="the default of the server"
         ),
     ] = None,
-    type: Annotated[str, typer.Option(help="Agent type: letta_v1, memgpt_v2, …")] = "letta_v1",  # noqa: A002
+    type: Annotated[str, typer.Option(help=f"Agent type: {', '.join(AGENT_TYPES)}.")] = "letta_v1",  # noqa: A002
     human: Annotated[
         str | None, typer.Option(help="Initial value of the block about the user.", show_default="empty")
     ] = None,
@@ -124,8 +126,21 @@ async def _create(connection: Connection, name: str, options: dict[str, Any], *,
     async with connection.open() as mnemesh:
         if name and not force:
             await require_free_name(mnemesh, name)
-        agent = await mnemesh.agents.create(name, **options)
+        try:
+            agent = await mnemesh.agents.create(name, **options)
+        except NotFound as error:
+            if error.field == "tools":
+                raise await _unknown_tool(mnemesh, error) from error
+            raise
         print_done(agent.id, agent.proto, as_json=connection.as_json)
+
+
+async def _unknown_tool(mnemesh: Mnemesh, error: NotFound) -> NotFound:
+    """Returns the error with the names that are similar to the unknown one."""
+    known = [tool.name async for tool in mnemesh.tools.list(limit=1_000)]
+    similar = get_close_matches(error.metadata.get("resource_id", ""), known, n=3)
+    meant = f" Did you mean {' or '.join(similar)}?" if similar else ""
+    return NotFound(f"{error.message}{meant} `mnemesh tools list --builtin` lists all.", field="tools")
 
 
 @app.command("show")

@@ -244,7 +244,8 @@ async def _check_sandbox(mnemesh: Mnemesh, name: str) -> list[Finding]:
 def _diagnose(name: str, address: str, state: str, running: bool) -> Finding:
     """Returns the finding for a service that is not serving. `running` is whether another one is."""
     if state != "UNAVAILABLE":
-        return Finding(name, f"{address} reports {state}", "problem")
+        text = health.HEALTH_TEXTS.get(state, state.lower().replace("_", " "))
+        return Finding(name, f"{address} answers that it is {text}", "problem")
     if running:
         return Finding(name, f"{address} does not answer. See the log of the service.", "problem")
     if _accepts_connections(address):

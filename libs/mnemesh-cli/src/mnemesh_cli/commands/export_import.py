@@ -19,6 +19,7 @@ from mnemesh_cli.commands.import_letta import CONTINUE, import_letta
 from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, import_letta_file
 from mnemesh_cli.connection import Connection, with_free_name
 from mnemesh_cli.display.count_progress import counted_bar
+from mnemesh_cli.display.error_text import plain_message
 from mnemesh_cli.display.records import print_done
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import AgentArgument
@@ -288,4 +289,4 @@ def _agent_directories(base: Path) -> list[Path]:
 
 
 def _report_stale(error: MnemeshError) -> None:
-    print_error(f"the files are not up to date: {error.message}")
+    print_error(f"the files are not up to date: {plain_message(error)}")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.display.error_text import plain_message
 from mnemesh_cli.display.records import print_done, print_json
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.options import OptionalAgentArgument, YesOption
@@ -85,7 +86,7 @@ async def _apply(mnemesh: Mnemesh, finding_id: str, finding: AuditFinding | None
     try:
         await apply_finding(mnemesh, finding)
     except (FailedPrecondition, InvalidArgument, NotFound) as error:
-        notice(f"{finding.id} was not applied: {error.message} Run the audit again.")
+        notice(f"{finding.id} was not applied: {plain_message(error)} Run the audit again.")
         return False
     print_done(f"{finding.action}: {finding.id}", {"applied": finding.id, "action": finding.action}, as_json=as_json)
     return True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import models_pb2
@@ -13,8 +15,10 @@ from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import print_done, print_list, print_record
 from mnemesh_cli.display.table import Column
-from mnemesh_cli.display.terminal import print_error
+from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import YesOption
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.errors import MnemeshError
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, change, check and delete model providers.")
 
@@ -30,6 +34,8 @@ _COLUMNS = (
     Column("MODELS", lambda row: "disabled" if row.disabled else str(row.model_count), right=True),
     id_column(),
 )
+_PROVIDER_SECONDS: Final = 120.0
+_DEFAULT_SECONDS: Final = 5.0
 _MODELS = (Column("MODEL", lambda row: row["model"]),)
 
 
@@ -55,7 +61,7 @@ def create_provider(
 
 
 async def _create(connection: Connection, name: str, kind: str, api_key: str | None, fields: dict[str, Any]) -> None:
-    async with connection.open() as mnemesh:
+    async with _open(connection) as mnemesh, _announced_default(mnemesh):
         provider = await mnemesh.providers.create(name, kind, api_key=api_key, **fields)
         print_done(provider.id, provider, as_json=connection.as_json)
         if provider.last_refresh_error:
@@ -92,7 +98,7 @@ def check_provider(context: typer.Context, provider: ProviderArgument) -> None:
 
 
 async def _check(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
+    async with _open(connection) as mnemesh:
         rows = [{"model": name} for name in await mnemesh.providers.check(key)]
         await print_list(rows, _MODELS, as_json=connection.as_json, empty="The provider works and lists no models.")
 
@@ -121,7 +127,7 @@ def update_provider(
 
 
 async def _update(connection: Connection, key: str, api_key: str | None, fields: dict[str, Any]) -> None:
-    async with connection.open() as mnemesh:
+    async with _open(connection) as mnemesh, _announced_default(mnemesh):
         cleared = {field: value if value != "" else None for field, value in fields.items()}
         provider = await mnemesh.providers.update(key, api_key=api_key or None, **cleared)
         print_record(provider, as_json=connection.as_json)
@@ -134,7 +140,7 @@ def refresh_provider(context: typer.Context, provider: ProviderArgument) -> None
 
 
 async def _refresh(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
+    async with _open(connection) as mnemesh, _announced_default(mnemesh):
         answer = await mnemesh.providers.refresh(key)
         print_done(f"{answer.provider.model_count} models", answer, as_json=connection.as_json)
 
@@ -150,8 +156,32 @@ async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
         provider = await mnemesh.providers.get(key)
         if not confirmed:
             typer.confirm(f"Delete {provider.name} ({provider.id}) and its API key?", abort=True, err=True)
-        await mnemesh.providers.delete(provider.id)
+        async with _announced_default(mnemesh):
+            await mnemesh.providers.delete(provider.id)
         print_done(f"deleted {provider.id}", {"deleted": provider.id}, as_json=connection.as_json)
+
+
+def _open(connection: Connection) -> Mnemesh:
+    """Returns a client for calls that wait for a provider."""
+    return connection.open(deadline=_PROVIDER_SECONDS)
+
+
+@asynccontextmanager
+async def _announced_default(mnemesh: Mnemesh) -> AsyncIterator[None]:
+    """Says which model new agents have, if what happens inside changes it."""
+    before = await _default(mnemesh)
+    yield
+    after = await _default(mnemesh)
+    if before and after and before != after:
+        notice(f"agents that are created without a model now get {after}, not {before}; MNEMESH_MODEL names another")
+
+
+async def _default(mnemesh: Mnemesh) -> str:
+    """Returns the model of new agents; "" if it cannot be found out soon."""
+    try:
+        return (await asyncio.wait_for(mnemesh.models.default(), _DEFAULT_SECONDS)).handle
+    except (MnemeshError, TimeoutError):
+        return ""
 
 
 def _read_key(file: typer.FileText | None) -> str | None:

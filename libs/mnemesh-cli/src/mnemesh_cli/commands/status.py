@@ -22,8 +22,13 @@ from mnemesh_kit.errors import MnemeshError, Unavailable
 from mnemesh_kit.services import Protocol, service
 from rich.text import Text
 
+
+def _health(row: dict[str, str]) -> str:
+    return health.HEALTH_TEXTS.get(row["health"], row["health"].lower().replace("_", " "))
+
+
 _COLUMNS: Final = tuple(
-    Column(name.upper(), itemgetter(name), flexible=name == "address")
+    Column(name.upper(), _health if name == "health" else itemgetter(name), flexible=name == "address")
     for name in ("service", "health", "address", "version", "uptime")
 )
 

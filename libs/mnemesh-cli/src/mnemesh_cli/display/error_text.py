@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
+from urllib.parse import unquote
 
 from mnemesh_client.errors import RunFailed
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError, NotFound, Unavailable
 
-_LONGEST: Final = 240
+_LONGEST: Final = 480
 _KEY_VARIABLES: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _ADVICE: Final = {
     "MODEL_UNKNOWN": "name one as provider/model with MNEMESH_MODEL or --model",
@@ -22,8 +24,36 @@ _ADVICE: Final = {
 _TEMPLATES: Final = {
     "UNAVAILABLE": "The mesh does not answer. Start it with `mnemesh up`, or run `mnemesh doctor`. ({message})",
     "UNAUTHENTICATED": "{message} Set MNEMESH_TOKEN (see `mnemesh tokens create`) or MNEMESH_AUTH_KEY_FILE.",
-    "UNIMPLEMENTED": "The server does not support this request. ({message})",
+    "UNIMPLEMENTED": "The server does not support this request. `mnemesh version` compares the versions. ({message})",
+    "DEADLINE_EXCEEDED": "The mesh did not answer in time. It is busy, or what it asks is slow: run `mnemesh doctor`. "
+    "({message})",
 }
+_GRPC_TEXTS: Final = tuple(
+    (re.compile(pattern, re.DOTALL), text)
+    for pattern, text in (
+        (
+            r".*(?:ipv[46]|unix):(\S+?): Failed to connect to remote host: (?:connect: )?([^(:]+?)(?: \(\d+\))?",
+            r"\1: \2",
+        ),
+        (r".*(?:ipv[46]|unix):(\S+?): connection attempt timed out.*", r"\1: it does not speak gRPC, or is too slow"),
+        (r"(?:DNS resolution failed for|errors resolving) ([^\s:]+(?::\d+)?):?.*", r"\1: the host is not known"),
+        (r"(?:failed to connect to all addresses|connections to all backends failing).*", "it cannot be reached"),
+        (r"Received http2 header with status: (\d+).*", r"it answers with the HTTP status \1 instead of gRPC"),
+        (r"Deadline Exceeded", "the time limit of the call has passed"),
+        (r"Locally cancelled.*|CANCELLED", "the call was cancelled"),
+        (r"Method not found!.*", "it does not know the call"),
+        (r"\w+: (?:Sent|Received) message larger than max \(\d+ vs\. (\d+)\)", r"a message is larger than \1 bytes"),
+        (
+            r"(?:Socket closed|Connection reset|recvmsg|sendmsg|RST_STREAM|Received RST|GOAWAY|keepalive).*",
+            "the connection broke",
+        ),
+        (
+            r"(?:Broken pipe|ping timeout|Stream removed|Internal error from Core|Transport closed).*",
+            "the connection broke",
+        ),
+    )
+)
+"""The texts of gRPC's own library, which are not ours, and what they mean."""
 
 _TLS_FAILURES: Final = ("handshake failed", "Verification Check failed")
 """The message of gRPC if the certificate of a server, or that of this client, is refused."""
@@ -31,7 +61,7 @@ _TLS_FAILURES: Final = ("handshake failed", "Verification Check failed")
 
 def error_text(error: MnemeshError) -> str:
     """Returns the error as one line for a person."""
-    message = _one_line(error.message)
+    message = _one_line(plain_message(error))
     if error.reason == "PROVIDER_AUTH":
         return _refused_key(error.metadata.get("provider", ""), message)
     if error.reason in _ADVICE:
@@ -41,6 +71,15 @@ def error_text(error: MnemeshError) -> str:
     if error.reason in _TEMPLATES and not isinstance(error, RunFailed):
         return _TEMPLATES[error.reason].format(message=message)
     return f"{'the turn failed: ' if isinstance(error, RunFailed) else ''}{message} [{error.reason}]"
+
+
+def plain_message(error: MnemeshError) -> str:
+    """Returns the message of an error, in plain words if it is one of gRPC's library. Those of TLS stay."""
+    if not any(text in error.message for text in _TLS_FAILURES):
+        for pattern, text in _GRPC_TEXTS:
+            if (match := pattern.fullmatch(error.message)) is not None:
+                return unquote(match.expand(text))
+    return error.message
 
 
 def _refused_key(provider: str, message: str) -> str:

@@ -26,6 +26,19 @@ _OPTIONS = (
 )
 
 
+HEALTH_TEXTS: Final = {
+    "SERVING": "serving",
+    "NOT_SERVING": "not ready",
+    "UNAVAILABLE": "not reachable",
+    "DEADLINE_EXCEEDED": "too slow",
+    "UNIMPLEMENTED": "unknown",
+    "SERVICE_UNKNOWN": "unknown",
+    "UNAUTHENTICATED": "refused",
+    "PERMISSION_DENIED": "refused",
+}
+"""The statuses of services as words for people."""
+
+
 async def wait_until_ready(name: str, address: str, tls: TlsSettings | None = None) -> None:
     """Waits until the service with this name, at `address`, is ready, without a time limit."""
     if service(name).protocol is Protocol.GRPC:

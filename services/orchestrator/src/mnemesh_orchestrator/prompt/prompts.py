@@ -73,7 +73,8 @@ class Prompts:
 
 
 def _missing(key: str) -> NotFound:
-    return NotFound(f"There is no system prompt {key[:100]!r}.", resource_id=key[:100])
+    known = ", ".join(_builtin())
+    return NotFound(f"There is no system prompt {key[:100]!r}. The built-in ones are {known}.", resource_id=key[:100])
 
 
 @cache
