@@ -83,7 +83,7 @@ async def test_start_waits_for_services_that_live_and_names_them(config: MeshCon
         await supervisor.start()
     finally:
         await supervisor.stop()
-    assert any(line.startswith("blocks is still starting after ") for line in notices.lines)
+    assert any(line.startswith("still starting after ") for line in notices.lines)
 
     impatient = Supervisor(replace(config, start_seconds=0.02), notices, SOME, notice_seconds=0.01)
     with pytest.raises(StartupError, match=r"Not ready after 0 s: blocks, tools\. See the logs in "):

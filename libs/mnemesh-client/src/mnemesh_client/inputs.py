@@ -77,10 +77,7 @@ def npm_requirements(packages: Iterable[str]) -> list[tools_pb2.PackageRequireme
 _NPM_REQUIREMENT: Final = re.compile(r"((?:@[a-z0-9._~-]+/)?[a-z0-9._~-]+)(?:@(\S.*))?", re.IGNORECASE)
 
 
-AGENT_TYPES: Final = tuple(
-    each.removeprefix("AGENT_TYPE_").lower()
-    for each in agents_pb2.AgentType.keys()[1:]
-)
+AGENT_TYPES: Final = tuple(each.removeprefix("AGENT_TYPE_").lower() for each in agents_pb2.AgentType.keys()[1:])
 """The names of the types of agents."""
 
 

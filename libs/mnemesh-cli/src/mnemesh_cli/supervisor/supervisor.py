@@ -139,8 +139,11 @@ class Supervisor:
             problem = await handshake_problem(service.name, self.config.address(service.name), self.config.tls)
             if problem is not None:
                 raise StartupError(f"{service.name}: {problem}")
-            last = service.last_line()
-            self._notify(f"{service.name} is still starting after {waited:.0f} s{f': {last}' if last else ''}")
+        names = ", ".join(service.name for service in services)
+        self._notify(f"still starting after {waited:.0f} s: {names}")
+        for service in services:
+            if last := service.last_line():
+                self._notify(f"{service.name}: {last}")
 
     async def _wait_until_ready(self, service: ServiceProcess) -> None:
         """Waits until the service serves. Raises StartupError if its process exits before."""
