@@ -88,12 +88,12 @@ async def test_cost_of_a_round_of_four(mesh: Mesh, cost: Counter[str], monkeypat
     cost.clear()
     assert len(await group.ask("Hello again.")) == 4
     assert dict(cost) == {
-        "GetContext": 4,
-        "GetCoreMemory": 4,
+        "GetContext": 5,
+        "GetCoreMemory": 5,
         "CommitStep": 4,
         "write orchestrator.db": 14,
         "write recall.db": 4,
-        "read recall.db": 4,
-        "read blocks.db": 4,
+        "read recall.db": 5,
+        "read blocks.db": 5,
         "read orchestrator.db": 3,
     }

@@ -213,6 +213,42 @@ async def test_approval_in_a_group_is_asked_for_with_the_name_of_the_agent(cli: 
         await terminal.close()
 
 
+ASK = "send_message_to_agent_and_wait_for_reply"
+
+
+def test_approval_of_an_agent_whose_reply_a_turn_waits_for_is_reported(cli: CommandLine) -> None:
+    eve = cli.agent("eve-2")
+    cli.require_approval(eve, "archival_memory_insert")
+    ann = cli.agent("ann-2", tools=[ASK])
+    told = f"mnemesh: eve-2 is waiting for an approval; run `mnemesh chat --agent {ann.id}` in a terminal\n"
+
+    code, _, err = cli.run("chat", "--agent", "ann-2", stdin=f"Ask {eve.id}: Remember that it rains.\n")
+
+    assert (code, err) == (1, told)
+
+
+async def test_chat_asks_for_the_approval_of_an_agent_whose_reply_the_turn_waits_for(cli: CommandLine) -> None:
+    eve = cli.agent("eve-1")
+    cli.require_approval(eve, "archival_memory_insert")
+    cli.agent("ann-1", tools=[ASK])
+
+    terminal = Terminal(cli.environment(), "--agent", "ann-1")
+    await terminal.open()
+    try:
+        await terminal.see(PROMPT)
+        terminal.type(f"Ask {eve.id}: Remember that it rains.\r")
+        await terminal.see("eve-1 ? archival_memory_insert(content=")
+        await terminal.see("run archival_memory_insert?")
+        await terminal.see(PROMPT)
+        terminal.type("y\r")
+        await terminal.see("I stored this in archival memory: it rains.")
+        await terminal.see(PROMPT)
+        terminal.type("/quit\r")
+        assert await terminal.wait() == 0
+    finally:
+        await terminal.close()
+
+
 async def test_chat_continues_a_run_that_waits_for_an_approval(cli: CommandLine) -> None:
     ada, bob = cli.agent("ada-9"), cli.agent("bob-9")
     cli.require_approval(ada, "archival_memory_insert")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from mnemesh_gateway.model.runs import Piece, Whole
+from mnemesh.agents.v1 import runs_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_gateway.clients.convert import event_from_proto
+from mnemesh_gateway.letta.convert.events import Conversion
+from mnemesh_gateway.model.runs import KeptAlive, Piece, Waiting, Whole
 from mnemesh_gateway.usecases.answering import Transcript
 from mnemesh_gateway.usecases.cache import Cache
 from mnemesh_kit.clock import FrozenClock
@@ -20,6 +24,20 @@ def test_cache_keeps_the_entries_that_were_used_last_for_a_limited_time() -> Non
     assert cache.get(0) == "0"
     clock.advance(1)
     assert (cache.get(0), list(cache.items())) == (None, [])
+
+
+def test_approval_of_another_agent_is_shown_as_far_as_an_api_can() -> None:
+    request = runs_pb2.ApprovalRequestMessage(tool_calls=[message_pb2.ToolCall(id="call_1", name="launch")])
+    message = runs_pb2.MessageEvent(message_id="message-1", approval_request=request)
+    own = runs_pb2.RunEvent(run_id="run-1", sequence=3, message=message)
+    others = runs_pb2.RunEvent(run_id="run-1", sequence=3, agent_id="agent-2", child_run_id="run-2", message=message)
+    assert isinstance(event_from_proto(own), Waiting)
+    assert event_from_proto(others) == KeptAlive(), "the turn goes on, and its client cannot answer"
+    shown = [Conversion(tokens=False).message(event) or {} for event in (own, others)]
+    assert [(item["message_type"], item["run_id"], item["sender_id"]) for item in shown] == [
+        ("approval_request_message", "run-1", None),
+        ("approval_request_message", "run-2", "agent-2"),
+    ]
 
 
 def sent(*events: Piece | Whole) -> str:

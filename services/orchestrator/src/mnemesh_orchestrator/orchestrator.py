@@ -192,7 +192,7 @@ def build(
     answers = StepAnswers(requests, budget, compaction, ModelCaller(clock, metrics), clock)
     engine = Engine(context, budget, compaction, answers, tools, committer, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
-    early = EarlyReads(context, renewer, retry, clock)
+    early = EarlyReads(context, renewer, retry)
     turns = TurnBuilder(stores.runs, journals, context, early, services.recall, writes, models, builtin, retry, clock)
     inputs = InputRecorder(stores.runs, services.recall)
     transcripts = TranscriptInputs(stores.agents, services.recall, turns, requests, estimator, retry)

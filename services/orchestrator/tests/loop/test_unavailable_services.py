@@ -46,15 +46,6 @@ async def test_repeat_of_an_accepted_run_is_shown_while_a_service_is_away(world:
     assert told(again) == told(first)
 
 
-async def test_message_right_after_a_turn_asks_nothing_twice(world: World, process: Process) -> None:
-    agent = await world.agent(process)
-    world.model.follow(say("One."), say("Two."))
-    await process.send(agent)
-    world.faults.calls.clear()
-    await process.send(agent)
-    assert world.faults.calls.count("recall.get_context") == 1
-
-
 @pytest.mark.parametrize("tier", ["recall.", "blocks.", "recall.replace_context"])
 @pytest.mark.parametrize("error", TEMPORARY)
 async def test_background_run_waits_as_long_as_a_step_for_its_beginning(

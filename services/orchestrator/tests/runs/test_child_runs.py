@@ -8,6 +8,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded, PendingApproval
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.events import MemberEvent
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.lineage import Ancestor, Lineage, RunOrigin
 from mnemesh_orchestrator.model.rules import RequiresApproval
@@ -50,8 +51,12 @@ async def running(world: World, process: Process, agent: Agent) -> Run:
     return await process.runs.get(ME, run.id)
 
 
+async def ignore(_: MemberEvent) -> None:
+    """Shows approvals to no one."""
+
+
 def waiting(parent: Run, process: Process, run_id: str) -> "asyncio.Task[ChildOutcome]":
-    return asyncio.ensure_future(process.orchestrator.child_runs.outcome(parent, run_id))
+    return asyncio.ensure_future(process.orchestrator.child_runs.outcome(parent, run_id, ignore))
 
 
 async def test_child_runs_once_and_its_words_are_returned(world: World, process: Process) -> None:
@@ -61,9 +66,9 @@ async def test_child_runs_once_and_its_words_are_returned(world: World, process:
     parent, children = await running(world, process, asker), process.orchestrator.child_runs
     child = await children.start(parent, request(helper))
     repeat = await children.start(parent, request(helper))
-    outcome = await children.outcome(parent, child.id)
+    outcome = await children.outcome(parent, child.id, ignore)
     assert (repeat.id, outcome.words, outcome.run.stop_reason) == (child.id, ("It is tea.",), StopReason.END_TURN)
-    again = await children.outcome(parent, child.id)
+    again = await children.outcome(parent, child.id, ignore)
     assert again == outcome
     assert outcome.run.lineage == Lineage(
         parent.id, RunOrigin.AGENT, (Ancestor(parent.id, parent.conversation_id, asker.id),), 1
@@ -86,7 +91,7 @@ async def test_words_do_not_depend_on_how_the_run_shows_them(world: World, proce
     helper = await process.agents.get(ME, helper.id)
     parent, children = await running(world, process, asker), process.orchestrator.child_runs
     child = await children.start(parent, request(helper, config=RunConfig(assistant_messages=shown)))
-    outcome = await children.outcome(parent, child.id)
+    outcome = await children.outcome(parent, child.id, ignore)
     assert outcome.words[0] == "One."
     assert "Never said." not in outcome.words
     hold.released.set()
@@ -142,7 +147,7 @@ async def test_cycles_and_deep_chains_are_refused(world: World, process: Process
     await process.idle()
     # An agent that has given up waiting can be written to.
     late = await children.start(child, request(asker))
-    assert (await children.outcome(child, late.id)).words == ("Later.",)
+    assert (await children.outcome(child, late.id, ignore)).words == ("Later.",)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -236,7 +241,7 @@ async def test_child_survives_a_crash_of_its_process(world: World, process: Proc
     later = world.process()
     task = asyncio.ensure_future(later.recover())
     again = await later.orchestrator.child_runs.start(parent, request(helper))
-    outcome = await later.orchestrator.child_runs.outcome(parent, again.id)
+    outcome = await later.orchestrator.child_runs.outcome(parent, again.id, ignore)
     await task
     assert (again.id, outcome.words) == (child.id, ("Tea.",))
     assert [line for line in lines(world.turn(helper)) if "Hello?" in line] == ["system text: Hello?"]

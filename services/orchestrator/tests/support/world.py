@@ -150,12 +150,11 @@ class Process:
         *,
         otid: str | None = None,
         to: str = "",
-        shows_events: bool = False,
         **config: Any,
     ) -> list[RunEvent]:
         """Sends a message after a second, and returns all events of its run."""
         messages = [InputMessage((TextPart(text),), otid=otid)]
-        return await self.send_all(agent, messages, to=to, shows_events=shows_events, **config)
+        return await self.send_all(agent, messages, to=to, **config)
 
     async def send_all(
         self,
@@ -163,12 +162,11 @@ class Process:
         messages: Sequence[InputMessage],
         *,
         to: str = "",
-        shows_events: bool = False,
         **config: Any,
     ) -> list[RunEvent]:
         """Sends the input of one turn after a second, and returns all events of its run."""
         self.clock.advance(1)
-        stream = self.runs.send(ME, None, agent.id, to, messages, RunConfig(**config), shows_events=shows_events)
+        stream = self.runs.send(ME, None, agent.id, to, messages, RunConfig(**config))
         events = [event async for event in stream]
         await self._end_of_task(events[0].run_id)  # a compaction may follow the run
         return events

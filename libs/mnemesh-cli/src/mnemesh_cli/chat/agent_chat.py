@@ -18,6 +18,7 @@ from mnemesh_cli.chat.undo import before_last_message
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.search_results import print_results
+from mnemesh_cli.display.styles import SPEAKERS
 from mnemesh_cli.display.terminal import notice
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
@@ -131,6 +132,13 @@ class AgentConversation(Conversation):
             events = self._answers(decisions)
         return False
 
+    async def _decide_below(self, event: runs_pb2.RunEvent) -> bool:
+        """Displays the request of an agent whose reply the turn waits for, and asks for decisions."""
+        asking = await self.mnemesh.agents.get(event.agent_id)
+        with self.renderer.speaking(asking.name, SPEAKERS[0]):
+            self.renderer.show(event)
+        return await self.decide_for(event, asking.name, f"mnemesh chat --agent {self._agent.id}")
+
     async def _turn(self, events: AsyncIterator[runs_pb2.RunEvent]) -> bool:
         """Displays the events of one turn. Returns False if it failed."""
         self.run_id, self._pending, succeeded = "", (), True
@@ -140,9 +148,13 @@ class AgentConversation(Conversation):
                 # Between turns, a partner or a person may have changed the memory.
                 self.renderer.show_changes(await tracker.changes())
             async for event in events:
-                if event.HasField("message") and event.message.HasField("approval_request"):
-                    self._pending = tuple(event.message.approval_request.tool_calls)
                 self.run_id = event.run_id
+                if event.HasField("message") and event.message.HasField("approval_request"):
+                    if event.agent_id:
+                        if not await self._decide_below(event):
+                            return False
+                        continue
+                    self._pending = tuple(event.message.approval_request.tool_calls)
                 self.renderer.show(event)
                 if self.live:
                     await show_sources(self.renderer, self._agent.files, event)

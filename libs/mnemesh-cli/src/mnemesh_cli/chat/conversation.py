@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.chat_commands import ChatCommand, ChatCommands, CommandError
 from mnemesh_cli.chat.json_renderer import JsonRenderer
@@ -19,6 +20,7 @@ from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_client.approvals import approve, deny
 from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_client.transport import closing
 from mnemesh_kit.errors import MnemeshError
 
 if TYPE_CHECKING:
@@ -100,6 +102,45 @@ class Conversation(ABC):
             else:
                 decisions.append(deny(call.id, None if answer.lower() in ("", "n", "no") else answer))
         return decisions
+
+    async def decide_for(self, event: runs_pb2.RunEvent, agent_name: str, command: str) -> bool:
+        """Asks for decisions about the calls of an agent that a run waits for. The run goes on after them.
+
+        Args:
+            event: the agent's request, in the stream of the run.
+            agent_name: its name.
+            command: the chat in which a person can decide.
+
+        Returns:
+            False if there is no decision. The chat reads no further messages then: they would wait behind this one.
+        """
+        if not await self._is_undecided(event):
+            return True
+        if not self.live:
+            self.renderer.show_error(f"{agent_name} is waiting for an approval; run `{command}` in a terminal")
+            self.end()
+            return False
+        decisions = await self.ask_decisions(event.message.approval_request.tool_calls)
+        if decisions is None:
+            self.end()  # The next chat asks again.
+            return False
+        request_id = event.message.message_id
+        try:
+            async with closing(
+                self.mnemesh.runs.answer(event.agent_id, decisions, approval_request_id=request_id)
+            ) as answered:
+                await anext(answered)
+        except MnemeshError as error:  # such as: another client has answered
+            self.renderer.show_error(error_text(error))
+        return True
+
+    async def _is_undecided(self, event: runs_pb2.RunEvent) -> bool:
+        """Returns whether a request waits for a decision. The stream of an earlier run also has decided ones."""
+        turn = await self.mnemesh.runs.get(event.child_run_id)
+        if turn.status == runs_pb2.RUN_STATUS_RUNNING:
+            return True  # It stops at any moment.
+        agent = await self.mnemesh.agents.get(event.agent_id)
+        return agent.proto.pending_approval_request_id == event.message.message_id
 
     async def interruptible(self, turn: Coroutine[Any, Any, bool]) -> bool:
         """Runs a turn. On a terminal, Ctrl-C cancels it. Returns what it returns; False if it was cancelled."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Final
 
-from mnemesh.agents.v1 import agents_pb2, runs_pb2
+from mnemesh.agents.v1 import agents_pb2
 from mnemesh_cli.chat.citations import show_sources
 from mnemesh_cli.chat.conversation import Conversation
 from mnemesh_cli.chat.json_renderer import JsonRenderer
@@ -122,7 +122,9 @@ class GroupConversation(Conversation):
                     with self._display.speaking(item):
                         await show_sources(self.renderer, self.mnemesh.agent_files(item.agent_id), item.event)
                 succeeded = succeeded and not item.event.HasField("error")
-                if item.event.message.HasField("approval_request") and not await self._decide(item):
+                if item.event.message.HasField("approval_request") and not await self.decide_for(
+                    item.event, item.agent_name, f"mnemesh chat --group {self._group.id}"
+                ):
                     return False
         except MnemeshError as error:
             self.renderer.show_error(error_text(error))
@@ -137,30 +139,3 @@ class GroupConversation(Conversation):
             tracker = self._trackers.setdefault(item.agent_id, MemoryTracker(self.mnemesh, item.agent_id))
             with self._display.speaking(item):
                 self.renderer.show_changes(await tracker.changes())
-
-    async def _decide(self, item: GroupEvent) -> bool:
-        """Asks for decisions about the calls that a turn waits for. The run continues after them."""
-        if not await self._is_undecided(item):
-            return True
-        if not self.live:
-            command = f"mnemesh chat --group {self._group.id}"
-            self.renderer.show_error(f"{item.agent_name} is waiting for an approval; run `{command}` in a terminal")
-            self.end()  # Further messages would wait behind this one.
-            return False
-        decisions = await self.ask_decisions(item.event.message.approval_request.tool_calls)
-        if decisions is None:
-            self.end()  # Further messages would wait behind this one. The next chat asks again.
-            return False
-        try:
-            await self._group.answer(item.agent_id, decisions)
-        except MnemeshError as error:  # such as: another client has answered
-            self.renderer.show_error(error_text(error))
-        return True
-
-    async def _is_undecided(self, item: GroupEvent) -> bool:
-        """Returns whether a request waits for a decision. The stream of an earlier run also has decided ones."""
-        turn = await self.mnemesh.runs.get(item.event.child_run_id)
-        if turn.status == runs_pb2.RUN_STATUS_RUNNING:
-            return True  # It stops at any moment.
-        agent = await self.mnemesh.agents.get(item.agent_id)
-        return agent.proto.pending_approval_request_id == item.event.message.message_id

@@ -217,9 +217,8 @@ class _MemoryTools:
                 raise RunFailed(event.run_id, event.error.error)
             if event.HasField("message") and event.message.HasField("approval_request"):
                 names = ", ".join(call.name for call in event.message.approval_request.tool_calls)
-                raise ToolError(
-                    f"{found.name} waits for an approval of {names} (run {run_id}). A person must answer it."
-                )
+                asking = event.agent_id or found.name
+                raise ToolError(f"{asking} waits for an approval of {names} (run {run_id}). A person must answer it.")
             if event.HasField("message") and event.message.HasField("assistant"):
                 replies.append(text_of(event.message.assistant.content))
         return AgentReply(reply="\n".join(replies), run_id=run_id)

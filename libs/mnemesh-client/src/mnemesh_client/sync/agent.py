@@ -61,6 +61,9 @@ class Agent(AgentWindow):
         error, stop, usage) is yielded exactly once. A failed run yields `event.error`; only a refused request raises.
         Leaving the loop early does not cancel the run.
 
+        An approval request whose event has an `agent_id` is another agent's, whose reply the turn waits for. Answer it
+        with `client.runs.answer(event.agent_id, decisions)`; this stream goes on then.
+
         Args:
             content: the user's text, or input messages.
             stream_tokens: yield `event.delta` in addition to whole messages.

@@ -108,6 +108,8 @@ def event_from_proto(event: runs_pb2.RunEvent) -> RunEvent | None:
     match event.WhichOneof("event"):
         case "delta":
             return _piece(event.delta)
+        case "message" if event.agent_id:
+            return KeptAlive()  # another agent asks for an approval, which the clients of this API cannot give
         case "message":
             return _message(event.message)
         case "accepted":

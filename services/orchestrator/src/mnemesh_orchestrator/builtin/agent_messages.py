@@ -194,7 +194,7 @@ class AgentMessages:
         text = _REPLY.format(name=call.agent_name, id=call.agent_id, message=message)
         try:
             child = await self._start(call, run, recipient, text, effect_id, is_awaited=True, group_id=group_id)
-            outcome = await self._outcome(run, child)
+            outcome = await self._outcome(call, run, child)
         except _NoReply as error:
             return _failure(recipient, error)
         name = recipient.agent.name if recipient.agent is not None else ""
@@ -228,13 +228,13 @@ class AgentMessages:
         except MnemeshError as error:
             raise _refusal(error) from error
 
-    async def _outcome(self, run: Run, child: Run) -> ChildOutcome:
+    async def _outcome(self, call: BuiltinCall, run: Run, child: Run) -> ChildOutcome:
         """Waits for the end of the recipient's run. Raises _NoReply if it has no reply."""
         waited = (self._clock.now() - child.created_at).total_seconds()
         left = max(self._reply_seconds - waited, min(_LAST_LOOK_SECONDS, self._reply_seconds))
         try:
             async with asyncio.timeout(left):
-                outcome = await self._children.outcome(run, child.id)
+                outcome = await self._children.outcome(run, child.id, call.show_approval)
         except TimeoutError:
             raise await self._timeout(run, child) from None
         except MnemeshError as error:

@@ -8,11 +8,17 @@ from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import AgentAuthor
+from mnemesh_orchestrator.model.events import MemberEvent
 from mnemesh_orchestrator.model.memory_access import MemoryAccess
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
+from mnemesh_orchestrator.ports.child_runs import ShowApproval
 
 T = TypeVar("T")
+
+
+async def _show_to_no_one(_event: MemberEvent) -> None:
+    """Outside of a turn, no call waits for other agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class BuiltinCall:
     """Whether the result of opening files contains their text, because the prompt does not change within the turn."""
     embedder: str | None = None
     """The embedder of an archive that the call creates; None is the default of archival."""
+    show_approval: ShowApproval = _show_to_no_one
+    """Shows the followers of the run the approvals of agents whose replies the call waits for."""
 
     @property
     def run_id(self) -> str | None:

@@ -215,7 +215,7 @@ class GroupWork:
 
     async def _forward_batch(self, turn: OpenTurn, run: Run, batch: list[RunEvent]) -> bool:
         """Forwards events. Returns whether one is the last of its run: then the durable ones are left unsent."""
-        is_over, known = False, self._progress.forwarded.get(run.id, 0)
+        is_over = False
         for event in batch:
             is_over = turn.read(run, event) or is_over
             stamped = turn.forwarded(run, event)
@@ -228,7 +228,7 @@ class GroupWork:
                     self._note_first_token()
                 continue
             turn.has_received = True
-            if body.sequence > known:
+            if body.sequence > self._progress.forwarded.get(body.run_id, 0):
                 self._note_first_token()
                 turn.unsent.append(stamped)
         # A request for an approval is shown once its run has ended: earlier, no one can answer it.

@@ -53,10 +53,11 @@ class OpenTurn:
 
     @property
     def asks_for_approval(self) -> bool:
-        """True if the newest event that is not stored requests an approval."""
+        """True if the newest event that is not stored requests an approval of the speaker."""
         newest = self.unsent[-1][1] if self.unsent else None
-        body = newest.body if isinstance(newest, MemberEvent) else None
-        return isinstance(body, MessageEvent) and body.kind == "approval_request"
+        if not isinstance(newest, MemberEvent) or newest.agent_id != self.step.speaker.agent_id:
+            return False
+        return isinstance(newest.body, MessageEvent) and newest.body.kind == "approval_request"
 
     def started(self) -> StampedBody:
         """Returns the event that begins the turn."""
@@ -82,6 +83,8 @@ class OpenTurn:
 
         The input of the agent, its stop, its usage and its error are in the events of the turn itself.
         """
+        if isinstance(event.body, MemberEvent):
+            return event.step_id, event.body  # an agent below the speaker asks for an approval
         is_input = event.sequence is not None and event.sequence <= run.shown_inputs
         if is_input or not isinstance(event.body, MessageEvent | CompactionEvent | StepStarted | Delta | ToolProgress):
             return None

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 from mnemesh_kit.clock import Clock
@@ -17,7 +17,7 @@ from mnemesh_orchestrator.loop.run_end import RunEnd
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
 from mnemesh_orchestrator.model.claims import FinishedRun
-from mnemesh_orchestrator.model.events import DurableBody, LiveBody, RunEvent, naming_children
+from mnemesh_orchestrator.model.events import DurableBody, LiveBody, MemberEvent, RunEvent, naming_children
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.runs import Run
@@ -28,6 +28,8 @@ from mnemesh_orchestrator.store.base import RunStore
 T = TypeVar("T")
 
 _log = structlog.get_logger("mnemesh.runs")
+
+_BATCH: Final = 200
 
 EntryKey = tuple[str, EntryKind, int]
 StampedBody = tuple[str | None, DurableBody]
@@ -86,6 +88,8 @@ class JournalWriter:
         # Events that were published when their step was committed, and that are stored with the end of the run.
         self._unstored: list[RunEvent] = []
         self._writing = asyncio.Lock()
+        self._showing = asyncio.Lock()
+        self._shown: set[tuple[str, int]] | None = None
 
     @property
     def entries(self) -> Mapping[EntryKey, JournalEntry]:
@@ -168,6 +172,23 @@ class JournalWriter:
             LeaseLost: another process holds the run now.
         """
         await shielded(self._record(entries, bodies))
+
+    async def show_member(self, step_id: str, event: MemberEvent) -> None:
+        """Stores and publishes a durable event of another agent's run, unless the run has it, also from before a crash.
+
+        Raises:
+            LeaseLost: another process holds the run now.
+        """
+        async with self._showing:
+            if self._shown is None:
+                self._shown, last = set(), 0
+                while batch := await self._journals.store.events(self._run_id, last, _BATCH):
+                    bodies = [known.body for known in batch if isinstance(known.body, MemberEvent)]
+                    self._shown |= {(body.run_id, body.sequence) for body in bodies}
+                    last = batch[-1].sequence or 0
+            if (event.run_id, event.sequence) not in self._shown:
+                await self.record_events([(step_id, event)])
+                self._shown.add((event.run_id, event.sequence))
 
     async def _record(self, entries: Sequence[JournalEntry], bodies: Sequence[StampedBody]) -> None:
         # Parallel calls write one after another: events are numbered in the order of the writes.

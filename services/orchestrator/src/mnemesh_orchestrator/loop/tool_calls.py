@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -204,6 +205,7 @@ class ToolExecution:
             user_message_ids=user_message_ids(context.run),
             shows_opened_files=context.agent.prompt_policy is PromptPolicy.CACHE,
             embedder=context.agent.embedder,
+            show_approval=partial(context.journal.show_member, calls.step_id),
         )
         result = await self._retry.call(lambda: self._builtin.execute(call))
         return await self._processed(calls, item, result)

@@ -118,7 +118,7 @@ class Run:
     child_run_ids: tuple[str, ...] = ()
     """The runs that this run started, in order. Not read by lists."""
     waiting_for: tuple[MemberApproval, ...] = ()
-    """Runs of groups: the approvals that the run waits for."""
+    """The approvals of other agents that the run waits for, directly or through others."""
     batch_id: str | None = None
     """The batch that the run was started in."""
     callback: CallbackResult | None = None

@@ -1,9 +1,11 @@
 """Runs that a run starts: messages to other agents, and the turns of a group."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from mnemesh_orchestrator.model.child_runs import ChildRun
+from mnemesh_orchestrator.model.events import MemberEvent
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.run_config import RunConfig
@@ -38,6 +40,10 @@ class ChildOutcome:
     words: tuple[str, ...]
 
 
+ShowApproval = Callable[[MemberEvent], Awaitable[None]]
+"""Shows the followers of a run the approval that another agent asks for."""
+
+
 class ChildRunsPort(Protocol):
     """Starts runs for runs, and waits for their end, whichever process executes them."""
 
@@ -52,11 +58,17 @@ class ChildRunsPort(Protocol):
         """
         ...
 
-    async def outcome(self, parent: Run, run_id: str) -> ChildOutcome:
+    async def outcome(self, parent: Run, run_id: str, show_approval: ShowApproval) -> ChildOutcome:
         """Waits until a run that `parent` started has ended, and returns how.
 
         A run that stops for an approval continues as the run that answers it: that one's end is waited for, and it is
         the run of the outcome. The words are those of both.
+
+        Args:
+            parent: The run that waits.
+            run_id: The run that it waits for.
+            show_approval: Gets the request for each approval that the parent waits for, once no run but an answer can
+                go on; also those of runs that the awaited run waits for. It may get a request repeatedly.
 
         Raises:
             NotFound: The run was deleted, with its agent or alone.

@@ -73,7 +73,7 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         """Starts a run and returns its events when it has ended."""
         found: list[runs_pb2.RunEvent] = []
         size = 0
-        async with aclosing(self._sent(request, shows_events=False)) as events:
+        async with aclosing(self._sent(request)) as events:
             async for event in events:
                 if event.is_transient:
                     continue
@@ -186,7 +186,7 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         step = await self._steps.set_feedback(current_principal(), key, step_id, feedback, request.tags)
         return rpc.SetStepFeedbackResponse(step=step_to_proto(step))
 
-    async def _sent(self, request: _Sending, *, shows_events: bool = True) -> AsyncGenerator[RunEvent, None]:
+    async def _sent(self, request: _Sending) -> AsyncGenerator[RunEvent, None]:
         """Starts the run of a request, and yields the events that its config includes. See `RunService.send`."""
         config = config_from_proto(request.config)
         messages = inputs_from_proto(request.messages)
@@ -200,7 +200,6 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
             messages,
             config,
             group_id=group_id,
-            shows_events=shows_events,
         )
         async with aclosing(sent):
             async for event in sent:

@@ -15,11 +15,11 @@ from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded
 from mnemesh_orchestrator.loop.journal import shielded
 from mnemesh_orchestrator.model.child_runs import ChildRun
 from mnemesh_orchestrator.model.conversations import default_conversation_id
-from mnemesh_orchestrator.model.events import UsageEvent
+from mnemesh_orchestrator.model.events import MemberEvent, MessageEvent, UsageEvent
 from mnemesh_orchestrator.model.inputs import SHOWN_ROLES
 from mnemesh_orchestrator.model.lineage import Ancestor, Lineage, RunOrigin
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
-from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest
+from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest, ShowApproval
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents, Subscription
 from mnemesh_orchestrator.runs.spoken_words import SpokenWords
@@ -166,20 +166,21 @@ class ChildRuns:
             return await self._store.get(run.organization_id, run.id)
         return replace(run, input=await self._processors.process_input(run))
 
-    async def outcome(self, parent: Run, run_id: str) -> ChildOutcome:
+    async def outcome(self, parent: Run, run_id: str, show_approval: ShowApproval) -> ChildOutcome:
         """See ChildRunsPort."""
         words = SpokenWords()
         while True:
-            run = await self._ended(parent, run_id)
+            run = await self._ended(parent, run_id, show_approval)
             await self._read_words(run, words)
             if run.stop_reason is not StopReason.REQUIRES_APPROVAL:
                 return ChildOutcome(run, tuple(words.texts))
+            await self._show_approvals(parent, show_approval)
             answering = await self.answering_run(run)
             if answering is None:
                 return ChildOutcome(run, tuple(words.texts))
             run_id = answering
 
-    async def _ended(self, parent: Run, run_id: str) -> Run:
+    async def _ended(self, parent: Run, run_id: str, show_approval: ShowApproval) -> Run:
         """Waits until a run has ended, and returns it. Raises the errors of `outcome`."""
         while True:
             subscription = self._broker.subscribe(run_id)
@@ -188,6 +189,7 @@ class ChildRuns:
                 if run.status.ended:
                     return run
                 subscription.is_stored = True
+                await self._show_approvals(parent, show_approval)
                 if run.status is RunStatus.CREATED:
                     await self._require_progress(parent, run)
                     await _wait(subscription, QUEUED_SECONDS, any_event=True)
@@ -195,6 +197,17 @@ class ChildRuns:
                     await _wait(subscription, RUNNING_SECONDS)
             finally:
                 subscription.close()
+
+    async def _show_approvals(self, parent: Run, show_approval: ShowApproval) -> None:
+        """Shows the requests for the approvals that a run waits for."""
+        for approval in await self._relations.approvals_awaited(parent.id):
+            last = 0
+            while batch := await self._store.events(approval.run_id, last, _EVENTS):
+                for event in batch:
+                    body = event.body
+                    if isinstance(body, MessageEvent) and body.message_id == approval.approval_id:
+                        await show_approval(MemberEvent(approval.agent_id, approval.run_id, body, event.sequence or 0))
+                last = batch[-1].sequence or 0
 
     async def _require_progress(self, parent: Run, run: Run) -> None:
         """Raises MessageCycle if the parent has to give up waiting for a run in a queue."""
@@ -254,9 +267,11 @@ def _may_continue(child: ChildRun) -> bool:
 
 
 async def _wait(subscription: Subscription, seconds: float, *, any_event: bool = False) -> None:
-    """Waits for the end of a run, with `any_event` for its next event, at most for a time after the last event."""
+    """Waits for the end of a run, or for an approval that it waits for; with `any_event` for any event.
+
+    Waits at most for a time after the last event.
+    """
     with suppress(TimeoutError):
         while (item := await subscription.next(seconds)) is not None:
-            is_last = isinstance(item, StoredEvents) or isinstance(item.body, UsageEvent)
-            if any_event or is_last:
+            if any_event or isinstance(item, StoredEvents) or isinstance(item.body, UsageEvent | MemberEvent):
                 return

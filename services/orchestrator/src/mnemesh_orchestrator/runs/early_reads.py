@@ -2,27 +2,24 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.deadline import set_remaining
 from mnemesh_kit.errors import TEMPORARY, MnemeshError
 
 from mnemesh_orchestrator.loop.context_reader import ContextReader, Essentials
 from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RetryPolicy
 from mnemesh_orchestrator.model.claims import TurnClaim
+from mnemesh_orchestrator.model.conversations import default_conversation_id
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 
 _log = structlog.get_logger("mnemesh.runs")
 
 _KNOWN_CONVERSATIONS: Final = 1_000
-_FRESH_SECONDS: Final = 1.0
-"""The time for which an answer shows that a service can be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +35,28 @@ class EarlyReads:
     """Begins the reads of a turn before its run is claimed, and returns them if the claim shows that they are current.
 
     The holders of a conversation's leases write its window. The reads begin when this process has released the last
-    lease that it held. If the claim has the next epoch, no other holder came between them and the claim, so they are
-    the same as reads after it. Otherwise, the turn reads again. A crash loses nothing: reads change nothing.
+    lease that it held, or has seen none. If the claim has the next epoch, no other holder came between them and the
+    claim, so they are the same as reads after it. Otherwise, the turn reads again. A crash loses nothing: reads change
+    nothing.
     """
 
-    def __init__(self, context: ContextReader, renewer: LeaseRenewer, retry: RetryPolicy, clock: Clock) -> None:
+    def __init__(self, context: ContextReader, renewer: LeaseRenewer, retry: RetryPolicy) -> None:
         self._context = context
         self._renewer = renewer
         self._retry = retry
-        self._clock = clock
-        self._answered_at: float | None = None
         self._begun: dict[str, _Begun] = {}
         self._holders: OrderedDict[str, str | None] = OrderedDict()
 
     def begin(self, run: Run) -> None:
         """Begins the reads of a new run, if this process executed the last turn of its conversation."""
         epoch = self._renewer.released_epoch(run.conversation_id)
-        if epoch is None or run.conversation_id not in self._holders:
-            return
-        holder_id, context = self._holders[run.conversation_id], copy_context()
+        if epoch is not None and run.conversation_id in self._holders and run.id not in self._begun:
+            self._begin(run, epoch)
+
+    def _begin(self, run: Run, epoch: int) -> None:
+        """Begins reads that are current if `epoch` was the last one before the run's: 0 if there was none."""
+        self.discard(run.id)
+        holder_id, context = self._holders.get(run.conversation_id), copy_context()
         context.run(set_remaining, None)  # the run does not end with the caller's deadline
         reads = context.run(self._context.essentials, run.conversation_id, run.agent_id, holder_id)
         reads.add_done_callback(_retrieve)
@@ -79,38 +79,41 @@ class EarlyReads:
         begun = self._begun.pop(claim.run.id, None)
         if begun is not None:
             if (begun.epoch + 1, begun.holder_id) == (claim.lease.epoch, conversation.holder_id):
-                return await self._noted(begun.reads)
+                return await begun.reads
             begun.reads.cancel()
-        return await self._noted(
-            self._context.essentials(conversation.id, conversation.agent_id, conversation.holder_id)
-        )
+        return await self._context.essentials(conversation.id, conversation.agent_id, conversation.holder_id)
 
-    async def require(self, conversation_id: str, agent_id: str) -> None:
-        """Waits until recall and blocks answer. Asks them only if they have not just answered to a turn.
+    async def require(self, run: Run) -> None:
+        """Reads what the turn of a new run needs, before the run is stored. The turn uses it if it is current.
 
         Raises:
-            Unavailable, DeadlineExceeded, ServerBusy: they do not answer within RESTART_SECONDS.
+            Unavailable, DeadlineExceeded, ServerBusy: recall or blocks does not answer within RESTART_SECONDS.
         """
-        if self._answered_at is not None and self._clock.monotonic() - self._answered_at <= _FRESH_SECONDS:
-            return
+
+        async def read() -> None:
+            self._begin(run, self._renewer.released_epoch(run.conversation_id) or 0)
+            await self._begun[run.id].reads
+
         try:
-            await self._retry.call(
-                lambda: self._noted(self._context.essentials(conversation_id, agent_id, None)), RESTART_SECONDS
-            )
+            await self._retry.call(read, RESTART_SECONDS)
+        except MnemeshError as error:
+            self.discard(run.id)
+            if isinstance(error, TEMPORARY):
+                raise
+            _log.info("essentials_refused", error=error.message)  # they answer: the run shows what is wrong
+        except BaseException:
+            self.discard(run.id)
+            raise
+
+    async def require_services(self, agent_id: str) -> None:
+        """Waits until recall and blocks answer about an agent. Raises the errors of `require`."""
+        conversation_id = default_conversation_id(agent_id)
+        try:
+            await self._retry.call(lambda: self._context.essentials(conversation_id, agent_id, None), RESTART_SECONDS)
         except TEMPORARY:
             raise
         except MnemeshError as error:
-            _log.info("essentials_refused", error=error.message)  # they answer: the run shows what is wrong
-
-    async def _noted(self, reads: Awaitable[Essentials]) -> Essentials:
-        """Returns what was read, and notes whether the services answered."""
-        try:
-            found = await reads
-        except TEMPORARY:
-            self._answered_at = None
-            raise
-        self._answered_at = self._clock.monotonic()
-        return found
+            _log.info("essentials_refused", error=error.message)
 
     def _remember(self, conversation_id: str, holder_id: str | None) -> None:
         self._holders[conversation_id] = holder_id

@@ -67,16 +67,13 @@ class RunWorker:
         *,
         reject_busy: bool,
         answer: ApprovalAnswer | None = None,
-        shows_events: bool = False,
     ) -> StartedRun:
         """Stores a run, and starts it if its conversation is idle. Raises the errors of `RunStore.start`.
 
-        The reads of its turn begin before it is stored, which ends it earlier. With `shows_events`, they begin after:
-        they would delay its first event, because they need the same cores.
+        The reads of its turn begin before it is stored, if they have not been made, which ends it earlier.
         """
         async with self._renewer.claiming(run.conversation_id):
-            if not shows_events:
-                self._early.begin(run)
+            self._early.begin(run)
             try:
                 started = await self._store.start(
                     key, run, self._renewer.instance_id, reject_busy=reject_busy, answer=answer

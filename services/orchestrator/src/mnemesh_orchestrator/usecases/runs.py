@@ -68,13 +68,10 @@ class RunService:
         messages: Sequence[InputMessage],
         config: RunConfig,
         group_id: str | None = None,
-        *,
-        shows_events: bool = True,
     ) -> AsyncGenerator[RunEvent, None]:
         """Stores a run and streams its events until it ends. A repeat under the same key or otid streams the first run.
 
-        With `group_id`, it is a run of the group. Without `shows_events`, the caller waits for the last event only; see
-        `RunWorker.start`.
+        With `group_id`, it is a run of the group.
 
         Raises:
             InvalidArgument: A message or the config breaks a rule.
@@ -92,21 +89,18 @@ class RunService:
         if group_id is not None:
             run = await self._of_group(key, run, group_id)
         await self._require_services(key, run)
-        _, stream = await self.open(caller, key, run, shows_events=shows_events)
+        _, stream = await self.open(caller, key, run)
         async with aclosing(stream):
             async for event in stream:
                 yield event
 
     async def _require_services(self, key: RequestKey | None, run: Run) -> None:
         """Refuses a run whose caller waits, while recall or blocks is away. An accepted run waits for them."""
-        agent_id, conversation_id = run.agent_id, run.conversation_id
-        if run.group_id is not None:
-            if run.plan is None:
-                return  # the repeat of an earlier run
-            agent_id = run.plan.manager.manager_agent_id or run.plan.members[0].agent_id
-            conversation_id = default_conversation_id(agent_id)
         try:
-            await self._early.require(conversation_id, agent_id)
+            if run.group_id is None:
+                await self._early.require(run)
+            elif run.plan is not None:  # else it repeats an earlier run
+                await self._early.require_services(run.plan.members[0].agent_id)
         except TEMPORARY:
             if await self._store.find_repeated(key, run) is None:
                 raise
@@ -117,8 +111,6 @@ class RunService:
         key: RequestKey | None,
         run: Run,
         answer: ApprovalAnswer | None = None,
-        *,
-        shows_events: bool = True,
     ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
         """Stores a run. Returns it, or the run that it repeats, and the events until it ends.
 
@@ -127,10 +119,11 @@ class RunService:
         # The subscription starts before the run. A repeated run has another id, and its events are read from the store.
         subscription = self._streamer.subscribe(run.id)
         try:
-            started = await self._start(key, run, answer, shows_events=shows_events)
+            started = await self._start(key, run, answer)
             await asyncio.sleep(0)  # the run itself begins before its acceptance is sent
         except BaseException:
             subscription.close()
+            self._early.discard(run.id)
             raise
         keepalive = started.run.config.keepalive_seconds
         if started.replayed:
@@ -198,16 +191,14 @@ class RunService:
                 raise
             return repeat
 
-    async def _start(
-        self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None, *, shows_events: bool = False
-    ) -> StartedRun:
+    async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
         await self._require_model(run)
         # The input of a retried run and of a repeated request was processed when it was first sent.
         is_processed = bool(run.retried_run_ids) or not self._processors.has_input_processors
         if not is_processed and await self._store.find_repeated(key, run) is None:
             run = replace(run, input=await self._processors.process_input(run))
         reject_busy = run.config.on_busy is OnBusy.REJECT
-        return await self._worker.start(key, run, reject_busy=reject_busy, answer=answer, shows_events=shows_events)
+        return await self._worker.start(key, run, reject_busy=reject_busy, answer=answer)
 
     async def prepared(self, run: Run) -> Run:
         """Returns a new run with its input processed. Raises ModelUnknown, InputRefused, ProcessorFailed."""

@@ -427,7 +427,7 @@ Global___RunConfig: _TypeAlias = RunConfig  # noqa: Y015
 
 @_typing.final
 class MemberApproval(_message.Message):
-    """An approval that an agent of a group run waits for."""
+    """An approval of another agent that a run waits for."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -534,7 +534,9 @@ class Run(_message.Message):
 
     @_builtins.property
     def waiting_for(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberApproval]:
-        """Runs of groups: the approvals that the run waits for. AnswerApproval answers them."""
+        """The approvals of other agents that the run waits for: agents whose turn or reply it waits for, and those that these
+        wait for. AnswerApproval, with the id of that agent, answers them.
+        """
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -849,7 +851,10 @@ class RunEvent(_message.Message):
     """Present on durable events."""
     step_id: _builtins.str
     agent_id: _builtins.str
-    """Runs of groups: the agent that the event comes from, and its own run. Absent on events of the group run itself."""
+    """The agent that the event comes from, and its own run, if that is another than this run: in runs of groups, all events
+    of the turns; in every run, the approval requests of agents whose turn or reply it waits for, directly or through
+    others. Such a request is sent when it can be answered, with AnswerApproval for that agent; this run then goes on.
+    """
     child_run_id: _builtins.str
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...

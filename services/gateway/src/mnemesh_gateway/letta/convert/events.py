@@ -41,7 +41,10 @@ class Conversion:
         kind = message.WhichOneof("message")
         if kind is None or kind in _INPUT or message.otid in self._streamed:
             return None
-        return _base(event, message.message_id, message.otid, message) | _fields(kind, getattr(message, kind))
+        base = _base(event, message.message_id, message.otid, message)
+        if kind == "approval_request" and event.agent_id:
+            base |= {"sender_id": event.agent_id, "run_id": event.child_run_id}  # of the agent that is to be answered
+        return base | _fields(kind, getattr(message, kind))
 
 
 def _base(event: pb.RunEvent, message_id: str, otid: str, message: pb.MessageEvent | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from mnemesh_orchestrator.model.child_runs import ChildRun, Continuation
-from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.runs import MemberApproval, Run
 
 
 class RunRelationStore(Protocol):
@@ -16,6 +16,10 @@ class RunRelationStore(Protocol):
 
     async def children(self, organization_id: str, run_id: str) -> tuple[ChildRun, ...]:
         """Returns the runs that a run started, in the order of their creation."""
+        ...
+
+    async def approvals_awaited(self, run_id: str) -> tuple[MemberApproval, ...]:
+        """Returns the pending approvals of the runs that a run started and waits for, directly or through others."""
         ...
 
     async def continuation(self, run: Run) -> Continuation:

@@ -12,8 +12,8 @@ from mnemesh_orchestrator.store.sql.tables import runs
 
 
 def with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
-    """Returns runs with the approvals that runs of groups wait for."""
-    waiting = approvals_awaited(conn, [run.id for run in found if run.plan is not None and not run.status.ended])
+    """Returns runs with the approvals of other agents that they wait for."""
+    waiting = approvals_awaited(conn, [run.id for run in found if not run.status.ended])
     return tuple(replace(run, waiting_for=waiting[run.id]) if run.id in waiting else run for run in found)
 
 

@@ -10,9 +10,10 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.child_runs import ChildRun, Continuation
 from mnemesh_orchestrator.model.lineage import Lineage
-from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import MemberApproval, Run, RunStatus, StopReason
 from mnemesh_orchestrator.store.sql.approvals import ApprovalState
 from mnemesh_orchestrator.store.sql.conversation_leases import first_unfinished_run
+from mnemesh_orchestrator.store.sql.run_waits import approvals_awaited
 from mnemesh_orchestrator.store.sql.tables import approvals, runs
 
 _RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")
@@ -68,6 +69,11 @@ class SqlRunRelationStore:
             )
             for row in rows
         )
+
+    async def approvals_awaited(self, run_id: str) -> tuple[MemberApproval, ...]:
+        """See RunRelationStore."""
+        found = await self._database.read(lambda conn: approvals_awaited(conn, [run_id]))
+        return found.get(run_id, ())
 
     async def continuation(self, run: Run) -> Continuation:
         """See RunRelationStore."""
