@@ -46,17 +46,20 @@ class Deployment:
         """By name."""
         return dict(self.compose["services"])
 
-    def environment(self, service: str, given: Mapping[str, str]) -> dict[str, str]:
-        """Returns the environment of a service's process: the image's, then that of the compose file."""
-        arguments = dict(self.services[service]["build"]["args"])
+    def environment(
+        self, service: str, given: Mapping[str, str], file: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Returns the environment of a process: the image's, that of `file` (.env), and the compose file's."""
         lines = self.dockerfile.replace("\\\n", " ").splitlines()
-        settings = [line.removeprefix("ENV ") for line in lines if line.startswith("ENV ")][-1]
-        image = dict(word.split("=", 1) for word in settings.split())
+        image = dict(
+            word.split("=", 1)
+            for line in lines
+            if line.startswith("ENV ")
+            for word in line.split()
+            if "MNEMESH_" in word
+        )
         own = self.services[service]["environment"]
-        return {
-            **{name: interpolated(value, arguments) for name, value in image.items() if name.startswith("MNEMESH_")},
-            **{name: interpolated(str(value), given) for name, value in own.items()},
-        }
+        return {**image, **(file or {}), **{name: interpolated(str(value), given) for name, value in own.items()}}
 
 
 @pytest.fixture(scope="session")

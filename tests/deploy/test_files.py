@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import re
 import stat
 from dataclasses import fields
@@ -14,25 +17,15 @@ import yaml
 from mnemesh_cli.certificates import create_certificates
 from mnemesh_client import Addresses
 from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.services import SERVICE_NAMES, Protocol
 from mnemesh_kit.services import service as spec_of
 from mnemesh_kit.tls.certificates import read_certificate
 from mnemesh_kit.tls.client import ClientTls
 from mnemesh_kit.tls.settings import TlsSettings
-from mnemesh_orchestrator.llm.dialects import DIALECTS
 
 ROOT = Path(__file__).parents[2]
-PROVIDERS = (
-    {name for dialect in DIALECTS.values() for name in (*dialect.key_variables, *dialect.url_variables)}
-    | {f"MNEMESH_{type_.upper()}_{name}" for type_ in DIALECTS for name in ("API_KEY", "BASE_URL", "API")}
-    | {"MNEMESH_AZURE_API_VERSION", "AZURE_OPENAI_API_VERSION"}
-    | {"MNEMESH_BEDROCK_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"}
-)
-OF_THE_IMAGE = {"MNEMESH_SERVICE"}
-OF_THE_KIT = {"OTEL_EXPORTER_OTLP_ENDPOINT"}
 METRICS_PORT = 9464
-# The file sets these, or they are of SQLite.
-FIXED = {"host", "port", "data_dir", "metrics_port", "auth_key_file", "database_url", "sqlite_synchronous"}
 GIVEN = {"MNEMESH_POSTGRES_PASSWORD": "secret"}
 
 
@@ -61,75 +54,66 @@ def test_every_variable_is_a_setting_of_its_service(
     deployment: Any, service: str, config_class: type[ServerConfig]
 ) -> None:
     names = [field.name.upper() for field in fields(config_class)]
-    known = (
-        {f"MNEMESH_{name}" for name in names}
-        | {f"MNEMESH_{service.upper()}_{name}" for name in names}
-        | OF_THE_IMAGE
-        | OF_THE_KIT
-        | set(spec_of(service).variables)
-    )
-    if service == "orchestrator":
-        known |= PROVIDERS
+    known = {f"MNEMESH_{name}" for name in names} | {f"MNEMESH_{service.upper()}_{name}" for name in names}
     assert set(deployment.environment(service, GIVEN)) - known == set()
 
 
-def test_every_setting_is_passed_to_its_container(
-    deployment: Any, service: str, config_class: type[ServerConfig]
+def test_settings_come_from_files_and_keys_of_providers_reach_the_orchestrator_only(
+    deployment: Any, service: str
 ) -> None:
-    """Under its name in docs/configuration.md."""
-    documented = set(re.findall(r"^\| `(MNEMESH_\w+)` \|", (ROOT / "docs/configuration.md").read_text(), re.MULTILINE))
-    passed = set(deployment.environment(service, GIVEN))
-    for field in fields(config_class):
-        if field.name in FIXED or field.name.endswith("_target") or not field.metadata.get("environment", True):
-            continue
-        names = {f"MNEMESH_{field.name.upper()}", f"MNEMESH_{service.upper()}_{field.name.upper()}"}
-        assert names & documented & passed, field.name
-    if service == "orchestrator":
-        assert passed >= PROVIDERS
-        arguments = {**GIVEN, "MNEMESH_GROQ_API_KEY": "k", "MNEMESH_STEP_TRACE_DAYS": "3"}
-        config: Any = config_class.from_env(deployment.environment(service, arguments))
-        assert ([each.type for each in config.more_providers], config.step_trace_days) == (["groq"], 3)
-    else:
-        assert not passed & PROVIDERS, "keys of providers are for the orchestrator only"
+    files = deployment.services[service]["env_file"]
+    assert files[0] == {"path": ".env", "required": False}
+    others = [{"path": "providers.env", "required": False}] if service == "orchestrator" else []
+    assert files[1:] == others
 
 
 def test_containers_have_the_documented_settings(
     deployment: Any, service: str, config_class: type[ServerConfig]
 ) -> None:
-    config: Any = config_class.from_env(deployment.environment(service, GIVEN))
+    config: Any = config_class.from_env(deployment.environment(service, GIVEN, {"MNEMESH_LOG_LEVEL": "debug"}))
     if spec_of(service).has_database:
         assert config.database_url == f"postgresql://mnemesh:secret@postgres:5432/mnemesh_{service}"
     assert (config.host, config.data_dir, config.auth_key_file) == ("0.0.0.0", "/data", "/run/secrets/mnemesh_auth_key")
-    # A variable that .env does not set has the same value as without containers.
-    untouched = {"host", "port", "data_dir", "auth_key_file", "database_url", "metrics_port"}
-    assert config.metrics_port == METRICS_PORT
-    untouched |= {field.name for field in fields(config_class) if field.name.endswith("_target")}
+    assert (config.metrics_port, config.log_level) == (METRICS_PORT, "debug")
+    # What the file does not set has the same value as without containers.
+    changed = {"host", "data_dir", "auth_key_file", "database_url", "metrics_port", "log_level"}
+    changed |= {field.name for field in fields(config_class) if field.name.endswith("_target")}
     if service in ("orchestrator", "tools"):
         assert config.secrets_key_file == "/run/secrets/mnemesh_secrets_key"
-        untouched.add("secrets_key_file")
+        changed.add("secrets_key_file")
     for field in fields(config_class):
-        if field.name not in untouched:
+        if field.name not in changed:
             assert getattr(config, field.name) == field.default, field.name
 
 
-def test_ports_are_those_of_the_services_and_bound_to_loopback(
+def test_published_ports_are_bound_to_loopback_and_have_room_for_replicas(
     deployment: Any, service: str, config_class: type[ServerConfig]
 ) -> None:
+    port = config_class().port
+    published = deployment.services[service].get("ports", [])
+    if service not in ("orchestrator", "gateway"):
+        assert published == [], "the orchestrator forwards the calls of clients"
+        return
+    (mapping,) = published
+    address, first_to_last, inner = mapping.split(":")
+    first, last = map(int, first_to_last.split("-"))
+    assert (address, first, int(inner)) == ("127.0.0.1", port, port)
+    assert last > first
+
+
+def test_all_services_have_one_image_and_run_their_own_package(deployment: Any, service: str) -> None:
     deployed = deployment.services[service]
-    port = str(config_class().port)
-    assert deployed["build"]["args"] == {"SERVICE": service, "PORT": port}
-    metrics = METRICS_PORT + spec_of(service).metrics_offset
-    assert deployed["ports"] == [f"127.0.0.1:{port}:{port}", f"127.0.0.1:{metrics}:{METRICS_PORT}"]
+    assert (deployed["image"], deployed["command"]) == ("mnemesh", ["python", "-m", spec_of(service).package])
+    assert [name for name, each in deployment.services.items() if "build" in each] == ["blocks"]
 
 
-def test_command_line_image_finds_the_mesh(deployment: Any) -> None:
+def test_command_line_finds_the_mesh_and_can_write_its_directory(deployment: Any) -> None:
     cli = deployment.services["cli"]
-    assert (cli["profiles"], cli["build"]["target"]) == (["cli"], "cli")
-    stage = deployment.dockerfile.split("FROM base AS cli\n")[1].split("\nFROM ")[0]
-    assert stage.splitlines()[-1].strip() == 'ENTRYPOINT ["mnemesh"]'
+    assert (cli["profiles"], cli["image"], cli["entrypoint"]) == (["cli"], "mnemesh", ["mnemesh"])
+    assert f"install -d -m 1777 {cli['working_dir']}" in deployment.dockerfile
     addresses = dict(Addresses.resolve(env=cli["environment"]).items())
-    ports = {service: deployment.services[service]["build"]["args"]["PORT"] for service in SERVICE_NAMES}
-    assert addresses == {service: f"{service}:{port}" for service, port in ports.items()}
+    assert addresses.pop("gateway") == "gateway:8283"
+    assert set(addresses.values()) == {"orchestrator:50050"}
     assert cli["secrets"] == ["mnemesh_auth_key"]
 
 
@@ -141,7 +125,6 @@ def test_tls_file_gives_each_process_its_own_certificate(deployment: Any, proces
     source, target, mode = mount.split(":")
     folder = tmp_path / Path(source).relative_to("deploy/secrets/tls")
     assert (folder.name, mode) == ("client" if process == "cli" else process, "ro")
-    assert added["environment"].keys() <= deployment.services[process]["environment"].keys()
     placed = {name: path.replace(target, str(folder)) for name, path in added["environment"].items()}
     settings = TlsSettings.from_env(placed, process)
     assert ClientTls(settings).encrypts(f"{process}:1")
@@ -155,28 +138,68 @@ def test_tls_file_gives_each_process_its_own_certificate(deployment: Any, proces
     assert stat.S_IMODE((tmp_path / "ca.key").stat().st_mode) == 0o600
 
 
-def test_health_checks_are_frequent_at_start_only(deployment: Any) -> None:
-    options = dict(re.findall(r"--([\w-]+)=(\d+)", deployment.dockerfile.split("HEALTHCHECK")[1].split("CMD")[0]))
-    assert (int(options["interval"]) >= 30, int(options["start-interval"]) <= 5) == (True, True)
+async def test_health_check_asks_the_port_for_the_operator_without_an_interpreter(
+    deployment: Any, unused_tcp_port: int
+) -> None:
+    check = deployment.dockerfile.split("HEALTHCHECK")[1]
+    options = dict(re.findall(r"--([\w-]+)=(\d+)", check.split("CMD")[0]))
+    assert (int(options["start-period"]) >= 120, int(options["start-interval"]) <= 5) == (True, True)
+    command = json.loads(check.split("CMD")[1].splitlines()[0])
+    assert command[0] == "bash"
+
+    async def exit_code() -> int:
+        env = {**os.environ, "MNEMESH_METRICS_PORT": str(unused_tcp_port)}
+        process = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.DEVNULL)
+        return await process.wait()
+
+    codes = []
+
+    async def look() -> None:
+        codes.append(await exit_code())
+
+    await look()
+    server = RunningServer()
+    await server.start(Assembly(name="any", start=[look]), ServerConfig(metrics_port=unused_tcp_port))
+    await look()
+    await server.stop()
+    assert codes == [1, 1, 0], "closed, starting, ready"
 
 
-def test_orchestrator_has_the_addresses_of_the_other_services(deployment: Any) -> None:
+def test_orchestrator_has_the_addresses_of_the_other_services_and_waits_for_none(deployment: Any) -> None:
     environment = deployment.environment("orchestrator", GIVEN)
-    for service in ("blocks", "recall", "archival", "tools"):
-        port = deployment.services[service]["build"]["args"]["PORT"]
-        assert environment[f"MNEMESH_{service.upper()}_TARGET"] == f"{service}:{port}"
-        assert deployment.services["orchestrator"]["depends_on"][service] == {"condition": "service_healthy"}
+    for service in ("blocks", "recall", "archival", "tools", "files"):
+        assert environment[f"MNEMESH_{service.upper()}_TARGET"] == f"{service}:{spec_of(service).port}"
+    for deployed in deployment.services.values():
+        assert isinstance(deployed.get("depends_on", []), list), (
+            "services repeat their calls; a chain only stops a start"
+        )
+
+
+def test_logs_of_containers_are_bounded(deployment: Any) -> None:
+    for deployed in deployment.services.values():
+        assert deployed["logging"]["options"].keys() == {"max-size", "max-file"}
+
+
+def test_build_context_has_plain_patterns(deployment: Any) -> None:
+    """Other builders than Docker's do not understand patterns of exceptions."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    exceptions = [line.removeprefix("!") for line in lines if line.startswith("!")]
+    assert not [each for each in exceptions if "*" in each]
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", deployment.dockerfile, re.MULTILINE)
+    assert {name for line in copied for name in line.split()} == set(exceptions)
 
 
 def test_every_service_has_the_key_a_volume_and_a_database(deployment: Any, service: str) -> None:
     deployed = deployment.services[service]
     seals = ["mnemesh_secrets_key"] if service in ("orchestrator", "tools") else []
     assert deployed["secrets"] == ["mnemesh_auth_key", *seals]
-    assert deployed["volumes"] == [f"{service}:/data"]
-    assert service in deployment.compose["volumes"]
+    # The others have nothing on their disk that a replica needs.
+    kept = service in ("recall", "archival", "tools", "files")
+    assert deployed.get("volumes") == ([f"{service}:/data"] if kept else None)
+    assert (service in deployment.compose["volumes"]) == kept
     if not spec_of(service).has_database:
         return
-    assert deployed["depends_on"]["postgres"] == {"condition": "service_healthy"}
+    assert "postgres" in deployed["depends_on"]
     created = re.findall(r"CREATE DATABASE (\w+);", (ROOT / "deploy/postgres/databases.sql").read_text())
     assert f"mnemesh_{service}" in created
 

@@ -58,3 +58,5 @@ async def test_one_turn_is_one_trace_through_the_mesh(collector: Collector, tmp_
     assert any("SendMessage" in name for name in turn["mnemesh-orchestrator"]), turn
     assert any("GetContext" in name for name in turn["mnemesh-recall"]), turn
     assert any("GetCoreMemory" in name for name in turn["mnemesh-blocks"]), turn
+    polls = [name for spans in collector.spans.values() for _, name in spans if "ClaimCallbacks" in name]
+    assert not polls, "a mesh without work makes no traces"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -183,6 +185,38 @@ async def test_metrics_are_served_on_the_configured_port(unused_tcp_port: int, t
             text = response.read().decode()
     assert f'mnemesh_rpcs_total{{code="OK",method="/{SERVICE}/GetBlock"}} 1.0' in text
     assert "mnemesh_certificate_remaining_seconds 8" in text, "a day of 86,400 seconds"
+
+
+async def test_liveness_and_readiness_are_served_beside_the_metrics(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}{path}") as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    async def both() -> tuple[int, int]:
+        return await asyncio.to_thread(status, "/livez"), await asyncio.to_thread(status, "/readyz")
+
+    seen: list[tuple[int, int]] = []
+
+    async def look() -> None:
+        seen.append(await both())
+
+    server = RunningServer()
+    assembly = Assembly(name="any", start=[look])
+    await server.start(assembly, ServerConfig(metrics_port=unused_tcp_port, shutdown_grace_seconds=0))
+    await look()
+    monkeypatch.setattr("mnemesh_kit.server.READY_SECONDS", 0.01)
+    busy = threading.Thread(target=lambda: seen.append((status("/livez"), status("/readyz"))))
+    busy.start()
+    busy.join()  # the event loop does not answer meanwhile
+    monkeypatch.undo()
+    assert seen == [(200, 503), (200, 200), (200, 503)], "starting, ready, too busy"
+    await server.stop()
 
 
 async def test_failed_background_task_is_reported() -> None:

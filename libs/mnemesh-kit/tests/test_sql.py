@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+import structlog
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ConfigError, StartupError
 from mnemesh_kit.principal import Principal, as_principal, current_principal
 from mnemesh_kit.sql import Database, UtcDateTime, after_commit, sqlite
+from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.timeouts import scaled
 
 metadata = sa.MetaData()
@@ -231,7 +234,53 @@ async def test_failed_migration_is_rolled_back(database: Database, package: str,
     assert await database.read(lambda c: sa.inspect(c).get_table_names()) == []
 
 
-async def test_unreachable_database_is_reported_without_its_password(tmp_path: Path, package: str) -> None:
+async def test_newer_schema_is_one_line_that_names_the_versions(
+    database: Database, package: str, tmp_path: Path
+) -> None:
+    await database.migrate(package)
+    versions = tmp_path / package / "store" / "migrations" / "versions"
+    newest = sorted(versions.glob("*.py"))[-1]
+    newest.unlink()
+    with pytest.raises(StartupError, match=r"newer version: revision 0002, and this version knows 0001") as refused:
+        await database.migrate(package)
+    assert "\n" not in str(refused.value)
+
+
+async def test_start_waits_for_a_server_that_comes(
+    postgres_server: PostgresServer, tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mnemesh_kit.sql.database.START_BACKOFF", Backoff(first=0.01, maximum=0.01))
+    name = await postgres_server.create_database()
+    sockets = tmp_path / "sockets"
+    database = Database.open(f"postgresql://postgres@/{name}?host={sockets}")
+    with structlog.testing.capture_logs() as logs:
+        starting = asyncio.create_task(database.migrate(package))
+        async with asyncio.timeout(scaled(30)):
+            while not logs:
+                await asyncio.sleep(0)
+            sockets.symlink_to(postgres_server.directory)
+            await starting
+    assert {line["event"] for line in logs} == {"database_awaited"}
+    assert await database.read(lambda c: sa.inspect(c).has_table("alembic_version"))
+    await database.close()
+    await postgres_server.drop_database(name)
+
+
+@pytest.mark.parametrize("wrong", ["user", "database"])
+async def test_wrong_name_is_one_line_and_no_reason_to_wait(
+    postgres_server: PostgresServer, package: str, wrong: str
+) -> None:
+    url = postgres_server.url("nothing" if wrong == "database" else "postgres")
+    database = Database.open(url.replace("postgres@", "nobody@") if wrong == "user" else url)
+    with pytest.raises(StartupError, match=r"cannot be used: .*does not exist"):
+        await database.migrate(package)
+    await database.close()
+
+
+async def test_unreachable_database_is_reported_without_its_password(
+    tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mnemesh_kit.sql.database.START_SECONDS", 0.0)
     for url in (f"sqlite:///{tmp_path}/missing/x.db", f"postgresql://u:secret@/db?host={tmp_path}"):
         database = Database.open(url)
         with pytest.raises(StartupError) as refused:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,11 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
-from mnemesh_cli.certificates import create_certificates
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ConfigError, ServerConfig
 from mnemesh_kit.probe import health_status
-from mnemesh_kit.probe import main as probe
 from mnemesh_kit.tls.client import ClientTls, host_of
 from mnemesh_kit.tls.server import EXPIRY, ServerTls
 from mnemesh_kit.tls.settings import TlsSettings
@@ -276,22 +273,3 @@ async def test_settings_of_a_client_are_its_own_or_those_of_all(issued: Path) ->
     env = {"MNEMESH_GRPC_TLS_CA_FILE": "a", "MNEMESH_GRPC_TLS_CERT_FILE": "b", "MNEMESH_CLIENT_GRPC_TLS_CERT_FILE": "c"}
     assert TlsSettings.from_env(env) == TlsSettings(ca_file="a", cert_file="c")
     assert TlsSettings.from_env(env, "blocks") == TlsSettings(ca_file="a", cert_file="b")
-
-
-async def test_probe_trusts_the_certificate_of_its_service(
-    issued: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also if the certificate is not for 127.0.0.1, as those of a cluster."""
-    create_certificates(tmp_path, days=1)
-    fields = tls_fields(issued, "blocks")
-    names = {name: name.upper() for name in fields}
-    env = {f"MNEMESH_{names[name]}": path for name, path in fields.items()} | {"MNEMESH_SERVICE": "blocks"}
-    async with serving(**fields) as service:
-        assert await asyncio.to_thread(probe, [service.address], env) == 0
-        other = env | {f"MNEMESH_{name.upper()}": path for name, path in tls_fields(tmp_path, "blocks").items()}
-        assert await asyncio.to_thread(probe, [service.address], other) == 1
-        broken = env | {"MNEMESH_GRPC_TLS_KEY_FILE": os.devnull}
-        assert await asyncio.to_thread(probe, [service.address], broken) == 1
-    unavailable, unchecked = capsys.readouterr().err.splitlines()
-    assert unavailable == f"mnemesh: {service.address} is UNAVAILABLE"
-    assert unchecked.endswith("not checked: MNEMESH_GRPC_TLS_KEY_FILE /dev/null contains no private key in PEM form.")

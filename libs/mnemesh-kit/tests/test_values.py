@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from mnemesh_kit.config import ConfigError, ServerConfig, read_config
 from mnemesh_kit.correlation import set_correlation_id
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import SequentialIds, derive_id, is_id, new_id, require_id
+from mnemesh_kit.sql import SqlConfig
 from mnemesh_kit.text import well_formed
 from mnemesh_kit.unicode import truncated
 
@@ -111,3 +113,14 @@ def test_truncated_text_fits_and_ends_with_an_ellipsis(text: str, size: int) -> 
 def test_correlation_id_that_could_forge_a_log_line_is_replaced(value: str | None) -> None:
     assert set_correlation_id(value) not in ("", value)
     assert set_correlation_id("run-1/2") == "run-1/2"
+
+
+def test_value_is_read_from_a_file_that_the_environment_names(tmp_path: Path) -> None:
+    secret = tmp_path / "url"
+    secret.write_text("postgresql://u:p@host/db\n")
+    assert SqlConfig.from_env({"MNEMESH_DATABASE_URL_FILE": str(secret)}).database_url == "postgresql://u:p@host/db"
+    given = {"MNEMESH_DATABASE_URL_FILE": str(secret), "MNEMESH_DATABASE_URL": "sqlite:////x"}
+    assert SqlConfig.from_env(given).database_url == "sqlite:////x", "the variable itself comes first"
+    with pytest.raises(ConfigError, match=r"^MNEMESH_DATABASE_URL_FILE /missing cannot be read: No such file"):
+        SqlConfig.from_env({"MNEMESH_DATABASE_URL_FILE": "/missing"})
+    assert SqlConfig.from_env({"MNEMESH_AUTH_KEY_FILE": "/missing"}).auth_key_file == "/missing"

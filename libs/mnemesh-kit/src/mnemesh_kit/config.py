@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_origin, get_type_hints
@@ -62,16 +62,49 @@ class ServerConfig:
         return Path(self.data_dir).expanduser().absolute()
 
 
+class FileEnvironment(Mapping[str, str]):
+    """The variables of an environment. The value of one that is unset or empty can be in a file: NAME_FILE names it."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+
+    def __getitem__(self, name: str) -> str:
+        """Returns a value; that of a file without the space around it.
+
+        Raises:
+            KeyError: there is none.
+            ConfigError: the file cannot be read.
+        """
+        path = self._env.get(f"{name}_FILE")
+        if self._env.get(name) or not path:
+            return self._env[name]
+        try:
+            return Path(path).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"{name}_FILE {path} cannot be read: {reason}.") from error
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names of the variables themselves."""
+        return iter(self._env)
+
+    def __len__(self) -> int:
+        """Returns the number of variables."""
+        return len(self._env)
+
+
 def read_config(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
     """Returns an instance of the settings dataclass `cls`, filled from the environment.
 
     The field `data_dir` of a Config in the package `mnemesh_blocks` is read from MNEMESH_BLOCKS_DATA_DIR or, if that is
-    unset or empty, from MNEMESH_DATA_DIR. Tuples and lists are comma-separated; booleans are true/false/1/0. A field
-    with `environment: False` in its metadata is not read: its class fills it by other rules.
+    unset or empty, from MNEMESH_DATA_DIR. With _FILE after its name, a variable names a file with the value. Tuples and
+    lists are comma-separated; booleans are true/false/1/0. A field with `environment: False` in its metadata is not
+    read: its class fills it by other rules.
 
     Raises:
         ConfigError: a variable is missing or has an invalid value. The message is one line that names the variable.
     """
+    env = FileEnvironment(env)
     service = service_of(cls).upper()
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}

@@ -15,6 +15,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from mnemesh_kit.operator_port import OperatorPort
+
 _log = structlog.get_logger("mnemesh.metrics")
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -176,7 +178,7 @@ class Metrics:
             "Duration of calls; of streams, from the request to the last message.",
             ["method"],
         )
-        self._server: tuple[Any, Any] | None = None
+        self._port: OperatorPort | None = None
         own: tuple[Metric, ...] = (self._calls, self._seconds)
         for metric in (*own, *metrics):
             self.register(metric)
@@ -190,21 +192,18 @@ class Metrics:
         self._calls.inc(method, code)
         self._seconds.observe(seconds, method)
 
-    def serve(self, host: str, port: int) -> int:
-        """Starts the HTTP exposition in a thread; returns its port."""
-        from prometheus_client import start_http_server  # noqa: PLC0415
+    def serve(self, host: str, port: int, is_ready: Callable[[], bool]) -> int:
+        """Starts the port for the operator; returns its number."""
+        from prometheus_client import make_wsgi_app  # noqa: PLC0415
 
-        self._server = start_http_server(port, addr=host, registry=self.registry)
-        return int(self._server[0].server_port)
+        self._port = OperatorPort(host, port, make_wsgi_app(self.registry), is_ready)
+        return self._port.port
 
     def stop(self) -> None:
-        """Stops the exposition and waits for its thread."""
-        if self._server is not None:
-            server, thread = self._server
-            server.shutdown()
-            server.server_close()
-            thread.join()
-            self._server = None
+        """Closes the port."""
+        if self._port is not None:
+            self._port.stop()
+            self._port = None
 
 
 class _Collector:

@@ -13,6 +13,7 @@ from mnemesh_kit.event_log import EventLog
 
 UMASK: Final = 0o077
 _OTHERS: Final = 0o077
+_SECRETS_OF_CONTAINERS: Final = "/run/secrets"
 _STORED: Final = ("*.db", "*.db-*", "*.key", "*.lock", "*.owner", "*-index", "logs", "system_prompts")
 """The names of what a mesh stores in its data directory. Other files there are not changed."""
 _log = EventLog("mnemesh.files")
@@ -60,7 +61,12 @@ def private_directory(directory: Path) -> bool:
 
 
 def warn_of_readable_key(path: str) -> None:
-    """Logs a warning if every user of the machine can read a file of keys. A missing file is reported elsewhere."""
+    """Logs a warning if every user of the machine can read a file of keys. A missing file is reported elsewhere.
+
+    In a container, the only users are those of the service, and the engine mounts secrets so that each can read them.
+    """
+    if Path(path).is_relative_to(_SECRETS_OF_CONTAINERS):
+        return
     try:
         mode = stat.S_IMODE(Path(path).expanduser().stat().st_mode)
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -16,6 +17,7 @@ import structlog
 import uvloop
 
 from mnemesh_kit.config import ServerConfig, StartupError
+from mnemesh_kit.errors import DeadlineExceeded, StorageFull, Unavailable
 from mnemesh_kit.logs import configure_logging
 from mnemesh_kit.private_files import make_new_files_private, private_directory, warn_of_readable_key
 from mnemesh_kit.server import Assembly, RunningServer
@@ -25,6 +27,8 @@ from mnemesh_kit.transport import raise_open_files
 
 _log = structlog.get_logger("mnemesh.server")
 
+DISK_ERRNO: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""A disk that is full, read-only or broken."""
 OK: Final = 0
 FAILED: Final = 1
 CANNOT_START: Final = 2
@@ -52,6 +56,12 @@ def run(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
         return uvloop.run(_serve(build, config))
     except StartupError as error:
         return report(error)
+    except (Unavailable, DeadlineExceeded, StorageFull) as error:
+        return report(StartupError(error.message))
+    except OSError as error:
+        if error.errno not in DISK_ERRNO:
+            raise
+        return report(StartupError(f"{error.filename or 'The disk'}: {error.strerror}."))
 
 
 def report(error: StartupError) -> int:

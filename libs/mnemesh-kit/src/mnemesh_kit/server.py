@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
@@ -34,6 +35,8 @@ BACKGROUND_BACKOFF: Final = Backoff(first=0.5, maximum=10.0)
 Hook = Callable[[], Awaitable[None]]
 
 
+READY_SECONDS: Final = 3.0
+"""How long a ready server may take to notice that it is asked."""
 PORT_SECONDS: Final = 5.0
 """How long a server tries to get its ports."""
 PORT_POLL_SECONDS: Final = 0.1
@@ -82,6 +85,7 @@ class RunningServer:
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._grace = 0.0
+        self._is_serving = False
 
     async def start(self, assembly: Assembly, config: ServerConfig) -> str:
         """Binds the port, runs the start hooks, accepts calls and becomes SERVING.
@@ -102,6 +106,7 @@ class RunningServer:
             for hook in assembly.start:
                 await hook()
             await self._listener.serve()
+            self._is_serving = True
         except BaseException:
             await self.stop()
             raise
@@ -111,6 +116,7 @@ class RunningServer:
 
     async def stop(self) -> None:
         """Becomes NOT_SERVING, lets running calls finish, stops the tasks, and closes the parts in reverse order."""
+        self._is_serving = False
         if self._listener is not None:
             await self._listener.stop(self._grace)
         for task in self._tasks:
@@ -130,7 +136,7 @@ class RunningServer:
         checked = authenticator(config, assembly.name)
         if config.metrics_port is not None:
             self.metrics = Metrics([TRANSACTIONS, *assembly.metrics])
-            self.metrics.serve(config.host, config.metrics_port)
+            self.metrics.serve(config.host, config.metrics_port, self._readiness())
         parts = ListenerParts(config, checked, self.metrics)
         if assembly.listener is not None:
             return assembly.listener(parts)
@@ -144,6 +150,19 @@ class RunningServer:
             assembly.forwarded,
             parts,
         )
+
+    def _readiness(self) -> Callable[[], bool]:
+        """Returns a function for other threads that tells whether the server serves, and the event loop answers."""
+        loop = asyncio.get_running_loop()
+
+        def is_ready() -> bool:
+            if not self._is_serving:
+                return False
+            answered = threading.Event()
+            loop.call_soon_threadsafe(answered.set)
+            return answered.wait(READY_SECONDS)
+
+        return is_ready
 
     async def _watch(self, task: Hook) -> None:
         failures = 0

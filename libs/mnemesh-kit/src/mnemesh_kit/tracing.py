@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mnemesh_kit.access import RPC_RULES, UNLISTED
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.extras import install_hint
 
@@ -35,7 +36,7 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
     provider = TracerProvider(resource=Resource.create({"service.name": f"mnemesh-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
-    _instrumentation().GrpcAioInstrumentorClient().instrument()
+    _instrumentation().GrpcAioInstrumentorClient(filter_=_has_span).instrument()
     stop: Callable[[], None] = provider.shutdown
     return stop
 
@@ -43,15 +44,17 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
 def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
     """Returns the interceptor that records a span for each call; none if tracing is off.
 
-    It comes after the kit's own interceptor, whose handlers of streams are not generators. Health and reflection have
-    no spans: they are called often, and their streams are not generators either.
+    It comes after the kit's own interceptor, whose handlers of streams are not generators.
     """
     if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return ()
-    from opentelemetry.instrumentation.grpc import filters  # noqa: PLC0415
+    return (_instrumentation().aio_server_interceptor(filter_=_has_span),)
 
-    not_health = filters.negate(filters.service_prefix("grpc."))
-    return (_instrumentation().aio_server_interceptor(filter_=not_health),)
+
+def _has_span(call: Any) -> bool:
+    """Returns whether a call has a span. Health, reflection and what services poll have none: they are called often."""
+    name = call.method.decode() if isinstance(call.method, bytes) else call.method
+    return not name.startswith("/grpc.") and not RPC_RULES.get(name, UNLISTED).is_polled
 
 
 def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from mnemesh_kit.config import ConfigError
+from mnemesh_kit.config import ConfigError, FileEnvironment
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import SqlConfig
 
@@ -99,6 +99,7 @@ class Config(SqlConfig):
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """Returns the settings from the environment. Raises ConfigError."""
         config = super().from_env(env)
+        env = FileEnvironment(env)
         values: dict[str, Any] = {
             name: env[variable]
             for name, variable in _PROVIDER_VARIABLES.items()

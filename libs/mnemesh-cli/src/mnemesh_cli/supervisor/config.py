@@ -110,7 +110,8 @@ def _is_needed(spec: ServiceSpec, variable: str) -> bool:
     if variable.startswith("MNEMESH_"):
         names = (*(field.name for field in fields(ServerConfig)), *spec.settings)
         prefixes = (f"MNEMESH_{spec.name.upper()}_", "MNEMESH_")
-        return variable in {f"{prefix}{name.upper()}" for prefix in prefixes for name in names}
+        known = {f"{prefix}{name.upper()}" for prefix in prefixes for name in names}
+        return variable in known or variable.removesuffix("_FILE") in known
     if variable in spec.variables:
         return True
     if spec.calls_hosts and variable.upper() in _PROXY_VARIABLES:

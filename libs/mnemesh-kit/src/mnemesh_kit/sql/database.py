@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import ssl
+import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
+import structlog
 
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ConfigError, StartupError
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.failpoints import async_failpoint, failpoint_after
 from mnemesh_kit.metrics import Counter
-from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable
+from mnemesh_kit.sql.errors import DatabaseUnavailable
 from mnemesh_kit.sql.postgres_url import PostgresUrl, is_postgresql
 from mnemesh_kit.sql.revisions import is_newest
 
 T = TypeVar("T")
 
+_log = structlog.get_logger("mnemesh.sql")
+
 POOL_SIZE: Final = 10
+START_SECONDS: Final = 60.0
+"""How long a start waits for PostgreSQL."""
+START_BACKOFF: Final = Backoff(first=0.2, maximum=5.0)
 TRANSACTIONS: Final = Counter("mnemesh_sql_transactions", "SQL transactions begun, by kind.", ["kind"])
 """The transactions that this process has begun, by kind: `read` or `write`."""
 
@@ -42,6 +53,8 @@ class Engine(Protocol):
     """
 
     dialect: str
+    start_errors: tuple[type[Exception], ...]
+    """What `alter` raises if the environment is the reason: the server, the network, the URL, the disk."""
 
     async def read(self, fn: Callable[[sa.Connection], T], *, snapshot: bool = True) -> T:
         """Runs `fn` in a read-only transaction; see `Database.read`."""
@@ -167,10 +180,11 @@ class Database:
     async def migrate(self, package: str) -> None:
         """Migrates the schema to the newest revision in `<package>/store/migrations/versions`.
 
-        Replicas may start at the same time: one migrates, and the others wait for it.
+        Replicas may start at the same time: one migrates, and the others wait for it. A PostgreSQL server that does not
+        answer is awaited for `START_SECONDS`.
 
         Raises:
-            StartupError: the database cannot be reached or opened.
+            StartupError: the database cannot be reached or opened, or its schema is newer than the service.
         """
 
         def migrate_if_old(conn: sa.Connection) -> None:
@@ -179,15 +193,33 @@ class Database:
 
                 upgrade(conn, package)
 
-        try:
-            await self._engine.alter(migrate_if_old)
-        except (sa.exc.ProgrammingError, sa.exc.IntegrityError):
-            raise  # a defect of a migration, not of the environment
-        except (OSError, sa.exc.DBAPIError, DatabaseUnavailable, DatabaseFull) as error:
-            original = error.__cause__ if isinstance(error, MnemeshError) and error.__cause__ else error
-            cause = str(getattr(original, "orig", None) or original).strip().splitlines()
-            raise StartupError(f"The database {self._name} cannot be used: {cause[0] if cause else error!r}") from error
+        give_up = time.monotonic() + START_SECONDS
+        for attempt in itertools.count(1):
+            try:
+                await self._engine.alter(migrate_if_old)
+            except (sa.exc.ProgrammingError, sa.exc.IntegrityError):
+                raise  # a defect of a migration, not of the environment
+            except self._engine.start_errors as error:
+                delay = START_BACKOFF.delay(attempt)
+                if not _may_end(error) or self.dialect == "sqlite" or time.monotonic() + delay > give_up:
+                    raise StartupError(f"The database {self._name} cannot be used: {_cause(error)}") from error
+                _log.warning("database_awaited", database=self._name, cause=_cause(error), retry_in=round(delay, 2))
+                await asyncio.sleep(delay)
+            else:
+                return
 
     async def close(self) -> None:
         """Waits for running transactions and closes the connections."""
         await self._engine.close()
+
+
+def _may_end(error: Exception) -> bool:
+    """Returns whether a later attempt may succeed: the server does not answer, or not yet."""
+    return isinstance(error, (OSError, DatabaseUnavailable)) and not isinstance(error.__cause__ or error, ssl.SSLError)
+
+
+def _cause(error: Exception) -> str:
+    """Returns the first line of what the driver says, which has no values of rows."""
+    original = error.__cause__ if isinstance(error, MnemeshError) and error.__cause__ else error
+    lines = str(getattr(original, "orig", None) or original).strip().splitlines()
+    return lines[0] if lines else repr(original)

@@ -23,6 +23,7 @@ class MemoryEngine:
     """
 
     dialect = "sqlite"
+    start_errors = (OSError, sa.exc.DBAPIError)
 
     def __init__(self) -> None:
         self._connection = _engine().connect()
@@ -80,6 +81,7 @@ def _engine() -> sa.Engine:
     engine = sa.create_engine(
         "sqlite+pysqlite://",
         poolclass=sa.NullPool,
+        hide_parameters=True,
         # `begin` starts transactions: the driver would start them only before the first write.
         connect_args={"isolation_level": None, "check_same_thread": False},
         query_cache_size=5_000,

@@ -14,6 +14,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.sql.errors import DatabaseUnavailable, from_postgresql
 from mnemesh_kit.sql.postgres_url import PostgresUrl
 
@@ -53,6 +54,7 @@ class PostgresEngine:
     """
 
     dialect = "postgresql"
+    start_errors = (OSError, sa.exc.DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, MnemeshError)
 
     def __init__(self, url: PostgresUrl, *, pool_size: int = 10, settings: Mapping[str, str] | None = None) -> None:
         self._url = url

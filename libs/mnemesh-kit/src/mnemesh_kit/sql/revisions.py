@@ -7,6 +7,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from mnemesh_kit.config import StartupError
+
 _VERSIONS: Final = sa.table("alembic_version", sa.column("version_num"))
 
 
@@ -15,10 +17,20 @@ def is_newest(connection: sa.Connection, package: str) -> bool:
 
     A file is named after its revision, and files sort by revision: `0002_tags.py` contains the revision "0002". For
     other names the result is False, and Alembic decides.
+
+    Raises:
+        StartupError: the database has a revision that this version of the service does not know.
     """
     if not sa.inspect(connection).has_table(_VERSIONS.name):
         return False
     versions = resources.files(package) / "store" / "migrations" / "versions"
     names = sorted(file.name for file in versions.iterdir() if file.name.endswith(".py"))
-    current = connection.execute(sa.select(_VERSIONS.c.version_num)).scalars().all()
-    return bool(names) and list(current) == [names[-1].partition("_")[0]]
+    known = [name.partition("_")[0] for name in names]
+    current = list(connection.execute(sa.select(_VERSIONS.c.version_num)).scalars())
+    newer = [revision for revision in current if revision not in known]
+    if known and newer:
+        raise StartupError(
+            f"The database has the schema of a newer version: revision {newer[0]}, and this version knows {known[-1]}. "
+            f"Install the newer version of {package}."
+        )
+    return bool(known) and current == known[-1:]

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.sql.calls import Threads
-from mnemesh_kit.sql.errors import DatabaseUnavailable, from_sqlite
+from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable, from_sqlite
 from mnemesh_kit.sql.group_commit import GroupWriter, LogFile
 from mnemesh_kit.sql.readahead import Readahead
 
@@ -36,6 +36,7 @@ class SqliteEngine:
     """A database file in WAL mode."""
 
     dialect = "sqlite"
+    start_errors = (OSError, sa.exc.DBAPIError, DatabaseUnavailable, DatabaseFull)
 
     def __init__(self, url: sa.URL, *, synchronous: str, readers: int) -> None:
         if not url.database or url.database == ":memory:":
@@ -144,6 +145,7 @@ def _engine(url: sa.URL, begin: str, *, query_only: bool = False) -> sa.Engine:
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         poolclass=sa.NullPool,
+        hide_parameters=True,
         # The driver would begin a transaction only before the first write, not the first read: the dialect does it.
         connect_args={"isolation_level": None, "check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1000},
     )
