@@ -81,7 +81,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
         5,
         (
             *("orchestrator_target", "blocks_target", "recall_target", "archival_target"),
-            *("allowed_hosts", "allowed_origins", "max_body_mb"),
+            *("allowed_hosts", "allowed_origins", "max_body_mb", "max_connections", "max_connections_per_address"),
             *("tls_cert_file", "tls_key_file", "letta_profile", "callback_hosts", "debug_sessions"),
         ),
         protocol=Protocol.HTTP,

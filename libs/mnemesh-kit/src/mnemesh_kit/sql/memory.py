@@ -23,7 +23,7 @@ class MemoryEngine:
     """
 
     dialect = "sqlite"
-    start_errors = (OSError, sa.exc.DBAPIError)
+    start_errors: tuple[type[Exception], ...] = (OSError, sa.exc.DBAPIError)
 
     def __init__(self) -> None:
         self._connection = _engine().connect()

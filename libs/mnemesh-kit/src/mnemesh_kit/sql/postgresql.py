@@ -54,7 +54,13 @@ class PostgresEngine:
     """
 
     dialect = "postgresql"
-    start_errors = (OSError, sa.exc.DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, MnemeshError)
+    start_errors: tuple[type[Exception], ...] = (
+        OSError,
+        sa.exc.DBAPIError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        MnemeshError,
+    )
 
     def __init__(self, url: PostgresUrl, *, pool_size: int = 10, settings: Mapping[str, str] | None = None) -> None:
         self._url = url

@@ -36,7 +36,7 @@ class SqliteEngine:
     """A database file in WAL mode."""
 
     dialect = "sqlite"
-    start_errors = (OSError, sa.exc.DBAPIError, DatabaseUnavailable, DatabaseFull)
+    start_errors: tuple[type[Exception], ...] = (OSError, sa.exc.DBAPIError, DatabaseUnavailable, DatabaseFull)
 
     def __init__(self, url: sa.URL, *, synchronous: str, readers: int) -> None:
         if not url.database or url.database == ":memory:":
