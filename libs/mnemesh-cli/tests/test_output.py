@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.agents.v1 import runs_pb2
 from mnemesh_cli.display.error_text import error_text, plain_message
+from mnemesh_cli.display.records import print_record
 from mnemesh_cli.display.terminal import notice, print_error, print_labelled
 from mnemesh_kit.errors import DeadlineExceeded, Unavailable
 from rich.text import Text
@@ -114,3 +119,20 @@ def test_a_call_that_takes_too_long_says_what_to_do() -> None:
     assert "mnemesh doctor" in text
     assert "Deadline" not in text
     assert "DEADLINE" not in text
+
+
+def test_a_record_is_shown_in_words(screen: Screen, shown_on: Callable[[Screen], None]) -> None:
+    run = runs_pb2.Run(
+        id="run-1",
+        status=runs_pb2.RUN_STATUS_COMPLETED,
+        create_time=Timestamp(seconds=1_700_000_000),
+        total_duration=Duration(seconds=2),
+        config=runs_pb2.RunConfig(assistant_messages=False),
+    )
+    shown_on(screen)
+    print_record(run, as_json=False)
+    created = datetime.fromtimestamp(1_700_000_000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    assert {line.strip() for line in screen.getvalue().splitlines()} == {
+        *("id: run-1", "status: completed", "config:", "assistant messages: no"),
+        *("total duration: 2 s", f"create time: {created}"),
+    }

@@ -91,6 +91,22 @@ async def test_search_replies_contain_results(v2: bool) -> None:
     assert "Please remember: cats sleep 16 hours" in await agent.send("What did I tell you about cats?!")
 
 
+@pytest.mark.parametrize(
+    ("fact", "question", "topic"),
+    [
+        ("the launch is on Friday", "When is the launch?", "the launch"),
+        ("the key is under the mat", "Hi! Please, where's the key?", "the key"),
+        ("the shop opens at nine", "when does the shop open?", "the shop open"),
+    ],
+)
+async def test_questions_about_time_and_place_search_archival_memory(fact: str, question: str, topic: str) -> None:
+    agent = Agent()
+    await agent.send(f"Remember that {fact}.")
+    assert fact in await agent.send(question)
+    assert agent.made[-1] == ("archival_memory_search", {"query": topic})
+    assert "I understand only these sentences" in await agent.send("Where are you?")
+
+
 async def test_search_is_limited_to_user_messages() -> None:
     agent = Agent()
     await agent.send("What did I say about cats?")

@@ -19,7 +19,7 @@ from mnemesh_cli.commands.version import CLIENT_VERSION, service_version
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import print_json
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.terminal import print_labelled
 from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor import health
@@ -34,6 +34,7 @@ from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_kit.tls.certificates import read_certificate
 from mnemesh_kit.tls.client import ClientTls
 from mnemesh_kit.tls.settings import PREFIX, TlsSettings
+from rich.text import Text
 
 _OLDEST_PYTHON: Final = (3, 11)
 _NEWEST_PYTHON: Final = (3, 14)
@@ -86,12 +87,11 @@ def doctor(context: typer.Context, data_dir: DataDirOption = None) -> None:
     The exit code is 1 if there is a problem.
     """
     findings = asyncio.run(examine(mesh_config(data_dir), context.obj, os.environ))
-    console = output()
     for finding in findings:
         if context.obj.as_json:
             print_json({"subject": finding.subject, "state": finding.state, "text": finding.text})
             continue
-        console.print(f"{finding.mark} {finding.subject:13} {finding.text}", style=finding.style, markup=False)
+        print_labelled(Text(f"{finding.mark} {finding.subject:13}", finding.style), Text(finding.text, finding.style))
     raise typer.Exit(int(any(finding.is_problem for finding in findings)))
 
 

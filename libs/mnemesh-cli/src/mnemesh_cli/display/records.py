@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC
 from typing import Any, Final
 
 import typer
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from mnemesh_cli.display.table import Column, is_wide, table_lines
+from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh_cli.display.table import Column, is_wide, local_time_text, table_lines
 from mnemesh_cli.display.terminal import notice, output
 from rich.text import Text
 
 _LONGEST_LINE: Final = 100
 _INDENT: Final = "  "
+_WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 Record = Message | Mapping[str, Any]
 
 
@@ -66,7 +72,8 @@ def print_record(record: Record, *, as_json: bool) -> None:
     if as_json:
         print_json(record)
         return
-    for line in _field_lines(as_dict(record), ""):
+    fields = _readable(record) if isinstance(record, Message) else record
+    for line in _field_lines(fields, ""):
         output().print(Text(line), soft_wrap=True)
 
 
@@ -93,6 +100,34 @@ def as_dict(record: Record) -> dict[str, Any]:
     if isinstance(record, Message):
         return MessageToDict(record, preserving_proto_field_name=True)
     return dict(record)
+
+
+def _readable(message: Message) -> dict[str, Any]:
+    """Returns the fields of a message that have a value: enums as words, times as local ones, durations in seconds."""
+    return {
+        field.name: dict(value)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry
+        else [_readable_value(field, each) for each in value]
+        if field.is_repeated
+        else _readable_value(field, value)
+        for field, value in message.ListFields()
+    }
+
+
+def _readable_value(field: FieldDescriptor, value: Any) -> Any:
+    if isinstance(value, Timestamp):
+        return local_time_text(value.ToDatetime(UTC))
+    if isinstance(value, Duration):
+        return f"{value.ToTimedelta().total_seconds():g} s"
+    if isinstance(value, Message):
+        return _readable(value)
+    if field.enum_type is not None:
+        prefix = f"{_WORD_START.sub('_', field.enum_type.name).upper()}_"
+        number = field.enum_type.values_by_number.get(value)
+        return str(value) if number is None else number.name.removeprefix(prefix).lower().replace("_", " ")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value
 
 
 async def _each(rows: AsyncIterator[Any] | Iterable[Any]) -> AsyncIterator[Any]:

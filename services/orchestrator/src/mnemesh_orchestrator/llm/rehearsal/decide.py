@@ -31,7 +31,7 @@ I understand only these sentences, one or several at once:
 - "What is my name?" answers from core memory.
 - "Remember that the key is under the mat." stores it in archival memory.
 - "What did I say about the key?" searches the conversation (recall memory).
-- "What do you know about the key?" searches archival memory.
+- "What do you know about the key?" and "Where is the key?" search archival memory.
 - "Ask agent-…: What is my name?" asks another agent, with the tool for it.
 For real conversation, configure a model: set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENAI_BASE_URL."""
 

@@ -34,7 +34,7 @@ class AskConversation:
 
 @dataclass(frozen=True, slots=True)
 class AskArchive:
-    """ "What do you know about the key?" """
+    """ "What do you know about the key?", "Where is the key?" """
 
     topic: str
 
@@ -87,6 +87,9 @@ _ASK_ARCHIVE: Final = _pattern(
     r"\b(?:what(?:\s+all)?\s+(?:do|did)\s+you|(?:everything|all|anything|what)\s+you)\s+(?:\w+\s+)?"
     r"(?:know|remember|recall|stored?|noted?)\s+(?:about|of|on|regarding|concerning)\s+(?P<topic>.+)$"
 )
+_ASK_FACT: Final = _pattern(
+    _PREAMBLE + r"(?:when|where)(?:'s|\s+(?:is|are|was|were|does|do|did|will))\s+(?!you\b)(?P<topic>[^?]+)\?"
+)
 _ASK_AGENT: Final = _pattern(r"^\W*(?:please\s+)?ask\s+(?P<agent>agent-[0-9a-f-]{36})\s*[,:]?\s*(?P<text>.+)$")
 _ASK_NAME: Final = _pattern(
     r"\bwhat(?:'s|\s+is|\s+was)\s+my\s+(?:\w+\s+)?name\b|\bwho\s+am\s+i\b|\bwhat\s+am\s+i\s+called\b"
@@ -116,7 +119,8 @@ def parse_intent(sentence: str) -> Intent | None:
     if (match := _REMEMBER.search(normalized)) and not normalized.rstrip().endswith("?"):
         text = sentence[match.start("what") :].strip().rstrip(";；, ")
         return Remember(_unquoted(text)) if _has_words(text) else None
-    for pattern, kind in ((_ASK_CONVERSATION, AskConversation), (_ASK_ARCHIVE, AskArchive)):
+    questions = ((_ASK_CONVERSATION, AskConversation), (_ASK_ARCHIVE, AskArchive), (_ASK_FACT, AskArchive))
+    for pattern, kind in questions:
         if match := pattern.search(normalized):
             topic = _unquoted(sentence[match.start("topic") :].strip().rstrip("?!.。？！… "))
             return kind(topic) if _has_words(topic) else None
