@@ -59,8 +59,18 @@ async def test_temporary_failures_are_retried(
         (script.garbage(streamed=False), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (script.empty_answer(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (Reply(text=None), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (Reply(text=None, reasoning="Hm."), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (Reply(text=None, finish_reason="MALFORMED_FUNCTION_CALL"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (Reply(text=None, finish_reason="content_filter: SAFETY"), "CONTENT_FILTER", "PROVIDER_CONTENT_FILTER"),
+        (script.raw_stream(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (script.raw_stream("data: [DONE]", ""), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (script.raw_stream("upstream connect error"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (script.raw_stream('data: {"error": {"code": 401, "message": "Nope."}}', ""), "LLM_API_ERROR", "PROVIDER_AUTH"),
     ],
-    ids=["429", "401", "402", "400", "garbage", "garbage-body", "no-choice", "no-content"],
+    ids=(
+        "429 401 402 400 garbage garbage-body no-choice no-content reasoning malformed-call filter empty-body "
+        "done-alone text-body 401-in-stream"
+    ).split(),
 )
 async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(
     mesh: Mesh, fake_openai: FakeOpenAI, fault: Any, stop: str, reason: str

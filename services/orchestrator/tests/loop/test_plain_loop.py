@@ -1,5 +1,7 @@
 """V3: plain text ends a turn, and a tool call continues it."""
 
+from dataclasses import replace
+
 import pytest
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import FinishReason
@@ -134,15 +136,40 @@ async def test_empty_answer_fails_the_run_and_nothing_is_stored(world: World, pr
     assert lines(world.turn(agent)) == ["user text: Anything to say?", "assistant text: Yes."]
 
 
-async def test_empty_answer_after_tools_ends_the_turn_without_text(world: World, process: Process) -> None:
+async def test_empty_answers_after_tools_fail_the_run_and_the_effects_of_the_tools_are_kept(
+    world: World, process: Process
+) -> None:
     agent = await world.agent(process)
-    world.model.follow(call("archival_memory_insert", content="Ada likes tea."), say(""))
+    world.model.follow(call("archival_memory_insert", content="Ada likes tea."), say(""), say("", thought="Done."))
     events = await process.send(agent, "Note that Ada likes tea.")
-    assert kinds(events) == ["tool_call", "tool_return", "StopEvent", "UsageEvent"]
+    assert kinds(events) == ["tool_call", "tool_return", "ErrorEvent", "StopEvent", "UsageEvent"]
     run = await process.outcome(agent)
-    assert (run.stop_reason, run.status, run.step_count) == (StopReason.END_TURN, RunStatus.COMPLETED, 2)
+    assert (run.stop_reason, run.status) == (StopReason.INVALID_LLM_RESPONSE, RunStatus.FAILED)
     assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: "
     require_valid(world.window(agent).messages)
+
+
+async def test_a_silent_answer_is_asked_again_once_and_its_error_says_what_it_had(
+    world: World, process: Process
+) -> None:
+    agent = await world.agent(process)
+    thoughts = say("  \n", thought="Hm.")
+    world.model.follow(thoughts, say("Yes."), thoughts, replace(say(""), finish_word="MALFORMED_FUNCTION_CALL"))
+    await process.send(agent, "Anything to say?")
+    assert lines(world.turn(agent))[-1] == "assistant text: Yes."
+    await process.send(agent, "And now?")
+    error = (await process.outcome(agent)).error
+    assert error is not None
+    assert error.reason == "PROVIDER_BAD_ANSWER"
+    assert "MALFORMED_FUNCTION_CALL" in error.message
+    assert (error.metadata["answer"], error.metadata["finish_reason"]) == ("empty", "MALFORMED_FUNCTION_CALL")
+
+
+async def test_a_turn_whose_words_a_tool_has_sent_may_end_silently(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_names=("send_message",))
+    world.model.follow(call("send_message", message="Hello."), say(""))
+    await process.send(agent)
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
 async def test_text_cut_at_the_output_limit_fails_the_run_and_is_stored(world: World, process: Process) -> None:

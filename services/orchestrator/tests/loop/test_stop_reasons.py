@@ -92,6 +92,9 @@ SCRIPTS: Final[dict[StopReason, dict[str, Script]]] = {
     StopReason.INVALID_LLM_RESPONSE: {
         "nonsense": Script(PLAIN, (ProviderBadAnswer("No JSON.", provider="scripted"),) * 2, FAILED),
         "nothing": Script(PLAIN, (say(""),) * 2, FAILED),
+        "reasoning alone": Script(PLAIN, (say("", thought="Hm."),) * 2, FAILED),
+        "nothing after a tool": Script(PLAIN, (SEARCH, say(""), say("")), FAILED),
+        "nothing where a tool is due": Script(BY_TOOL, (say("", thought="Hm."),) * 2, FAILED),
     },
     StopReason.LLM_API_ERROR: {"no key": refusing(ProviderAuth("401.", provider="scripted", status=401))},
     StopReason.INSUFFICIENT_CREDITS: {

@@ -58,7 +58,7 @@ async def test_pending_call_is_counted_once(world: World, process: Process) -> N
     rules = (RequiresApproval("archival_memory_insert"),)
     free, gated = await world.agent(process), await world.agent(process, tool_rules=rules)
     for agent in (free, gated):
-        world.model.follow(call("archival_memory_insert", content="long " * 2_000), say(""))
+        world.model.follow(call("archival_memory_insert", content="long " * 2_000), say("Kept."))
         await process.send(agent)
     request, done = await report(process, gated), await report(process, free)
     assert request.window.messages[-1].role is Role.APPROVAL

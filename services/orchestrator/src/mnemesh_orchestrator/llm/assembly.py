@@ -196,6 +196,8 @@ class StreamedAnswer(ABC):
             if self._has_unknown and not self._parts:
                 message = f"{self._provider} returned something other than an answer of its API."
                 raise ProviderBadAnswer(message, provider=self._provider)
+            if is_done and not self._parts:
+                raise ProviderBadAnswer(f"{self._provider} returned an empty answer.", provider=self._provider)
             if not (are_whole and (calls or (is_done and self._parts))):
                 message = f"The stream from {self._provider} was cut before its end."
                 raise ProviderUnavailable(message, provider=self._provider)
@@ -228,6 +230,11 @@ class StreamedAnswer(ABC):
     @abstractmethod
     def finish_reason(self) -> FinishReason:
         """The reason why the model stopped."""
+
+    @property
+    @abstractmethod
+    def finish_word(self) -> str | None:
+        """The provider's own word for that reason; None if it gave none."""
 
     @property
     @abstractmethod

@@ -98,8 +98,8 @@ class LlmAnswer:
     """The whole answer; the last event of a stream.
 
     `content` holds text and reasoning parts in the provider's order, and `carried` what else the provider put into its
-    message, as JSON text that only the adapter reads. `request_body` and `response_body` are for the
-    trace: JSON text, without keys.
+    message, as JSON text that only the adapter reads. `finish_word` is its own word for the finish reason, if it gave
+    one. `request_body` and `response_body` are for the trace: JSON text, without keys.
     """
 
     content: tuple[ContentPart, ...]
@@ -109,6 +109,7 @@ class LlmAnswer:
     request_body: str = ""
     response_body: str = ""
     carried: str | None = None
+    finish_word: str | None = None
 
 
 LlmEvent = TextDelta | ReasoningDelta | ToolCallDelta | LlmAnswer

@@ -72,6 +72,7 @@ def _whole(provider: str, answer: StreamedAnswer, request: LlmRequest, body: byt
             finish_reason=answer.finish_reason,
             usage=answer.usage,
             carried=answer.carried,
+            finish_word=answer.finish_word,
             request_body=body.decode(),
             response_body=json.dumps(answer.body, ensure_ascii=False),
         )

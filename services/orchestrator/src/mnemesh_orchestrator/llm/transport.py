@@ -39,6 +39,7 @@ _SLICE_SECONDS: Final = 0.002
 """The time for which a fast stream keeps other coroutines waiting, and for which it waits then."""
 _MAX_BLANK_BYTES: Final = 64 << 10
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_STREAM_LINE: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*(?::|data|event|id|retry)")
 _KEEPALIVE_NAMES: Final = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
 _KEEPALIVE: Final = re.compile(r"(?i)\W*(?:ping|pong|keep[-_ ]?alive|heart[-_ ]?beat|processing|waiting)?\W*")
 DONE: Final = object()
@@ -105,6 +106,13 @@ class SdkClient:
         self.refuse_errors(document, headers)
         return document
 
+    def no_answer(self, body: bytes) -> ProviderBadAnswer:
+        """Returns the error for a good response whose body is empty, or a text that is neither JSON nor a stream."""
+        text = body.decode("utf-8-sig", errors="replace")
+        if text.strip():
+            return self._not_json(text)
+        return ProviderBadAnswer(f"{self.provider} returned an empty answer.", provider=self.provider)
+
     def _not_json(self, text: str) -> ProviderBadAnswer:
         message = f"{self.provider} answered with something that is not JSON: {quote(text[:1000])}"
         return ProviderBadAnswer(message, provider=self.provider).redact(self.secrets)
@@ -159,6 +167,7 @@ async def read_events(
         if head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
             yield sdk_client.whole_body(await _joined(head, pieces, provider), headers)
             return
+        is_empty = not _STREAM_LINE.match(head)
         async with aclosing(_events(head, pieces, provider, is_finished)) as events:
             async for event in events:
                 for document in sdk_client.contents(event, headers):
@@ -166,7 +175,10 @@ async def read_events(
                         await _read_rest(pieces)
                         yield DONE
                         return
+                    is_empty = False
                     yield document
+        if is_empty:
+            raise sdk_client.no_answer(head)
 
 
 async def _events(

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.unicode import well_formed
 from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
@@ -17,6 +18,7 @@ from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderContentFi
 from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmRequest
+from mnemesh_orchestrator.llm.provider_errors import quote
 from mnemesh_orchestrator.loop.call_plan import plan_calls
 from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
 from mnemesh_orchestrator.loop.deltas import DeltaStream
@@ -27,6 +29,7 @@ from mnemesh_orchestrator.loop.step_messages import answer_id, answer_message, c
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.events import StepStarted
 from mnemesh_orchestrator.model.journal import JournalledAnswer
+from mnemesh_orchestrator.model.run_pools import RunPool
 from mnemesh_orchestrator.model.steps import Step
 
 _log = structlog.get_logger("mnemesh.loop")
@@ -137,10 +140,8 @@ class ModelCaller:
             text_is_reasoning=context.policy.requires_tool_call,
         )
         is_cut = answer.finish_reason is FinishReason.LENGTH
-        # A model that has done what it was told may end its turn without a word.
-        may_be_empty = is_cut or not (state.pending or context.policy.requires_tool_call)
-        if not (message.content or message.tool_calls or may_be_empty):
-            raise ProviderBadAnswer("The model's answer was empty.", provider=state.model.info.provider)
+        if not (is_cut or _says_something(answer) or _may_be_silent(context, state)):
+            raise _silent(state.model.info.provider, answer)
         planned = plan_calls(message, context.toolbox, state.solver) if message.tool_calls else ()
         given = JournalledAnswer(
             message=message,
@@ -188,6 +189,32 @@ class ModelCaller:
         if answer is None:
             raise ProviderUnavailable("The model's answer broke off.", provider=state.model.info.provider)
         return answer
+
+
+def _says_something(answer: LlmAnswer) -> bool:
+    """Returns whether an answer has text or a tool call. Reasoning is for the model alone."""
+    words = any(isinstance(part, TextPart) and part.text.strip() for part in answer.content)
+    return words or bool(answer.tool_calls)
+
+
+def _may_be_silent(context: TurnContext, state: TurnState) -> bool:
+    """Returns whether a turn may end without words: tools have run, and no one reads them or was told already."""
+    if state.pending or context.policy.requires_tool_call:
+        return False
+    return context.run.pool is RunPool.SLEEPTIME or context.run.config.assistant_tool_name in state.solver.history
+
+
+def _silent(provider: str, answer: LlmAnswer) -> ProviderBadAnswer:
+    """Returns the error for an answer without text and tool calls."""
+    form = "reasoning_only" if answer.content else "empty"
+    text = "has reasoning, but no text and no tool call" if answer.content else "was empty"
+    word = quote(well_formed(answer.finish_word or ""))[:100]
+    ending = f" It ended with the reason {word!r}." if word else ""
+    metadata = {"finish_reason": word} if word else {}
+    message = f"The model's answer {text}.{ending}"
+    error = ProviderBadAnswer(message, provider=provider)
+    error.metadata.update({"answer": form, **metadata})
+    return error
 
 
 def _filtered(context: TurnContext, state: TurnState, answer: LlmAnswer) -> LlmAnswer:

@@ -15,7 +15,7 @@ from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.answers import well_formed_events
-from mnemesh_orchestrator.llm.errors import ProviderTimeout
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderTimeout
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.models import ResponseFormat, require_valid_format
@@ -97,6 +97,8 @@ class TextGenerationService:
                 f"{info.handle} took longer than {CALL_SECONDS:g} s.", provider=info.provider
             ) from error
         parts = [part.text for answer in answers for part in answer.content if isinstance(part, TextPart)]
+        if not "".join(parts).strip():
+            raise ProviderBadAnswer(f"{info.handle} returned no text.", provider=info.provider)
         return GeneratedText(well_formed("".join(parts), MAX_TEXT_BYTES), info.handle, answers[-1].usage)
 
     def _message(self, role: Role, text: str) -> Message:

@@ -50,7 +50,7 @@ from .conftest import KEY, RecordedWaits
         (garbage(streamed=False), errors.ProviderBadAnswer, 1),
         (raw_stream('data: {"nothing": "known"}\n'), errors.ProviderBadAnswer, 1),
         (raw_stream('data: ["no", "object"]\n'), errors.ProviderBadAnswer, 1),
-        (raw_stream(), errors.ProviderUnavailable, 5),
+        (raw_stream(), errors.ProviderBadAnswer, 1),
         (cut_stream(after=0), errors.ProviderUnavailable, 5),
         (cut_stream(after=1), errors.ProviderUnavailable, 5),
         (cut_stream(after=1, is_clean=True), errors.ProviderUnavailable, 5),

@@ -11,17 +11,9 @@ from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnsw
 from mnemesh_orchestrator.llm.block_order import CALL, REASONING, TEXT, carried_order, other_fields
 from mnemesh_orchestrator.llm.carried import encode_carried
 from mnemesh_orchestrator.llm.dialects import Api
+from mnemesh_orchestrator.llm.finish_reasons import finish_reason_of
 from mnemesh_orchestrator.llm.port import FinishReason
 
-_FINISH: Final = {
-    "end_turn": FinishReason.STOP,
-    "stop_sequence": FinishReason.STOP,
-    "pause_turn": FinishReason.STOP,
-    "tool_use": FinishReason.TOOL_CALLS,
-    "max_tokens": FinishReason.LENGTH,
-    "model_context_window_exceeded": FinishReason.LENGTH,
-    "refusal": FinishReason.CONTENT_FILTER,
-}
 _KINDS: Final = {"text": Kind.TEXT, "thinking": Kind.REASONING, "tool_use": Kind.CALL}
 _DELTAS: Final = {
     "text_delta": ("text", "text"),
@@ -56,8 +48,14 @@ class MessagesAnswer(StreamedAnswer):
     @property
     def finish_reason(self) -> FinishReason:
         """The reason why the model stopped."""
-        inferred = FinishReason.TOOL_CALLS if self._stop_reason is None and self._calls else FinishReason.STOP
-        return _FINISH.get(self._stop_reason or "", inferred)
+        if self._stop_reason is None and self._calls:
+            return FinishReason.TOOL_CALLS
+        return finish_reason_of(self._stop_reason)
+
+    @property
+    def finish_word(self) -> str | None:
+        """The stop reason as the server sent it."""
+        return None if self._stop_reason is None else str(self._stop_reason)
 
     @property
     def usage(self) -> Usage:

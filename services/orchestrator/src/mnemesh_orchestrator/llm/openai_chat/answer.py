@@ -11,18 +11,11 @@ from mnemesh_types.usage import Usage
 from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer
 from mnemesh_orchestrator.llm.carried import MergedFields
 from mnemesh_orchestrator.llm.errors import ProviderUnavailable
+from mnemesh_orchestrator.llm.finish_reasons import finish_reason_of, is_interruption
 from mnemesh_orchestrator.llm.openai_chat.carried import ChatCarried, call_fields
 from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent
 from mnemesh_orchestrator.llm.provider_errors import error_from_response
 
-_FINISH = {
-    "stop": FinishReason.STOP,
-    "tool_calls": FinishReason.TOOL_CALLS,
-    "function_call": FinishReason.TOOL_CALLS,
-    "length": FinishReason.LENGTH,
-    "max_tokens": FinishReason.LENGTH,
-    "content_filter": FinishReason.CONTENT_FILTER,
-}
 _FIELDS = frozenset({"choices", "usage", "id", "object"})
 """The fields of which a completion has one at least."""
 _THOUGHTS = frozenset({"thinking", "reasoning"})
@@ -47,7 +40,7 @@ class ChatAnswer(StreamedAnswer):
 
     def end(self, *, is_done: bool) -> list[LlmEvent]:
         """Ends the answer; see the base class."""
-        if self._finish == "error":
+        if is_interruption(self._finish):
             raise ProviderUnavailable(f"{self._provider} ended in the middle of its answer.", provider=self._provider)
         return super().end(is_done=is_done)
 
@@ -59,8 +52,13 @@ class ChatAnswer(StreamedAnswer):
     @property
     def finish_reason(self) -> FinishReason:
         """The reason why the model stopped. Servers report "stop" for forced calls too, so calls take precedence."""
-        finish = _FINISH.get(self._finish or "", FinishReason.STOP)
+        finish = finish_reason_of(self._finish)
         return FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._calls else finish
+
+    @property
+    def finish_word(self) -> str | None:
+        """The finish reason as the server sent it."""
+        return self._finish
 
     @property
     def usage(self) -> Usage:
@@ -129,7 +127,8 @@ class ChatAnswer(StreamedAnswer):
         self._carried.add(message, is_whole=is_whole)
         self._read_text(message)
         self._read_calls(message, is_whole=is_whole)
-        self._finish = choice.get("finish_reason") or self._finish or ("stop" if is_whole else None)
+        finish = choice.get("finish_reason")
+        self._finish = (finish if isinstance(finish, str) else None) or self._finish or ("stop" if is_whole else None)
 
     def _read_text(self, message: Mapping[str, Any]) -> None:
         self._say(Kind.REASONING, _text(message.get("reasoning_content")) or _text(message.get("reasoning")))

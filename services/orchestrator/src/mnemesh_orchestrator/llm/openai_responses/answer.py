@@ -10,15 +10,11 @@ from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnsw
 from mnemesh_orchestrator.llm.block_order import CALL, REASONING, TEXT, carried_order, other_fields
 from mnemesh_orchestrator.llm.carried import encode_carried
 from mnemesh_orchestrator.llm.dialects import Api
+from mnemesh_orchestrator.llm.finish_reasons import finish_reason_of
 from mnemesh_orchestrator.llm.openai_responses.render import PHASE
 from mnemesh_orchestrator.llm.port import FinishReason, ReasoningDelta
 from mnemesh_orchestrator.llm.provider_errors import error_from_response
 
-_INCOMPLETE: Final = {
-    "max_output_tokens": FinishReason.LENGTH,
-    "max_tokens": FinishReason.LENGTH,
-    "content_filter": FinishReason.CONTENT_FILTER,
-}
 _KINDS: Final = {"message": Kind.TEXT, "reasoning": Kind.REASONING, "function_call": Kind.CALL}
 _TEXT_EVENTS: Final = {
     "response.output_text": ("message", "content", "text"),
@@ -51,10 +47,17 @@ class ResponsesAnswer(StreamedAnswer):
     @property
     def finish_reason(self) -> FinishReason:
         """The reason why the model stopped."""
-        response = self._response or {}
-        if response.get("status") == "incomplete":
-            return _INCOMPLETE.get(str(_row(response.get("incomplete_details")).get("reason")), FinishReason.LENGTH)
+        if (self._response or {}).get("status") == "incomplete":
+            found = finish_reason_of(self.finish_word)
+            return FinishReason.LENGTH if found is FinishReason.STOP else found
         return FinishReason.TOOL_CALLS if self._calls else FinishReason.STOP
+
+    @property
+    def finish_word(self) -> str | None:
+        """The reason of an incomplete response, or the status, as the server sent them."""
+        response = self._response or {}
+        word = _row(response.get("incomplete_details")).get("reason") or response.get("status")
+        return word if isinstance(word, str) else None
 
     @property
     def usage(self) -> Usage:
