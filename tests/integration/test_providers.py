@@ -67,10 +67,23 @@ async def test_temporary_failures_are_retried(
         (script.raw_stream("upstream connect error"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (script.raw_stream('data: {"error": {"code": 401, "message": "Nope."}}', ""), "LLM_API_ERROR", "PROVIDER_AUTH"),
     ],
-    ids=(
-        "429 401 402 400 garbage garbage-body no-choice no-content reasoning malformed-call filter empty-body "
-        "done-alone text-body 401-in-stream"
-    ).split(),
+    ids=[
+        "429",
+        "401",
+        "402",
+        "400",
+        "garbage",
+        "garbage-body",
+        "no-choice",
+        "no-content",
+        "reasoning",
+        "malformed-call",
+        "filter",
+        "empty-body",
+        "done-alone",
+        "text-body",
+        "401-in-stream",
+    ],
 )
 async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(
     mesh: Mesh, fake_openai: FakeOpenAI, fault: Any, stop: str, reason: str
