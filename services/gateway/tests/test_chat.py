@@ -107,6 +107,44 @@ async def test_models(mesh: Mesh, sdk: openai.AsyncOpenAI, agent: Agent) -> None
         await ask(sdk, user("Hello"), model="twin")
 
 
+async def test_conversation_goes_on_when_the_system_message_has_another_time(
+    mesh: Mesh, sdk: openai.AsyncOpenAI, agent: Agent, fake_openai: FakeOpenAI
+) -> None:
+    fake_openai.script = lambda _: Reply(text="Aye.")
+    history: list[Any] = []
+    for minute, text in enumerate(("One", "Two", "Three")):
+        history.append(user(text))
+        await ask(sdk, system(f"It is Friday, 2026-11-29 10:{minute:02}:00."), *history)
+        history.append({"role": "assistant", "content": "Aye."})
+    (block,) = await overlays(mesh)
+    assert block.value == "It is Friday, 2026-11-29 10:02:00."
+    shown = texts(fake_openai.requests[-1].body)
+    assert "10:02:00" in shown[0]
+    assert [word for word in ("One", "Two", "Three") if word in str(shown[1:])] == ["One", "Two", "Three"]
+
+    await ask(sdk, system("The weather has changed: it snows."), *history, user("Four"))
+    assert len(await overlays(mesh)) == 1, "the history names the conversation"
+    shown = texts(fake_openai.requests[-1].body)
+    assert ["snows" in shown[0], "10:02" in shown[0], "One" in str(shown[1:])] == [True, False, True]
+
+
+async def test_conversation_is_the_chat_of_the_front_end_or_the_one_of_the_user(
+    sdk: openai.AsyncOpenAI, agent: Agent, fake_openai: FakeOpenAI
+) -> None:
+    fake_openai.script = lambda _: Reply(text="Aye.")
+
+    async def seen(text: str, **more: Any) -> list[str]:
+        await ask(sdk, system(f"Prompt of {text}"), user(text), **more)
+        shown = str(texts(fake_openai.requests[-1].body)[1:])
+        return [word for word in ("Anchor", "Buoy", "Cable", "Deck") if word in shown]
+
+    chat = {"extra_headers": {"X-OpenWebUI-Chat-Id": "chat-1"}}
+    assert await seen("Anchor", **chat, user="ada") == ["Anchor"]
+    assert await seen("Buoy", user="ada") == ["Buoy"]
+    assert await seen("Cable", user="ada") == ["Buoy", "Cable"]
+    assert await seen("Deck", **chat, user="ada") == ["Anchor", "Deck"]
+
+
 async def test_system_message_is_a_read_only_block_of_the_session(
     mesh: Mesh, sdk: openai.AsyncOpenAI, agent: Agent, fake_openai: FakeOpenAI
 ) -> None:

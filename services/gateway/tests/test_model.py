@@ -1,12 +1,14 @@
-"""Pure parts: the cache of sessions, and texts that arrive twice."""
+"""Pure parts: the cache of sessions, their names, and texts that arrive twice."""
 
 from __future__ import annotations
 
+import pytest
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_gateway.clients.convert import event_from_proto
 from mnemesh_gateway.letta.convert.events import Conversion
 from mnemesh_gateway.model.runs import KeptAlive, Piece, Waiting, Whole
+from mnemesh_gateway.model.sessions import client_session, derived_session
 from mnemesh_gateway.usecases.answering import Transcript
 from mnemesh_gateway.usecases.cache import Cache
 from mnemesh_kit.clock import FrozenClock
@@ -58,3 +60,50 @@ def test_text_is_sent_once() -> None:
     assert sent(one, two, Whole("b", "Hello, Ada.", False)) == "Hello, |Ada.|", "the same words under another id"
     assert sent(whole, Whole("b", "Hello, Ada.", False)) == "Hello, Ada.|\n\nHello, Ada.", "two messages"
     assert sent(Whole("r", "Think.", True), whole) == "Think.|Hello, Ada."
+
+
+@pytest.mark.parametrize(
+    ("headers", "metadata", "name"),
+    [
+        ({"x-session-id": "a", "x-openwebui-chat-id": "b"}, {}, "session/a"),
+        ({"x-openwebui-chat-id": "b", "x-conversation-id": "c"}, {"chat_id": "d"}, "x-openwebui-chat-id/b"),
+        ({"x-conversation-id": "c"}, {"chat_id": "d"}, "x-conversation-id/c"),
+        ({"x-conversation-id": "{{LIBRECHAT_BODY_CONVERSATIONID}}"}, {}, None),
+        ({"x-conversation-id": "new"}, {"chat_id": "d"}, "chat_id/d"),
+        ({"x-openwebui-chat-id": ""}, {}, None),
+        ({}, {"session_id": 7, "thread_id": "t"}, "thread_id/t"),
+        ({}, {"task": "x"}, None),
+    ],
+)
+def test_session_is_the_one_that_the_client_names(
+    headers: dict[str, str], metadata: dict[str, object], name: str | None
+) -> None:
+    assert client_session(headers, metadata) == name
+
+
+def test_name_of_any_length_is_a_key() -> None:
+    long = client_session({"x-chat-id": "é" * 5_000}, {})
+    assert long is not None
+    assert long.isascii()
+    assert len(long) < 100
+    assert long != client_session({"x-chat-id": "è" * 5_000}, {})
+
+
+SAME = [
+    "Today is Friday, 2026-11-29. It is 10:30:00 AM.",
+    "Today is Monday, 2027-01-02. It is 9:05:11 PM.",
+    "Today is Sat,  2026/1/31.\r\nIt is 23:59.",
+]
+
+
+def test_instructions_count_without_times_dates_and_numbers() -> None:
+    def name(text: str) -> str | None:
+        return derived_session(None, text)
+
+    assert len({name(text) for text in SAME}) == 1
+    assert name("Nous sommes le lundi 3 août 2026.") == name("Nous sommes le mardi 14 septembre 2027.")
+    assert name("It is 2026-11-29T10:30:00.123Z (UTC+01:00).") == name("It is 2026-11-30T00:01:02Z (UTC-05:30).")
+    assert name("On May 3rd, 2026 at 5pm") == name("On June 21st, 2027 at 11am")
+    assert name("You are a pirate.") != name("You are a queen.")
+    assert derived_session("ada", "You are a pirate.") == derived_session("ada", None) == "user/ada"
+    assert derived_session(None, None) is derived_session("", None) is None

@@ -78,9 +78,16 @@ class RunsClient:
         async with aclosing(self.recent(conversation_id, 1)) as runs:
             return await anext(runs, None)
 
-    async def recent(self, conversation_id: str, count: int) -> AsyncGenerator[RunRecord, None]:
+    def recent(self, conversation_id: str, count: int) -> AsyncGenerator[RunRecord, None]:
         """See RunsPort."""
-        request = rpc.ListRunsRequest(page_size=1, filter=rpc.RunFilter(conversation_id=conversation_id))
+        return self._newest(rpc.RunFilter(conversation_id=conversation_id), count)
+
+    def recent_of(self, agent_id: str, count: int) -> AsyncGenerator[RunRecord, None]:
+        """See RunsPort."""
+        return self._newest(rpc.RunFilter(agent_ids=[agent_id]), count)
+
+    async def _newest(self, filter_: rpc.RunFilter, count: int) -> AsyncGenerator[RunRecord, None]:
+        request = rpc.ListRunsRequest(page_size=1, filter=filter_)
         for _ in range(count):
             response = await self._stub.ListRuns(request, timeout=deadlines.READ)
             for run in response.runs:

@@ -20,6 +20,7 @@ from mnemesh_gateway.http.errors import error_to_json, typed
 from mnemesh_gateway.http.streams import DONE, encode, event_stream, sse
 from mnemesh_gateway.model.answers import Begun, Called, Finish, Finished, Idle, Reasoned, Said, ToolCall, Usage
 from mnemesh_gateway.model.chat import Caller, ChatRequest
+from mnemesh_gateway.model.sessions import FRONT_END_HEADERS, SESSION_HEADER
 from mnemesh_gateway.model.tasks import Task
 from mnemesh_gateway.usecases.chat import Answer, ChatService
 from mnemesh_gateway.usecases.tasks import TaskService
@@ -65,7 +66,9 @@ def client_of(request: Request) -> Caller:
     if key is not None and len(key) > 200:
         raise InvalidRequest("Idempotency-Key must have at most 200 characters.", "Idempotency-Key")
     return Caller(
-        session_id=request.headers.get("x-session-id"),
+        headers={
+            name: request.headers[name] for name in (SESSION_HEADER, *FRONT_END_HEADERS) if name in request.headers
+        },
         is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
         idempotency_key=key,
         task=request.headers.get("x-mnemesh-task"),

@@ -59,6 +59,8 @@ class Delta:
     inputs: tuple[UserInput, ...] = ()
     has_history: bool = False
     """An answer of the assistant precedes the new messages, so that their position is unique."""
+    earlier: tuple[str, ...] = ()
+    """The positions of the user's messages before the last answer, the newest first."""
 
     @property
     def is_empty(self) -> bool:
@@ -120,7 +122,8 @@ class ChatRequest:
 class Caller:
     """The client's session, as the headers of a request name it."""
 
-    session_id: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """The headers that may name a session, by their names in lower case."""
     is_retry: bool = False
     """The client says that it sends the request again."""
     idempotency_key: str | None = None

@@ -52,6 +52,10 @@ class RunsPort(Protocol):
         """Yields the newest runs of a conversation, newest first. Each is read alone: its images may be large."""
         ...
 
+    def recent_of(self, agent_id: str, count: int) -> AsyncGenerator[RunRecord, None]:
+        """Yields the newest runs of an agent, newest first, as `recent` does."""
+        ...
+
     async def get(self, run_id: str) -> RunRecord:
         """Returns a run. Raises NotFound."""
         ...

@@ -25,18 +25,21 @@ from mnemesh_gateway.model.answers import AnswerEvent, Begun
 from mnemesh_gateway.model.chat import Caller, ChatRequest, Delta, Text
 from mnemesh_gateway.model.runs import Accepted, RunEvent, RunRecord, Waiting
 from mnemesh_gateway.model.sending import Input, RunOptions, otid_of
-from mnemesh_gateway.model.sessions import preface
+from mnemesh_gateway.model.sessions import client_session, derived_session, preface
 from mnemesh_gateway.ports.runs import RunsPort
 from mnemesh_gateway.usecases.agents import AgentService
 from mnemesh_gateway.usecases.answering import answer_events, require_client_tools
+from mnemesh_gateway.usecases.cache import Cache
 from mnemesh_gateway.usecases.naming import renamed
-from mnemesh_gateway.usecases.sessions import Session, SessionService
+from mnemesh_gateway.usecases.sessions import SECONDS, Session, SessionService
 
 REPEAT_SECONDS: Final = 600.0
 """The time after a turn in which the same request without history is a repeat, if its answer may not have arrived."""
 
 _RECENT: Final = 10
-"""Among how many runs the one is searched that an SDK's retry repeats."""
+"""Among how many runs the one is searched that an SDK's retry repeats, or to which a history belongs."""
+_HISTORIES: Final = 10_000
+_CONVERSATION: Final = "conversation/"
 
 _log = structlog.get_logger("mnemesh.chat")
 
@@ -66,6 +69,7 @@ class ChatService:
         self._sessions = sessions
         self._runs = runs
         self._clock = clock
+        self._histories: Cache[tuple[str, ...], frozenset[str]] = Cache(_HISTORIES, SECONDS, clock)
 
     async def open(self, caller: Principal, client: Caller, request: ChatRequest) -> Answer:
         """Stores the run of a request and returns its answer. The run continues if the answer is not read.
@@ -75,7 +79,7 @@ class ChatService:
             MnemeshError: The run could not be stored.
         """
         agent = await self._agents.find(caller, request.model)
-        session = await self._session(caller, client, agent, request.instructions)
+        session = await self._session(caller, client, agent, request)
         if request.delta.is_empty:
             return Answer(agent, None, _nothing(), self._clock.now())
         try:
@@ -83,8 +87,9 @@ class ChatService:
         except NotFound:
             # The conversation may have been deleted since this process found it. The client's id names a new one.
             self._sessions.forget(caller, session)
-            session = await self._session(caller, client, agent, request.instructions)
+            session = await self._session(caller, client, agent, request)
             begun, events = await self._begin(client, session, request)
+        self._remember(caller, agent, session, request)
         session.has_preface = session.fallback is not None and (session.has_preface or bool(request.delta.inputs))
         return Answer(agent, begun, events, self._clock.now(), session)
 
@@ -97,13 +102,53 @@ class ChatService:
         assert isinstance(begun, Begun), "a run begins with its id"  # noqa: S101
         return begun, events
 
-    async def _session(self, caller: Principal, client: Caller, agent: AgentInfo, instructions: str | None) -> Session:
-        conversation_id = client.conversation_id
+    async def _session(self, caller: Principal, client: Caller, agent: AgentInfo, request: ChatRequest) -> Session:
+        conversation_id, instructions = client.conversation_id, request.instructions
         if client.previous_run_id is not None:
             conversation_id = (await self._runs.get(client.previous_run_id)).conversation_id
         if conversation_id is not None:
             return await self._sessions.continued(caller, agent, conversation_id, instructions)
-        return await self._sessions.open(caller, agent, client.session_id, instructions)
+        name = client_session(client.headers, request.metadata)
+        if name is None:
+            name = derived_session(request.user, instructions)
+            known = await self._known(caller, agent, request, name)
+            if known is not None and known.startswith(_CONVERSATION):
+                return await self._sessions.continued(caller, agent, known.removeprefix(_CONVERSATION), instructions)
+            name = known or name
+        return await self._sessions.open(caller, agent, name, instructions)
+
+    async def _known(self, caller: Principal, agent: AgentInfo, request: ChatRequest, name: str | None) -> str | None:
+        """Returns the name of the session to which the client's history belongs; None if that is not known.
+
+        The messages of several sessions can begin with the same words. `name` is preferred then; without it, among
+        several none is chosen.
+        """
+        if request.instructions is None:
+            return None  # without an overlay, the session does not depend on a text that changes
+        for position in request.delta.earlier:
+            key = _history_key(caller, agent, request, position)
+            names = self._histories.get(key) or frozenset()
+            if name not in names:
+                # Another replica may know other sessions that began with the same words.
+                names |= await self._searched(agent, request, position)
+                self._histories.put(key, names)
+            if names:
+                return name if name in names or len(names) > 1 else next(iter(names))
+        return None
+
+    async def _searched(self, agent: AgentInfo, request: ChatRequest, position: str) -> frozenset[str]:
+        """Returns the sessions of the agent's newest runs that began with a message at this position."""
+        found = set()
+        async with aclosing(self._runs.recent_of(agent.id, _RECENT)) as runs:
+            async for run in runs:
+                if position in _sent_by(run).positions and run.metadata.get("user") == request.user:
+                    found.add(_sent_by(run).session or f"{_CONVERSATION}{run.conversation_id}")
+        return frozenset(found)
+
+    def _remember(self, caller: Principal, agent: AgentInfo, session: Session, request: ChatRequest) -> None:
+        for item in request.delta.inputs:
+            key = _history_key(caller, agent, request, item.position)
+            self._histories.put(key, (self._histories.get(key) or frozenset()) | {session.name})
 
     async def _run(self, client: Caller, session: Session, request: ChatRequest) -> AsyncIterator[RunEvent]:
         """Yields the events of the run that answers a request."""
@@ -128,7 +173,8 @@ class ChatService:
         if session.fallback is not None and not session.has_preface and inputs:
             otid = otid_of(session.conversation_id, "overlay", session.fallback.sha256)
             inputs.insert(0, Input((Text(preface(session.fallback)),), otid))
-        metadata: dict[str, Any] = {"gateway": {"anchor": anchor, "positions": positions}}
+        noted = {"anchor": anchor, "positions": positions, "session": session.name}
+        metadata: dict[str, Any] = {"gateway": noted}
         metadata |= {"user": request.user} if request.user is not None else {}
         metadata |= {"client": dict(request.metadata)} if request.metadata else {}
         return tuple(inputs), RunOptions(
@@ -275,13 +321,18 @@ class _Sent:
 
     anchor: str = ""
     positions: list[str] = field(default_factory=list)
+    session: str = ""
 
 
 def _sent_by(run: RunRecord) -> _Sent:
     noted = run.metadata.get("gateway")
     if not isinstance(noted, Mapping) or not isinstance(noted.get("positions"), list):
         return _Sent()
-    return _Sent(str(noted.get("anchor", "")), noted["positions"])
+    return _Sent(str(noted.get("anchor", "")), noted["positions"], str(noted.get("session", "")))
+
+
+def _history_key(caller: Principal, agent: AgentInfo, request: ChatRequest, position: str) -> tuple[str, ...]:
+    return caller.organization_id, agent.id, request.user or "", position
 
 
 async def _nothing() -> AsyncGenerator[AnswerEvent, None]:

@@ -13,7 +13,7 @@ from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.principal import Principal
 
 from mnemesh_gateway.model.agents import AgentInfo
-from mnemesh_gateway.model.sessions import Overlay, SessionKey, overlay_of, session_key
+from mnemesh_gateway.model.sessions import Overlay, SessionKey, overlay_of
 from mnemesh_gateway.ports.sessions import ConversationsPort, OverlaysPort
 from mnemesh_gateway.usecases.cache import Cache
 
@@ -55,25 +55,21 @@ class SessionService:
         self._overlays = overlays
         self._cache: Cache[tuple[str, str, str], Session] = Cache(CAPACITY, SECONDS, clock)
 
-    async def open(
-        self, caller: Principal, agent: AgentInfo, session_id: str | None, instructions: str | None
-    ) -> Session:
+    async def open(self, caller: Principal, agent: AgentInfo, name: str | None, instructions: str | None) -> Session:
         """Returns the session of a request, whose overlay shows the instructions.
 
         Args:
             caller: The caller.
             agent: The agent.
-            session_id: The client's id of the session. None takes one that follows from the instructions; without
-                instructions, it is the agent's default conversation.
+            name: The name of the session. None is the agent's default conversation, if there are no instructions.
             instructions: The client's instructions; None leaves the overlay as it is.
 
         Raises:
-            InvalidRequest: The id is not valid.
             NotFound: The agent does not exist.
         """
-        key = session_key(agent.id, session_id, instructions)
-        if key is None:
+        if name is None:
             return self._default(caller, agent)
+        key = SessionKey(agent.id, name)
         session = await self._find(caller, key)
         if instructions is None:
             return session
@@ -93,7 +89,7 @@ class SessionService:
         Raises:
             NotFound: The conversation does not exist, or is one of another agent.
         """
-        key = SessionKey(agent.id, f"conversation/{conversation_id}", is_named=True)
+        key = SessionKey(agent.id, f"conversation/{conversation_id}")
         cache_key = _cache_key(caller, agent.id, key.name)
         session = self._cache.get(cache_key)
         if session is None:
@@ -149,9 +145,8 @@ class SessionService:
         block_id = session.block_id
         assert block_id is not None, "a session with instructions has a block"  # noqa: S101
         try:
-            if session.sha256 is None or key.is_named:
-                # Another replica may have changed the instructions of a session that the client named.
-                session.sha256 = await self._overlays.sha256(block_id)
+            # Another replica may have changed the instructions.
+            session.sha256 = await self._overlays.sha256(block_id)
             if session.sha256 != overlay.sha256:
                 await self._overlays.write(block_id, overlay, key.name)
                 session.sha256 = overlay.sha256

@@ -20,6 +20,8 @@ _INSTRUCTIONS: Final = ("system", "developer")
 _MAX_IMAGE_BYTES: Final = 10_485_760
 _DETAILS: Final = ("auto", "low", "high")
 _DATA_URL: Final = re.compile(r"data:(image/[\w.+-]+);base64,")
+_EARLIER: Final = 20
+"""How many earlier messages of the user are compared with those of known sessions."""
 _ENCODE: Final = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -56,12 +58,14 @@ def messages_from_json(messages: list[Any], results: list[Any], root: str = "mes
 
 def _delta(messages: list[Any], last_answer: int, results: list[ToolResult], root: str) -> Delta:
     digest = hashlib.sha256()
-    inputs = []
+    inputs, earlier = [], []
     for index, message in enumerate(messages):
         if message["role"] in _INSTRUCTIONS:
             continue
         digest.update(_ENCODE(message))
         if index <= last_answer:
+            if message["role"] == "user":
+                earlier.append(digest.hexdigest()[:32])
             continue
         path = f"{root}[{index}]"
         if message["role"] == "tool":
@@ -71,7 +75,7 @@ def _delta(messages: list[Any], last_answer: int, results: list[ToolResult], roo
             if content:
                 name = optional(message, "name", str, path)
                 inputs.append(UserInput(content, digest.hexdigest()[:32], name, path))
-    return Delta(tuple(_distinct(results)), tuple(inputs), last_answer >= 0)
+    return Delta(tuple(_distinct(results)), tuple(inputs), last_answer >= 0, tuple(earlier[: -_EARLIER - 1 : -1]))
 
 
 def _distinct(results: list[ToolResult]) -> list[ToolResult]:
