@@ -283,7 +283,27 @@ async def test_deeply_nested_body_is_refused(raw: httpx.AsyncClient) -> None:
     text = '{"model": "ada", "metadata": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}"
     for path in (CHAT, "/v1/responses", "/v1/agents/", "/v1/blocks/", "/mcp"):
         answer = await raw.post(path, content=text, headers={"Content-Type": "application/json"})
-        assert (answer.status_code, "nested too deeply" in answer.text) == (400, True), path
+        expected = 422 if path in ("/v1/agents/", "/v1/blocks/") else 400
+        assert (answer.status_code, "nested too deeply" in answer.text) == (expected, True), path
+
+
+async def test_number_out_of_range_is_refused_by_its_field(raw: httpx.AsyncClient) -> None:
+    said = '"messages": [{"role": "user", "content": "x"}]'
+    for path, words, field in (
+        (CHAT, said, "temperature"),
+        (CHAT, said, "top_p"),
+        (CHAT, said, "max_tokens"),
+        ("/v1/responses", '"input": "x"', "max_output_tokens"),
+        ("/v1/responses", '"input": "x"', "temperature"),
+    ):
+        for number in ("1" + "0" * 400, "-1" + "0" * 400, "1e400", "-1e999999999", "1" + "0" * 5_000, "1" + "0" * 30):
+            text = f'{{"model": "ada", {words}, "{field}": {number}}}'
+            answer = await raw.post(path, content=text, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), (
+                path,
+                number[:9],
+                answer.text,
+            )
 
 
 async def test_large_body_with_a_long_history_is_answered(

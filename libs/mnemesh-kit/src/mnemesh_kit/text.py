@@ -17,6 +17,7 @@ from mnemesh_kit.unicode import MAX_TEXT_BYTES, has_lone_surrogate, well_formed,
 
 __all__ = [
     "MAX_JSON_DEPTH",
+    "MAX_SEARCH_CHARS",
     "MAX_TEXT_BYTES",
     "require_json",
     "require_json_object",
@@ -24,6 +25,7 @@ __all__ = [
     "require_no_controls",
     "require_no_nul",
     "require_optional_text",
+    "require_search_text",
     "require_text",
     "require_texts",
     "well_formed",
@@ -34,6 +36,9 @@ MAX_JSON_DEPTH: Final = 100
 """How deep a JSON text may be nested. Python code that walks a value stops at about 1,000 calls."""
 MAX_JSON_BRACKETS: Final = 100_000
 """How many opening brackets a JSON text may contain: each may be a list or an object, which take much more memory."""
+MAX_SEARCH_CHARS: Final = 8_000
+"""The most characters of a text that rows are searched for. SQLite refuses patterns of more than 50,000 bytes; a
+character may become six bytes when its case is folded."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _CONTROL_IN_PROSE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -81,6 +86,11 @@ def require_text(
     if max_bytes is not None and (len(value) > max_bytes or len(value.encode(errors="replace")) > max_bytes):
         raise InvalidArgument(f"{field} must be at most {max_bytes:,} bytes in UTF-8.", field=field)
     return require_no_nul(value, field)
+
+
+def require_search_text(value: str, field: str) -> str:
+    """Returns a text that rows may be searched for. Raises InvalidArgument if it is too long or has a NUL character."""
+    return require_text(value, field, max_chars=MAX_SEARCH_CHARS)
 
 
 def require_optional_text(

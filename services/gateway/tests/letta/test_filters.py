@@ -195,3 +195,30 @@ def test_agents_are_listed_while_they_are_deleted(lab: Lab) -> None:
         deleted.append(agent.id)
     assert len(deleted) == len(agents)
     assert set(deleted) == agents
+
+
+def test_a_number_out_of_range_is_refused_by_its_field(lab: Lab, rest: Rest) -> None:
+    agent = lab.agent()
+    for number in (2**31, 2**63, -(2**63) - 1, 10**30, 10**400):
+        for path in ("/tags/", "/blocks/", "/tools/", "/runs/", f"/agents/{agent.id}/messages"):
+            shown = rest.text("GET", path, params={"limit": str(number)}) if number > 0 else "[]"
+            assert shown.startswith(("[", "{")), "a large limit is the largest one"
+        for path, body, field in (
+            ("/agents/", {"context_window_limit": number}, "context_window_limit"),
+            ("/agents/", {"model_settings": {"max_output_tokens": number}}, "model_settings"),
+            (
+                "/agents/",
+                {
+                    "llm_config": {
+                        "model": "fake-model",
+                        "handle": MODEL,
+                        "model_endpoint_type": "openai",
+                        "context_window": number,
+                    }
+                },
+                "context_window",
+            ),
+            ("/blocks/", {"label": "a", "value": "b", "limit": number}, "limit"),
+            (f"/agents/{agent.id}/messages", {"input": "x", "max_steps": number}, "max_steps"),
+        ):
+            assert field in rest.call("POST", path, 422, json=body)["detail"], (path, field, number)

@@ -6,6 +6,8 @@ Also what is wrong with those that are no JSON.
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
@@ -23,6 +25,8 @@ JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions that msgspec raises for bytes that it cannot decode."""
 
 T = TypeVar("T")
+_NUMBER_FIELD: Final = re.compile(rb'"((?:[^"\\]|\\.){0,200})"\s*:\s*\[?\s*(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
+_DIGITS: Final = 400
 MAX_VALUES: Final = 100_000
 """How many values the JSON of a body may have: a conversation of ten thousand messages."""
 _UPLOAD_BYTES: Final = 2 << 30
@@ -74,7 +78,10 @@ class Bodies:
 
 def _converted(body: bytes, convert: Callable[[bytes], T], max_values: int) -> T:
     require_bounded_json(body, max_values)
-    return convert(body)
+    try:
+        return convert(body)
+    except OverflowError as error:
+        raise number_out_of_range(body) from error
 
 
 async def _read(request: Request, max_bytes: int, reserve: Callable[[int], None]) -> bytes:
@@ -98,6 +105,22 @@ async def _read(request: Request, max_bytes: int, reserve: Callable[[int], None]
     except ClientDisconnect as error:
         raise InvalidRequest("The connection ended before the body did.") from error
     return b"".join(chunks)
+
+
+def number_out_of_range(body: bytes) -> InvalidRequest:
+    """Returns the error for a body with a number that is too large, which names its field."""
+    for found in _NUMBER_FIELD.finditer(body):
+        if _is_too_large(found[2]):
+            name = found[1].decode(errors="replace")[:100]
+            return InvalidRequest(f"Invalid value for '{name}': the number is out of range.", name)
+    return InvalidRequest("A number of the body is out of range.")
+
+
+def _is_too_large(number: bytes) -> bool:
+    if len(number) > _DIGITS:
+        return True
+    value = float(number)
+    return not math.isfinite(value) or (number.lstrip(b"-").isdigit() and not -(2**63) <= int(number) < 2**63)
 
 
 def json_problem(error: Exception) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import re
 import types
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mnemesh_gateway.http.body import JSON_ERRORS, Bodies
-from mnemesh_gateway.letta.errors import error_response, invalid_id, invalid_json, invalid_value
+from mnemesh_gateway.letta.errors import error_response, invalid_field, invalid_id, invalid_json, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.profile import Profile
 
@@ -52,6 +52,8 @@ NO_CONTENT: Final = 204
 """The status of a successful answer without a body."""
 _MAX_VALUES: Final = 20_000
 """How many values the JSON of a body may have. Handlers convert them on the event loop."""
+_OUT_OF_RANGE: Final = "Value out of range: "
+_PRINTABLE: Final = 10**90
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _log = structlog.get_logger("mnemesh.http")
 _encode: Final = msgspec.json.Encoder().encode
@@ -223,12 +225,22 @@ class Endpoint:
         self._require_ids(request)
         query = self._query(request)
         if self._decoder is None:
-            return await self._operation.handler(self._call(request, query, None))
+            return await self._handled(self._call(request, query, None))
         try:
             async with self._bodies.reading(request, self._decoded, _MAX_VALUES) as body:
-                return await self._operation.handler(self._call(request, query, body))
+                return await self._handled(self._call(request, query, body))
         except NestedTooDeeply as error:
             raise invalid_json(error.message, "body") from error
+
+    async def _handled(self, call: Call[Any, Any]) -> Any:
+        try:
+            return await self._operation.handler(call)
+        except (OverflowError, ValueError) as error:
+            # A number that a field cannot hold. The message does not know how the client names the field.
+            loc = _place_of_number(call, error)
+            if loc is None:
+                raise
+            raise invalid_field("The number is out of range", *loc) from error
 
     def _require_ids(self, request: Request) -> None:
         for name, prefix in self._operation.id_prefixes.items():
@@ -260,6 +272,39 @@ class Endpoint:
             return self._decoder.decode(body)
         except JSON_ERRORS as error:
             raise invalid_value("body", error) from error
+
+
+def _place_of_number(call: Call[Any, Any], error: Exception) -> tuple[str | int, ...] | None:
+    """Returns where the number stands that a message refused; None if the error is another one."""
+    text = str(error)
+    if isinstance(error, OverflowError):
+        shown = ""
+    elif text.startswith(_OUT_OF_RANGE):
+        shown = text.removeprefix(_OUT_OF_RANGE)
+    else:
+        return None
+    for name, given in (("query", call.query), ("body", call.body)):
+        found = _path_of_number(msgspec.to_builtins(given), shown)
+        if found is not None:
+            return (name, *found)
+    return ("body",)
+
+
+def _path_of_number(value: Any, shown: str) -> tuple[str | int, ...] | None:
+    """Returns the path of an integer: of the one that is shown, or else of one that no message can hold."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        is_it = str(value).startswith(shown) if shown and abs(value) < _PRINTABLE else abs(value) >= 2**63
+        return () if is_it else None
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for key, item in items:
+        found = _path_of_number(item, shown)
+        if found is not None:
+            return (key, *found)
+    return None
 
 
 def json_response(value: Any, status: int = 200) -> Response:

@@ -14,7 +14,7 @@ from mnemesh_kit.time import zone_from_name
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.compaction import CompactionSettings, require_valid_compaction_settings
-from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings, require_valid_extraction
 from mnemesh_orchestrator.model.models import (
     ModelSettings,
@@ -270,4 +270,4 @@ def require_valid_agent_filter(filter_: AgentFilter) -> AgentFilter:
     """Returns `filter_` if agents can be searched with it. Raises InvalidArgument."""
     for kind, value in filter_.links:
         require_no_nul(value, f"filter.{kind}")
-    return require_no_nul_fields(filter_)
+    return require_searchable_fields(filter_)

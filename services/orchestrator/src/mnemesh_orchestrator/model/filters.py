@@ -3,25 +3,25 @@
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.text import require_search_text
 
 F = TypeVar("F")
 
 
-def require_no_nul_fields(filter_: F, prefix: str = "filter.") -> F:
-    """Returns `filter_` if none of its texts contains a NUL character, which no stored text does.
+def require_searchable_fields(filter_: F, prefix: str = "filter.") -> F:
+    """Returns `filter_` if each of its texts can be searched for: it is not too long, and has no NUL character.
 
     Args:
         filter_: A dataclass. Fields that are neither texts nor tuples of texts are not checked.
         prefix: The path of the filter in the request.
 
     Raises:
-        InvalidArgument: A text contains one. Metadata: field.
+        InvalidArgument: A text cannot. Metadata: field.
     """
     record: Any = filter_
     for field in fields(record):
         value = getattr(record, field.name)
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str):
-                require_no_nul(text, f"{prefix}{field.name}")
+                require_search_text(text, f"{prefix}{field.name}")
     return filter_

@@ -8,7 +8,7 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object, require_line, require_text
 
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.groups import Group, GroupFilter, ManagerConfig, ManagerType, manager_field
 from mnemesh_orchestrator.model.sleeptime import DEFAULT_BUFFER
 
@@ -44,7 +44,7 @@ def require_valid_group(group: Group, changed: Collection[str] | None = None) ->
     require_text(group.description, "group.description", max_chars=_MAX_DESCRIPTION)
     if group.metadata is not None:
         require_json_object(group.metadata, "group.metadata")
-    require_no_nul_fields(group.provenance, "group.provenance.")
+    require_searchable_fields(group.provenance, "group.provenance.")
     _require_blocks(group.shared_block_ids)
     require_valid_manager(group.manager)
     require_valid_count(group.turns_counter, "group.turns_counter")
@@ -137,4 +137,4 @@ def require_valid_group_filter(filter_: GroupFilter) -> GroupFilter:
         require_id(group_id, "group", "filter.group_ids")
     if filter_.agent_id is not None:
         require_id(filter_.agent_id, "agent", "filter.agent_id")
-    return require_no_nul_fields(filter_)
+    return require_searchable_fields(filter_)

@@ -10,7 +10,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_texts
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.runs import RunError, StopReason
 
 _FEEDBACK: Final = frozenset({"positive", "negative"})
@@ -140,4 +140,4 @@ def require_valid_step_filter(filter_: StepFilter) -> StepFilter:
     """Returns `filter_` if steps can be searched with it. Raises InvalidArgument."""
     require_feedback(filter_.feedback, "filter.feedback")
     valid_step_tags(filter_.tags_any, "filter.tags_any")
-    return require_no_nul_fields(filter_, "filter.")
+    return require_searchable_fields(filter_, "filter.")

@@ -9,7 +9,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.secret_variables import SecretVariables
-from mnemesh_kit.text import require_optional_text
+from mnemesh_kit.text import require_search_text
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
@@ -110,7 +110,8 @@ class AgentService:
 
     async def tags(self, caller: Principal, page: PageQuery, text_search: str | None) -> Page[str]:
         """Returns a page of the tags of agents, in alphabetical order. Raises InvalidArgument."""
-        require_optional_text(text_search, "text_search")
+        if text_search is not None:
+            require_search_text(text_search, "text_search")
         return await self._store.tags(caller.organization_id, page, text_search)
 
     async def core_memory(self, caller: Principal, agent_id: str) -> CoreMemory:

@@ -33,7 +33,7 @@ from mnemesh_orchestrator.model.conversations import (
     require_summary,
     require_valid_conversation,
 )
-from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.recall import RecallPort
@@ -218,7 +218,7 @@ class ConversationService:
         self, caller: Principal, filter_: ConversationFilter, order_by: ConversationOrder, page: PageQuery
     ) -> Page[Conversation]:
         """Returns a page of conversations. Raises InvalidArgument if the filter breaks a rule."""
-        require_no_nul_fields(filter_, "")
+        require_searchable_fields(filter_, "")
         return await self._store.list(caller.organization_id, filter_, order_by, page)
 
     async def update(

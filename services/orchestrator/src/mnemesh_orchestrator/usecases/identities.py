@@ -13,7 +13,7 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.identities import (
     Identity,
     IdentityFilter,
@@ -132,7 +132,7 @@ class IdentityService:
         return await self._store.count(caller.organization_id, await self._filter(filter_, block_id))
 
     async def _filter(self, filter_: IdentityFilter, block_id: str | None) -> IdentityFilter:
-        require_no_nul_fields(filter_)
+        require_searchable_fields(filter_)
         if block_id is None:
             return filter_
         ids = await self._blocks.identities_of(block_id)

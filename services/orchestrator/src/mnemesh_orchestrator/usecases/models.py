@@ -13,7 +13,7 @@ from mnemesh_orchestrator.llm.capabilities import with_capabilities
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.embedding import EmbedderFilter, EmbeddingModel
-from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_orchestrator.model.provider_rules import require_valid_override
 from mnemesh_orchestrator.model.providers import ModelFilter, ModelOverride
@@ -40,7 +40,7 @@ class ModelService:
 
     async def list(self, caller: Principal, filter_: ModelFilter) -> tuple[ModelInfo, ...]:
         """Returns the models that the organization can use, ordered by handle. Raises InvalidArgument."""
-        require_no_nul_fields(filter_, "")
+        require_searchable_fields(filter_, "")
         models = await (await self._models.of(caller.organization_id)).list_models()
         return tuple(with_capabilities(info) for info in models if filter_.matches(info))
 

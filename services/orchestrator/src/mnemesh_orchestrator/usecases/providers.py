@@ -17,7 +17,7 @@ from mnemesh_orchestrator.llm.dialects import DIALECTS
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels, OwnProvider
 from mnemesh_orchestrator.llm.provider import Provider, language_models, read_models
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
-from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.provider_rules import (
     require_credentials_for_new_host,
     require_valid_changes,
@@ -72,7 +72,7 @@ class ProviderService:
 
     async def list(self, caller: Principal, filter_: ProviderFilter) -> tuple[ProviderView, ...]:
         """Returns the providers that the organization can use, the operator's first. Raises InvalidArgument."""
-        require_no_nul_fields(filter_, "")
+        require_searchable_fields(filter_, "")
         return tuple(view for view in await self._views(caller) if filter_.matches(view))
 
     async def _views(self, caller: Principal) -> tuple[ProviderView, ...]:

@@ -8,7 +8,7 @@ from typing import Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.text import require_text
+from mnemesh_kit.text import require_search_text, require_text
 
 from mnemesh_recall.model.message_rules import MAX_NAME_CHARACTERS, require_name
 from mnemesh_recall.model.messages import MessageFilter
@@ -66,7 +66,7 @@ def require_message_filter(filter_: MessageFilter) -> None:
         if (text := getattr(filter_, name)) is not None:
             require_name(text, name)
     if filter_.text is not None:
-        require_query(filter_.text, "text_search")
+        require_search_text(filter_.text, "text_search")
     for name in ("after_sequence_id", "until_sequence_id"):
         if getattr(filter_, name) is not None and len(filter_.agent_ids) != 1:
             raise InvalidArgument(f"{name} requires exactly one of agent_ids.", field=name)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from mnemesh_kit.secret_variables import SecretVariable
-from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.text import require_search_text
 
 DEFAULT_RETURN_CHARS: Final = 50_000
 MAX_RETURN_CHARS: Final = 1_000_000
@@ -163,11 +163,11 @@ def require_valid_filter(filter_: ToolFilter) -> ToolFilter:
     """Returns `filter_` if each of its texts can be searched for.
 
     Raises:
-        InvalidArgument: A text contains a NUL character.
+        InvalidArgument: A text is too long or contains a NUL character.
     """
     for item in fields(filter_):
         value = getattr(filter_, item.name)
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str):
-                require_no_nul(text, f"filter.{item.name}")
+                require_search_text(text, f"filter.{item.name}")
     return filter_

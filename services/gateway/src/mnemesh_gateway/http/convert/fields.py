@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from mnemesh_gateway.errors import InvalidRequest
-from mnemesh_gateway.http.body import JSON_ERRORS, json_problem
+from mnemesh_gateway.http.body import JSON_ERRORS, json_problem, number_out_of_range
 
 T = TypeVar("T")
 
@@ -28,6 +28,8 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except JSON_ERRORS as error:
+        if "out of range" in str(error):
+            raise number_out_of_range(body) from error
         raise InvalidRequest(f"The body cannot be read: {json_problem(error)}.", code="invalid_json") from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"The body must be a JSON object, not {_kind(value)}.", code="invalid_json")
@@ -37,7 +39,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 def of_type(value: Any, expected: type[T], param: str) -> T:
     """Returns a value of the expected type; an integer is a number, a boolean is not. Raises InvalidRequest."""
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = _number(value, param)
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         raise InvalidRequest(
             f"Invalid type for '{param}': expected {_KINDS[expected]}, but got {_kind(value)} instead.",
@@ -80,6 +82,13 @@ def between(value: float | None, low: float, high: float, param: str) -> None:
 def joined(path: str, name: str) -> str:
     """Returns the name of a field within another."""
     return f"{path}.{name}" if path else name
+
+
+def _number(value: int, param: str) -> Any:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise InvalidRequest(f"Invalid value for '{param}': the number is out of range.", param) from error
 
 
 def _require_text(value: str, param: str) -> None:
