@@ -147,13 +147,14 @@ async def test_doctor_says_why_a_service_cannot_be_reached(
     monkeypatch.setenv("MNEMESH_DATA_DIR", str(tmp_path))
 
     async def findings() -> dict[str, Finding]:
-        connection = Connection(f"127.0.0.1:{closed_port}")
-        return {finding.subject: finding for finding in await examine(MeshConfig.from_env(), connection, {})}
+        connection, env = Connection(f"127.0.0.1:{closed_port}"), {"https_proxy": "http://proxy.example:3128"}
+        return {finding.subject: finding for finding in await examine(MeshConfig.from_env(), connection, env)}
 
     async with serving(**tls_fields(issued, "blocks")) as address:
         monkeypatch.setenv("MNEMESH_BLOCKS_TARGET", address)
         plain = await findings()
         assert (plain["tls"].state, plain["blocks"].state) == ("note", "problem")
+        assert (plain["proxy"].state, plain["proxy"].text.split(":")[0]) == ("note", "https_proxy")
         assert "expects TLS" in plain["blocks"].text
         for name, value in tls_environment(issued).items():
             monkeypatch.setenv(name, value)

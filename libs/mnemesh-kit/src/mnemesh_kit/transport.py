@@ -50,6 +50,8 @@ CHANNEL_OPTIONS: Final = (
     # By default, a client looks names up every 30 s at most.
     ("grpc.dns_min_time_between_resolutions_ms", 5_000),
     ("grpc.enable_retries", 1),
+    # Otherwise gRPC connects through http_proxy, also to this machine and to the other services.
+    ("grpc.enable_http_proxy", 0),
 )
 
 

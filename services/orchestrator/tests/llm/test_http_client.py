@@ -358,3 +358,15 @@ async def test_providers_of_the_operator_may_have_any_address() -> None:
         client = OpenAiChatClient(settings(running.url), CallLimits(attempts=1, public_addresses_only=True))
         await everything(client, hello())
         await client.close()
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+async def test_model_server_on_this_machine_is_called_without_the_proxy(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with server("502 Bad Gateway") as proxy, server("200 OK", ANSWER, content_type="application/json") as model:
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.port}")
+        client = OpenAiChatClient(settings(model.url), ONCE)
+        await everything(client, hello())
+        await client.close()
+        assert (len(model.requests), proxy.requests) == (1, [])

@@ -30,6 +30,7 @@ from mnemesh_client.addresses import Addresses
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.proxies import proxies_of
 from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_kit.tls.certificates import read_certificate
 from mnemesh_kit.tls.client import ClientTls
@@ -97,7 +98,7 @@ def doctor(context: typer.Context, data_dir: DataDirOption = None) -> None:
 
 async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, str]) -> list[Finding]:
     """Runs all checks, on this machine's mesh or on the mesh that `connection` names."""
-    findings = [_check_python(), _check_data_dir(config), _check_embedder(config)]
+    findings = [_check_python(), _check_data_dir(config), _check_embedder(config), *_check_proxies(env)]
     findings += [finding for name in SERVICE_NAMES if (finding := _check_installed(name)) is not None]
     findings.append(_check_tls(config.tls))
     if findings[-1].is_problem:
@@ -180,6 +181,12 @@ async def _check_provider(mnemesh: Mnemesh, provider: models_pb2.Provider) -> Fi
         state = "note" if error.reason == "PROVIDER_BAD_ANSWER" else "problem"
         return Finding(subject, error_text(error).removeprefix(f"{provider.name} "), state)
     return Finding(subject, f"answers; models: {len(models)}")
+
+
+def _check_proxies(env: Mapping[str, str]) -> list[Finding]:
+    names = proxies_of(env)
+    text = f"{', '.join(names)}: for model providers and other hosts, never for this machine and the mesh"
+    return [Finding("proxy", text, "note")] if names else []
 
 
 def _check_embedder(config: MeshConfig) -> Finding:

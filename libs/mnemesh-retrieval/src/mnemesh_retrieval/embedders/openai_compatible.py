@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.proxies import may_use_proxy
 
 from mnemesh_retrieval.embedder import CountedVectors, Vector, normalized
 from mnemesh_retrieval.errors import EmbedderError, EmbedderRejected, EmbedderUnavailable
@@ -98,7 +99,7 @@ class OpenAICompatibleEmbedder:
         if self._client is None:
             headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
             timeout = httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_SECONDS))
-            self._client = httpx.AsyncClient(headers=headers, timeout=timeout)
+            self._client = httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=may_use_proxy(self._url))
         try:
             response = await self._client.post(self._url, json=body)
         except httpx.HTTPError as error:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.proxies import may_use_proxy
 
 from mnemesh_retrieval.errors import RerankerError, RerankerRejected, RerankerUnavailable
 from mnemesh_retrieval.rerankers.wire import AnswerInvalid, WireForm
@@ -78,7 +79,11 @@ class HttpReranker:
 
         if self._client is None:
             headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-            self._client = httpx.AsyncClient(headers=headers, timeout=None)  # noqa: S113 - `rerank` has the one limit
+            self._client = httpx.AsyncClient(
+                headers=headers,
+                timeout=None,  # noqa: S113 - `rerank` has the one limit
+                trust_env=may_use_proxy(self._url),
+            )
         try:
             async with self._client.stream("POST", self._url, json=body) as response:
                 self._require_success(response)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
+from mnemesh_kit.proxies import may_use_proxy
 from qdrant_client import AsyncQdrantClient, models
 
 from mnemesh_retrieval.comparison import SearchedComparison, compared_by_search
@@ -61,6 +62,7 @@ class ServerIndex:
     @classmethod
     async def open(cls, settings: ServerSettings) -> ServerIndex:
         """Connects. Raises IndexUnavailable if the server does not answer, VectorIndexError if it is too old."""
+        uses_proxy = may_use_proxy(settings.url)
         client = AsyncQdrantClient(
             url=settings.url,
             api_key=settings.api_key or None,
@@ -68,6 +70,8 @@ class ServerIndex:
             prefer_grpc=True,
             timeout=settings.timeout_seconds,
             check_compatibility=False,
+            grpc_options={"grpc.enable_http_proxy": int(uses_proxy)},
+            trust_env=uses_proxy,
         )
         try:
             async with answered("version"):

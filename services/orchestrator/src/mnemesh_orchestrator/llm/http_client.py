@@ -16,6 +16,7 @@ import aiohttp
 import httpx2
 from httpx_aiohttp.httpx2 import AiohttpTransport, Httpx2AiohttpClient
 from httpx_aiohttp.httpx2.transport import AiohttpResponseStream
+from mnemesh_kit.proxies import may_use_proxy
 from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
 
 from mnemesh_orchestrator.llm.attempts import CallLimits
@@ -47,8 +48,8 @@ class Target:
 def open_http_client(settings: ProviderSettings, limits: CallLimits) -> "ProviderHttpClient":
     """Returns the HTTP client of a provider.
 
-    The proxies of the environment are used. A registered provider that is limited to public addresses is called
-    directly, because a proxy would resolve the name itself.
+    The proxies of the environment are used, except for this machine and names without a domain. A registered provider
+    that is limited to public addresses is called directly, because a proxy would resolve the name itself.
     """
     is_restricted = settings.is_registered and limits.public_addresses_only
     transport = _PublicTransport(client=partial(_public_session, MAX_CONNECTIONS)) if is_restricted else None
@@ -94,6 +95,9 @@ class ProviderHttpClient(Httpx2AiohttpClient):
             await response.aclose()
             raise
         return response
+
+    def _transport_for_url(self, url: httpx2.URL) -> Any:
+        return super()._transport_for_url(url) if may_use_proxy(str(url)) else self._transport
 
     # The base class calls these two with keywords only: once, and once for each proxy of the environment.
     def _init_transport(self, *, transport: Any = None, **options: Any) -> Any:  # type: ignore[override]
