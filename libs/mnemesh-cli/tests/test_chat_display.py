@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from mnemesh.agents.v1 import models_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
+from mnemesh_cli.chat import render
 from mnemesh_cli.chat.memory_changes import BlockChange
 from mnemesh_cli.chat.render import LiveRenderer
 from mnemesh_cli.chat.status_line import StatusLine, duration_text
@@ -212,3 +214,14 @@ def test_no_color_is_respected(no_color: bool, monkeypatch: pytest.MonkeyPatch) 
     renderer.show(runs_pb2.RunEvent(message=calls("search")))
     renderer.show(runs_pb2.RunEvent(message=returned("search", "1")))
     assert bool(re.search(r"\x1b\[[0-9;]*38;5", file.getvalue())) is not no_color
+
+
+async def test_silence_of_a_turn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    monkeypatch.setattr(render, "_SILENT_SECONDS", 0.01)
+    monkeypatch.setattr(render, "notice", said.put_nowait)
+    renderer = render.PlainRenderer(Console(file=io.StringIO()))
+    with renderer.begin_turn():
+        first, second = await said.get(), await said.get()
+    assert first.startswith("the turn goes on, but nothing has come for 0 s; `mnemesh doctor`")
+    assert second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -17,7 +18,7 @@ from mnemesh_cli.chat.usage_text import usage_text
 from mnemesh_cli.display import styles
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.markdown import markdown_lines
-from mnemesh_cli.display.terminal import print_error
+from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.inputs import text_of
 from rich.console import Console
@@ -31,6 +32,8 @@ _QUIET_STOPS: Final = (
     agents_pb2.STOP_REASON_REQUIRES_APPROVAL,
     agents_pb2.STOP_REASON_UNSPECIFIED,
 )
+_SILENT_SECONDS: Final = 30.0
+_DOCTOR: Final = "`mnemesh doctor` shows what is wrong with the mesh, such as a full disk"
 
 
 class PlainRenderer:
@@ -39,10 +42,25 @@ class PlainRenderer:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._speaker = Text()
+        self._shown = 0
 
-    def begin_turn(self) -> AbstractContextManager[None]:
-        """Does nothing."""
-        return nullcontext()
+    @contextmanager
+    def begin_turn(self) -> Iterator[None]:
+        """Within it, a notice says when nothing has come for a while: the model is slow, or the mesh waits."""
+        watching = asyncio.get_running_loop().create_task(self._report_silence())
+        try:
+            yield
+        finally:
+            watching.cancel()
+
+    async def _report_silence(self) -> None:
+        silent = 0.0
+        while True:
+            before = self._shown
+            await asyncio.sleep(_SILENT_SECONDS)
+            silent = silent + _SILENT_SECONDS if before == self._shown else 0.0
+            if silent:
+                notice(f"the turn goes on, but nothing has come for {silent:.0f} s; {_DOCTOR}")
 
     def paused(self) -> AbstractContextManager[None]:
         """Does nothing."""
@@ -57,6 +75,7 @@ class PlainRenderer:
 
     def show(self, event: runs_pb2.RunEvent) -> None:
         """Prints the messages of the agent."""
+        self._shown += 1
         if event.HasField("message") and event.message.HasField("assistant"):
             text = text_of(event.message.assistant.content)
             self._console.print(self._speaker, Text(text), sep="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -104,7 +105,7 @@ def send(
         console = output()
         renderer = LiveRenderer(console) if console.is_terminal else PlainRenderer(console)
         failed = False
-        with renderer.begin_turn():
+        with nullcontext() if context.obj.as_json else renderer.begin_turn():
             events = found.send(content, conversation_id=conversation, stream_tokens=console.is_terminal)
             async for event in events:
                 failed = failed or _failed(event)

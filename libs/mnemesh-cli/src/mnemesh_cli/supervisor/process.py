@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _LARGEST_LOG: Final = 20 * 1024 * 1024
 _LOG_TAIL: Final = 8192
 _LONGEST_LINE: Final = 200
+_WARNINGS: Final = ("warning", "error", "critical")
 _ERROR_PREFIX: Final = "mnemesh: "
 
 
@@ -94,10 +96,17 @@ class ServiceProcess:
         errors = [line.removeprefix(_ERROR_PREFIX) for line in self._last_lines() if line.startswith(_ERROR_PREFIX)]
         return errors[-1] if errors else None
 
-    def last_line(self) -> str:
-        """Returns the last line of the log since the process was started, shortened; "" if there is none."""
-        lines = [" ".join(line.split()) for line in self._last_lines() if line.strip()]
-        return lines[-1][:_LONGEST_LINE] if lines else ""
+    def last_warning(self) -> str:
+        """Returns the last warning or error that the process logged since it was started; "" if there is none."""
+        for line in reversed(self._last_lines()):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict) and entry.get("level") in _WARNINGS:
+                details = (str(entry[key]) for key in ("error", "problem", "reason") if entry.get(key))
+                return ": ".join((str(entry.get("event")), *details))[:_LONGEST_LINE]
+        return ""
 
     def _last_lines(self) -> list[str]:
         if not self.log.exists():

@@ -142,8 +142,8 @@ class Supervisor:
         names = ", ".join(service.name for service in services)
         self._notify(f"still starting after {waited:.0f} s: {names}")
         for service in services:
-            if last := service.last_line():
-                self._notify(f"{service.name}: {last}")
+            if warning := service.last_warning():
+                self._notify(f"{service.name}: {warning}")
 
     async def _wait_until_ready(self, service: ServiceProcess) -> None:
         """Waits until the service serves. Raises StartupError if its process exits before."""
