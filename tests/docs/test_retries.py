@@ -115,6 +115,7 @@ def seconds(value: float) -> str:
         ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
         ("lease renewal", None, seconds(lease_renewal.RETRY_SECONDS), [lease_renewal.SAFE_SECONDS]),
         ("Python client stream", None, grown(run_stream._BACKOFF), [client.PATIENCE_SECONDS]),
+        ("Python client call", None, grown(patience._BACKOFF), [client.PATIENCE_SECONDS]),
         ("Python client transfer", None, grown(patience._BACKOFF), [client.PATIENCE_SECONDS]),
         ("watch of a directory", None, seconds(watch.RECONNECT_SECONDS), []),
         ("supervisor", None, grown(supervisor._RESTART_BACKOFF), []),

@@ -13,7 +13,7 @@ from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import execution_service_pb2, tools_service_pb2
 from mnemesh.types.v1 import audit_pb2
-from mnemesh_client import Agent
+from mnemesh_client import Agent, Mnemesh
 from mnemesh_kit.errors import MnemeshError, NotFound, Unavailable
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_testkit.fakes import script
@@ -62,8 +62,9 @@ async def test_creation_during_an_outage_is_completed_by_its_repeat(
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
     arguments: dict[str, Any] = {"name": "ada", "blocks": MEMORY, "tools": [tool.name], "request_id": "birth-1"}
     mesh.proxies[service].inject(method, fault, times=100)
-    with pytest.raises(MnemeshError) as away:
-        await mesh.client.agents.create(**arguments)
+    async with Mnemesh(mesh.client.addresses, patience=0.1) as client:
+        with pytest.raises(MnemeshError) as away:
+            await client.agents.create(**arguments)
     assert away.value.reason in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
     mesh.proxies[service].clear()
     assert [agent.id async for agent in mesh.client.agents.list()] == [], "half an agent is visible"
@@ -139,8 +140,9 @@ async def test_deletion_of_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOp
 async def test_deletion_during_an_outage_hides_the_agent_and_is_completed_later(mesh: Mesh) -> None:
     agent = await _with_memories(mesh)
     mesh.proxies["recall"].inject("EraseAgent", faulty_proxy.Unavailable(), times=100)
-    with pytest.raises(Unavailable):
-        await agent.delete()
+    async with Mnemesh(mesh.client.addresses, patience=0.1) as client:
+        with pytest.raises(Unavailable):
+            await client.agents.delete(agent.id)
     with pytest.raises(NotFound):
         await mesh.client.agents.get(agent.id)
     mesh.proxies["recall"].clear()

@@ -1,11 +1,13 @@
-"""Unavailable services: a new turn waits for a restart, a turn in progress waits longer, and no effect is repeated."""
+"""Unavailable services: accepted runs wait for them, callers are told before, and no effect is repeated."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from mnemesh_client import Agent
+from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
+from mnemesh_client import Agent, errors
+from mnemesh_client.inputs import text_part
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.faulty_proxy import Delay, ExecuteThenTimeout, Fault, Unavailable
@@ -22,22 +24,24 @@ async def create(mesh: Mesh) -> Agent:
     return await mesh.client.agents.create(model=MODEL, blocks={"human": "A human."})
 
 
-@pytest.mark.mesh(settings={"orchestrator": {"service_retry_seconds": 0.5}})
 @pytest.mark.parametrize("service", ["recall", "blocks"])
-async def test_new_turn_fails_if_an_essential_service_is_unavailable(
+async def test_accepted_run_waits_for_an_essential_service_and_a_caller_who_waits_is_refused(
     mesh: Mesh, fake_openai: FakeOpenAI, service: str
 ) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Hello."]
     await mesh.stop(service)
-    failed = await turn(agent, "Hello?")
-    assert failed.status == "FAILED"
-    assert failed.error is not None
-    assert failed.error.reason == "UNAVAILABLE"
+    message = runs_pb2.InputMessage(content=[text_part("Hello?")])
+    request = runs_service_pb2.SendMessageRequest(agent_id=agent.id, messages=[message], request_id="r-1")
+    with pytest.raises(errors.Unavailable):
+        async for _ in mesh.client.runs.stub.SendMessage(request):
+            pass
+    assert [run.id async for run in mesh.client.runs.list(agent_id=agent.id)] == []
+    run = await mesh.client.runs.start(agent.id, "Hello?")
     assert fake_openai.requests == []
     await mesh.start(service)
-    retried = await mesh.client.runs.retry(failed.run_id)
-    assert (await collect(mesh.client.runs.stream(retried.id))).said == "Hello."
+    async with asyncio.timeout(scaled(60)):
+        assert (await collect(mesh.client.runs.stream(run.id))).said == "Hello."
 
 
 @pytest.mark.mesh(proxied=["recall", "blocks"])

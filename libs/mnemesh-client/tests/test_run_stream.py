@@ -6,8 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from mnemesh_client import Agent, Mnemesh, approve, returned
+from mnemesh_client import Agent, Mnemesh, approve, patience, returned
 from mnemesh_client.errors import NotFound, Unavailable
+from mnemesh_client.sync import patience as sync_patience
+from mnemesh_kit.backoff import Backoff
 from mnemesh_testkit.awaited import Face, with_face
 from mnemesh_testkit.timeouts import scaled
 
@@ -89,6 +91,44 @@ async def test_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, me
     assert sequences == [1, 2, 3, 4, 5]
     assert len(mesh.orchestrator.runs) == 1
     await restarting[0]
+
+
+async def test_single_calls_outlast_a_restart_of_the_server(
+    mnemesh: Mnemesh, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await _agent(mnemesh)
+    waits: list[float] = []
+    real = Backoff.delay
+    monkeypatch.setattr(Backoff, "delay", lambda backoff, attempt: _noted(waits, real(backoff, attempt)))
+    await mesh.stop()
+    calls = asyncio.gather(mnemesh.agents.get(agent.id), mnemesh.agents.create("bob", model="mnemesh/rehearsal"))
+    async with asyncio.timeout(scaled(60)):
+        while len(waits) < 2:  # gRPC has given up both
+            await asyncio.sleep(0.01)
+        await mesh.start()
+        found, created = await calls
+    assert (found.id, created.name) == (agent.id, "bob")
+    assert [item.name for item in mesh.orchestrator.agents.values()].count("bob") == 1
+
+
+async def test_server_that_never_answered_is_not_waited_for(
+    face: Face, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience.Patience, "wait", _no_wait)
+    monkeypatch.setattr(sync_patience.Patience, "wait", _no_wait)
+    await mesh.stop()
+    async with with_face(mesh.client(), face) as mnemesh:
+        with pytest.raises(Unavailable):
+            await mnemesh.agents.get("agent-00000000-0000-4000-8000-000000000000")
+
+
+def _no_wait(*_: object) -> None:
+    raise AssertionError("the client waits")
+
+
+def _noted(waits: list[float], delay: float) -> float:
+    waits.append(delay)
+    return delay
 
 
 async def test_retries_end_after_the_time_limit(mesh: FakeMesh, face: Face) -> None:

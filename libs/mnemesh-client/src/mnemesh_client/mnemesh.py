@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
@@ -31,13 +31,14 @@ from mnemesh_client.identities import IdentitiesClient
 from mnemesh_client.mcp_servers import McpServersClient
 from mnemesh_client.messages import MessagesClient
 from mnemesh_client.models import ModelsClient
+from mnemesh_client.patience import PatientChannel
 from mnemesh_client.prompts import PromptsClient
 from mnemesh_client.providers import ProvidersClient
 from mnemesh_client.runs import RunsClient
 from mnemesh_client.sleeptime import SleeptimeClient
 from mnemesh_client.tools import ToolsClient
 from mnemesh_client.traces import TracesClient
-from mnemesh_client.transport import Channels
+from mnemesh_client.transport import Channel, Channels
 from mnemesh_client.web import WebClient
 
 PATIENCE_SECONDS = 60.0
@@ -104,7 +105,8 @@ class Mnemesh:
             token: a bearer token; None is MNEMESH_TOKEN. A mesh without authentication needs none.
             auth_key_file: the key file of the mesh, to sign tokens with instead.
             deadline: the deadline of a call, in seconds.
-            patience: the time for which a broken stream, upload or download is retried, in seconds.
+            patience: the time for which a call, stream, upload or download is retried while a server that has answered
+                before is away, in seconds.
             tls: the files for encrypted connections; None is MNEMESH_GRPC_TLS_CA_FILE and the variables like it. With
                 a file, all connections are encrypted.
 
@@ -133,8 +135,10 @@ class Mnemesh:
             token = os.environ.get("MNEMESH_TOKEN") or None
         tls = tls if tls is not None else TlsSettings.from_env()
         self._channels = Channels(token=token, auth_key_file=auth_key_file, deadline=deadline, tls=tls)
-        orchestrator = self._channels.channel(self.addresses.orchestrator)
-        archival_channel = self._channels.channel(self.addresses.archival)
+        self._patience = patience
+        self._by_target: dict[str, Channel] = {}
+        orchestrator = self._channel(self.addresses.orchestrator)
+        archival_channel = self._channel(self.addresses.archival)
         self.agents = AgentsClient(self, orchestrator)
         self.conversations = ConversationsClient(orchestrator)
         self.runs = RunsClient(orchestrator, patience)
@@ -144,8 +148,8 @@ class Mnemesh:
         self.prompts = PromptsClient(orchestrator)
         self.providers = ProvidersClient(orchestrator)
         self.identities = IdentitiesClient(orchestrator)
-        self.blocks = BlocksClient(self._channels.channel(self.addresses.blocks))
-        recall_channel = self._channels.channel(self.addresses.recall)
+        self.blocks = BlocksClient(self._channel(self.addresses.blocks))
+        recall_channel = self._channel(self.addresses.recall)
         self.messages = MessagesClient(recall_channel)
         self.episodes = EpisodesClient(recall_channel)
         self.facts = FactsClient(recall_channel)
@@ -153,13 +157,20 @@ class Mnemesh:
         self.archives = ArchivesClient(archival_channel, patience)
         self.passages = PassagesClient(archival_channel)
         self.embeddings = EmbeddingsClient(archival_channel)
-        self.tools = ToolsClient(self._channels.channel(self.addresses.tools))
-        self.mcp_servers = McpServersClient(self._channels.channel(self.addresses.tools))
-        self.web = WebClient(self._channels.channel(self.addresses.tools))
-        files_channel = self._channels.channel(self.addresses.files)
+        self.tools = ToolsClient(self._channel(self.addresses.tools))
+        self.mcp_servers = McpServersClient(self._channel(self.addresses.tools))
+        self.web = WebClient(self._channel(self.addresses.tools))
+        files_channel = self._channel(self.addresses.files)
         self.folders = FoldersClient(files_channel)
         self.files = FilesClient(files_channel, self.folders, patience)
         self._agent_files = agent_files_service_pb2_grpc.AgentFileServiceStub(files_channel)
+
+    def _channel(self, target: str) -> Channel:
+        known = self._by_target.get(target)
+        if known is None:
+            patient = PatientChannel(self._channels.channel(target), self._patience)
+            known = self._by_target[target] = cast("Channel", patient)
+        return known
 
     async def __aenter__(self) -> Self:
         """Returns the client."""

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.retries import is_repeatable, service_descriptor
 
-from mnemesh_client.transport import sleep
+from mnemesh_client.inputs import new_request_id
+from mnemesh_client.transport import Channel, sleep
 
 T = TypeVar("T")
 
 _BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
+_REPEATED_ELSEWHERE: Final = frozenset(
+    {
+        "/mnemesh.agents.v1.RunService/SendMessageAndWait",
+        *(
+            f"/mnemesh.files.v1.FileService/{name}"
+            for name in ("StartUpload", "GetUpload", "FinishUpload", "ImportFile")
+        ),
+    }
+)
+"""Methods whose callers repeat them in a way of their own."""
 
 
 class Patience:
@@ -67,3 +79,59 @@ async def patiently(call: Callable[[], Awaitable[T]], seconds: float, on_wait: C
                 on_wait()
             is_first = False
             await patience.wait(error)
+
+
+class PatientChannel:
+    """A channel for generated stubs. Its calls with one response outlast a restart of the server.
+
+    A call that may be repeated with the effect of once is repeated while the server does not answer, under the same
+    `request_id`. A server that has never answered is not waited for: its address may be wrong.
+    """
+
+    def __init__(self, channel: Channel, seconds: float) -> None:
+        """Wraps a channel. `seconds` is the time for which a call is repeated."""
+        self._channel = channel
+        self._seconds = seconds
+        self._has_answered = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is that of the channel."""
+        return getattr(self._channel, name)
+
+    def unary_unary(self, method: str, *options: Any, **named: Any) -> Any:
+        """Returns a callable from a request to its response."""
+        call = self._channel.unary_unary(method, *options, **named)
+        _, service, name = method.split("/")
+        descriptor = service_descriptor(service)
+        if descriptor is None or not is_repeatable(descriptor.methods_by_name[name]) or method in _REPEATED_ELSEWHERE:
+            return call
+
+        async def call_patiently(request: Any, **given: Any) -> Any:
+            patience, identified = Patience(self._seconds), _identified(request)
+            while True:
+                try:
+                    response = await call(identified, **given)
+                except MnemeshError as error:
+                    if not self._has_answered or not _has_stopped(error):
+                        raise
+                    await patience.wait(error)
+                else:
+                    self._has_answered = True
+                    return response
+
+        return call_patiently
+
+
+def _has_stopped(error: MnemeshError) -> bool:
+    """Returns whether the server, or one behind it, is away. A slow one would be slow again."""
+    return is_broken_connection(error) and error.reason in ("UNAVAILABLE", "INTERNAL")
+
+
+def _identified(request: Any) -> Any:
+    """Returns the request with a `request_id`, if it can have one, so that all attempts have the same."""
+    if "request_id" not in request.DESCRIPTOR.fields_by_name or request.request_id:
+        return request
+    identified = type(request)()
+    identified.CopyFrom(request)
+    identified.request_id = new_request_id()
+    return identified
