@@ -36,6 +36,11 @@ def test_an_agent_whose_name_begins_as_an_id_is_found(cli: CommandLine) -> None:
         cli.run("agents", "create", name)
         assert json.loads(cli.run("agents", "show", name, "--json")[1])["name"] == name
     assert cli.run("agents", "show", "agent-12345678")[0] == 3
+    # A name goes before the beginning of an id.
+    other = cli.run("agents", "create", "other")[1].strip()
+    named = cli.run("agents", "create", other[:12])[1].strip()
+    assert json.loads(cli.run("agents", "show", other[:12], "--json")[1])["id"] == named
+    assert json.loads(cli.run("agents", "show", other[:13], "--json")[1])["id"] == other
 
 
 def test_an_import_beside_its_original_gets_a_number(cli: CommandLine, tmp_path: Path) -> None:

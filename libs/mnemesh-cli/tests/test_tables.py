@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from mnemesh_cli import short_ids as short_id_rules
 from mnemesh_cli.display.table import Column, Kind, short_ids, table_lines, time_text
 from rich.cells import cell_len
 
@@ -113,12 +111,12 @@ def test_commands_accept_short_ids(cli: CommandLine) -> None:
     assert agent["id"][:12] in json.dumps([row["content"] for row in said if row["role"] == "ROLE_USER"])
 
 
-def test_an_ambiguous_short_id_lists_the_candidates(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ambiguous_short_id_lists_the_candidates(cli: CommandLine) -> None:
     """Of seventeen ids, two begin with the same digit."""
-    monkeypatch.setattr(short_id_rules, "_SHORT", re.compile(r"(?P<kind>agent)-[0-9a-f][0-9a-f-]{0,34}"))
-    ids = [cli.agent(f"many{number}").id for number in range(17)]
-    digit, _ = Counter(id_[:7] for id_ in ids).most_common(1)[0]
-    code, out, err = cli.run("agents", "delete", digit, "--yes")
+    cli.run("agents", "create", "tess")
+    ids = [cli.run("passages", "create", f"Passage {n}.", "--agent", "tess")[1].strip() for n in range(17)]
+    digit, _ = Counter(id_[: len("passage-1")] for id_ in ids).most_common(1)[0]
+    code, out, err = cli.run("passages", "delete", digit, "--yes")
     assert (code, out) == (1, "")
     assert f" ids begin with {digit}: {digit}" in err
-    assert len(cli.run("agents", "list", "--json")[1].splitlines()) >= 17
+    assert len(cli.run("passages", "list", "--agent", "tess", "--json")[1].splitlines()) == 17

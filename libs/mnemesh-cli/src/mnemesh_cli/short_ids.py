@@ -13,12 +13,30 @@ from mnemesh_kit.errors import InvalidArgument
 
 _MOST: Final = 10_000
 _SHOWN: Final = 5
-_TEXTS: Final = frozenset({"text", "query", "queries", "value", "name", "description", "summary", "reason", "content"})
+_TEXTS: Final = frozenset(
+    {
+        *("text", "query", "queries", "value", "name", "description", "summary", "reason", "content"),
+        *("paths", "args", "tag", "human", "persona"),
+    }
+)
 """Parameters whose value may be any text."""
+_NAMED: Final = ("agent", "file", "group", "mcp_server", "provider", "source", "tool")
+"""The kinds whose rows have names, which may look like the beginning of an id: "agent-1"."""
+
+
+async def _of_agents(mnemesh: Mnemesh, noun: str) -> AsyncIterator[Any]:
+    """Yields the facts or the episodes of all agents."""
+    async for agent in mnemesh.agents.list(order="desc", limit=_MOST):
+        async for row in getattr(mnemesh, noun).list(agent_id=agent.id, limit=_MOST):
+            yield row
+
+
 _LISTS: Final[Mapping[str, Callable[[Mnemesh], AsyncIterator[Any]]]] = {
     "agent": lambda mnemesh: mnemesh.agents.list(order="desc", limit=_MOST),
     "archive": lambda mnemesh: mnemesh.archives.list(order="desc", limit=_MOST),
     "block": lambda mnemesh: mnemesh.blocks.list(order="desc", limit=_MOST),
+    "episode": lambda mnemesh: _of_agents(mnemesh, "episodes"),
+    "fact": lambda mnemesh: _of_agents(mnemesh, "facts"),
     "conv": lambda mnemesh: mnemesh.conversations.list(order="desc", limit=_MOST),
     "file": lambda mnemesh: mnemesh.files.list(order="desc", limit=_MOST),
     "group": lambda mnemesh: mnemesh.groups.list(order="desc", limit=_MOST),
@@ -31,8 +49,11 @@ _LISTS: Final[Mapping[str, Callable[[Mnemesh], AsyncIterator[Any]]]] = {
     "source": lambda mnemesh: mnemesh.folders.list(order="desc", limit=_MOST),
     "tool": lambda mnemesh: mnemesh.tools.list(order="desc", limit=_MOST),
 }
-"""By the kind with which ids begin: what yields the newest rows of it. Facts and episodes need an agent."""
-_SHORT: Final = re.compile(rf"(?P<kind>{'|'.join(_LISTS)})-[0-9a-f][0-9a-f-]{{3,34}}")
+"""By the kind with which ids begin: what yields the newest rows of it."""
+_UNNAMED: Final = [kind for kind in _LISTS if kind not in _NAMED]
+_SHORT: Final = re.compile(
+    rf"(?P<kind>{'|'.join(_NAMED)})-[0-9a-f][0-9a-f-]{{3,34}}|(?P<other>{'|'.join(_UNNAMED)})-[0-9a-f][0-9a-f-]{{0,34}}"
+)
 
 
 def resolve_short_ids(connection: Connection, values: dict[str, Any]) -> None:
@@ -65,7 +86,13 @@ async def _resolve(connection: Connection, shorts: set[str]) -> dict[str, str]:
         for short in sorted(shorts):
             match = _SHORT.fullmatch(short)
             assert match is not None  # noqa: S101  (it was matched before)
-            ids = [row.id async for row in _LISTS[match["kind"]](mnemesh) if row.id.startswith(short)]
+            ids = []
+            async for row in _LISTS[match["kind"] or match["other"]](mnemesh):
+                if getattr(row, "name", None) == short:
+                    ids = []  # it is a name
+                    break
+                if row.id.startswith(short):
+                    ids.append(row.id)
             if len(ids) > 1:
                 listed = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
                 raise InvalidArgument(f"{len(ids)} ids begin with {short}: {listed}.", field="id")
