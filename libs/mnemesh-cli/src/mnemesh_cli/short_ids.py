@@ -86,7 +86,7 @@ async def _resolve(connection: Connection, shorts: set[str]) -> dict[str, str]:
         for short in sorted(shorts):
             match = _SHORT.fullmatch(short)
             assert match is not None  # noqa: S101  (it was matched before)
-            ids = []
+            ids: list[str] = []
             async for row in _LISTS[match["kind"] or match["other"]](mnemesh):
                 if getattr(row, "name", None) == short:
                     ids = []  # it is a name
