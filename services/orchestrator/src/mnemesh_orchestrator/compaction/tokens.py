@@ -35,6 +35,7 @@ class Tokenizer:
                 total += self.per_image
             else:
                 total += int(len(msgspec.json.encode(part)) / self.bytes_per_token)
+        total += int(len(message.carried or "") / self.bytes_per_token)
         for call in message.tool_calls:
             total += self.text(call.name) + self.text(call.arguments)
         for returned in message.tool_returns:
