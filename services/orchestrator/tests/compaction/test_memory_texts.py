@@ -6,7 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.compaction.extraction import Material, answer_problem, parse_commits
+from mnemesh_orchestrator.compaction.extraction import (
+    Material,
+    answer_problem,
+    facts_problem,
+    parse_changes,
+    parse_commits,
+)
 from mnemesh_orchestrator.compaction.merge import merge_commits
 from mnemesh_orchestrator.compaction.planner import Sizes, plan_whole_turns
 from mnemesh_orchestrator.compaction.snapshot import join_notes, snapshot, split_notes, with_commits
@@ -204,7 +210,6 @@ BAD_FACTS: dict[str, tuple[dict[str, Any], str]] = {
     "no such fact": ({"relation": "contradicts", "known_fact": "f9"}, "f9"),
     "fact left out": ({"relation": "confirms"}, "known_fact"),
     "no such relation": ({"relation": "likes"}, "relation"),
-    "no number": ({"salience": "high"}, "salience"),
 }
 
 
@@ -229,12 +234,80 @@ def test_answer_is_validated(case: str) -> None:
         "Here it is: {}",
         "{}\nI hope that helps!",
         "{},",
+        "From the messages {user: m1} and [m2] I extract this: {}",
+        'The form {"text": "…"} gives: {}. Done {m1}.',
+        "```\n{m1}\n```\nand\n```json\n{}\n```",
+        '{"result": {}}',
     ],
 )
-def test_wrapped_or_broken_json_is_parsed(corrupted: str) -> None:
+def test_wrapped_json_is_read_without_asking_again(corrupted: str) -> None:
     text = corrupted.replace("{}", answer())
-    assert answer_problem(text, MATERIAL) is not None
+    assert answer_problem(text, MATERIAL) is None
     assert parse_commits(text, MATERIAL, "m") == parse_commits(answer(), MATERIAL, "m")
+
+
+DAMAGED = {
+    "trailing commas": '{"facts": [{"text": "The boat is blue.", "messages": ["m1",], "tags": [],},],}',
+    "single quotes": "{'facts': [{'text': 'The boat is blue.', 'messages': ['m1'], 'known_fact': None}]}",
+    "comments": '{"facts": [ // the facts\n{"text": "The boat is blue." /* sure */, "messages": ["m1"]}]}',
+    "invalid escape": '{"facts": [{"text": "The boat is blue.", "tags": ["a\\d"], "messages": ["m1"]}]}',
+    "names without quotes": '{facts: [{text: "The boat is blue.", messages: ["m1"]}]}',
+    "missing comma": '{"facts": [{"text": "The boat is blue."\n"messages": ["m1"]}]}',
+    "in a block": "Sure:\n```json\n{'facts': [{'text': 'The boat is blue.', 'messages': ['m1'],}]}\n```",
+    "behind braces": "Of {user: m1}: {'facts': [{'text': 'The boat is blue.', 'messages': ['m1']}]}",
+    "cut off": '{"facts": [{"text": "The boat is blue.", "messages": ["m1"]}, {"text": "The car is gr',
+    "bare list": '[{"text": "The boat is blue.", "messages": ["m1"]}]',
+    "bare list in a text": 'The facts: [{"text": "The boat is blue.", "messages": ["m1"],}].',
+    "one fact": '{"text": "The boat is blue.", "messages": ["m1"]}',
+    "one fact in place of a list": '{"facts": {"text": "The boat is blue.", "messages": "m1"}}',
+    "one of two": '{"facts": [7, {"text": 3}, {"text": "The boat is blue.", "messages": ["m1"]}]}',
+    "null": '{"facts": [{"text": "The boat is blue.", "messages": ["m1"], "tags": null, "confidence": null}]}',
+    "labels": '{"facts": [{"text": "The boat is blue.", "messages": "[m1], M2", "known_fact": "none"}]}',
+    "label as a number": '{"facts": [{"text": "The boat is blue.", "messages": [1]}]}',
+    "many": '{"facts": ['
+    + ", ".join(f"{{'text': 'The boat is blue.', 'messages': ['m1'], 'tags': ['{n:0100}']}}" for n in range(40))
+    + ",]}",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
+def test_facts_of_a_damaged_answer_are_read_without_asking_again(text: str) -> None:
+    assert facts_problem(text, MATERIAL) is None
+    changes = parse_changes(text, MATERIAL)
+    assert changes is not None
+    assert [change.text for change in changes] == ["The boat is blue."]
+    assert changes[0].message_ids[0] == "message-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "share"), [("0.9", 0.9), ("90%", 0.9), ("high", 0.9), (None, 0.5), (True, 0.5), ("?", 0.5), (7, 1.0)]
+)
+def test_shares_are_numbers_texts_or_words(given: object, share: float) -> None:
+    found = parse_changes(answer([{**FACT, "confidence": given, "tags": "a, b"}]), MATERIAL)
+    assert found is not None
+    assert (found[0].confidence, found[0].tags) == (share, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"facts": []}', "[]", '{"facts": null}', '```json\n{"facts": []}\n```', "None: {'facts': []}"]
+)
+def test_no_facts_are_not_an_unreadable_answer(text: str) -> None:
+    assert parse_changes(text, MATERIAL) == ()
+    assert facts_problem(text, MATERIAL) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "There are no facts.", "{}", '{"facts": 1}', '{"facts": ["a", 2]}', '{"facts": [{"text": "cut', "{m1}"]
+)
+def test_unreadable_answer_is_not_an_answer_without_facts(text: str) -> None:
+    assert parse_changes(text, MATERIAL) is None
+    assert facts_problem(text, MATERIAL) is not None
+
+
+def test_facts_without_labels_belong_to_the_messages_of_the_user() -> None:
+    found = parse_changes(answer([{**FACT, "messages": None}]), MATERIAL)
+    assert found is not None
+    assert found[0].message_ids == ("message-1", "message-3")
 
 
 def test_complete_part_of_truncated_answer_is_used() -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from mnemesh_kit.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.ids import new_id
-from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
+from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.episodes import Change
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.memory_extraction import ExtractionMode, ExtractionScope, MemoryExtractionSettings
+from mnemesh_orchestrator.usecases.memory_extractions import MAX_UNREADABLE
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
@@ -151,6 +152,44 @@ async def test_unusable_answers_are_returned_and_their_usable_part_is_kept(
     await run_due(process)
     assert world.episodes.closed == {}
     assert [len(ids) for ids in world.episodes.sources.values()] == [2]
+
+
+async def test_unreadable_answers_leave_the_messages_open_and_are_visible(
+    world: World, process: Process, mind: Mind
+) -> None:
+    agent = await learner(world, process)
+    await process.send(agent, "Remember: the boat is red.")
+    extractions, outcomes = process.orchestrator.extractions, process.orchestrator.metrics.extractions
+    for _ in range(MAX_UNREADABLE):
+        mind.answers = [say("I found {nothing} that I could write down.")] * 3
+        await run_due(process)
+        world.clock.advance(3_600)
+    asked = len(mind.asked)
+    assert asked == 3 * MAX_UNREADABLE
+    await run_due(process)
+    assert len(mind.asked) == asked, "it is asked again without end"
+    assert outcomes.value("unreadable") == MAX_UNREADABLE
+    with pytest.raises(ProviderBadAnswer, match="no facts that can be read"):
+        mind.answers = [say("no JSON")] * 3
+        await extractions.extract(ME, agent.id, 0)
+    # The messages were not processed, so that a later answer has their facts.
+    report = await extractions.extract(ME, agent.id, 0)
+    assert report.messages
+    assert world.episodes.texts(agent.id) == ["the boat is red."]
+
+
+async def test_readable_facts_of_a_wrapped_answer_cost_one_call(world: World, process: Process, mind: Mind) -> None:
+    agent = await learner(world, process)
+    await process.send(agent, "The boat is red.")
+    mind.answers = [
+        say(
+            'From the messages {user: m1} I extract this: {"facts":[{"text":"The boat is red.","tags":null,'
+            '"confidence":"0.9","salience":0.5,"messages":["m1"],"relation":"new","known_fact":null}]}'
+        )
+    ]
+    await run_due(process)
+    assert len(mind.asked) == 1
+    assert world.episodes.texts(agent.id) == ["The boat is red."]
 
 
 async def test_facts_of_one_user_are_not_found_by_another(world: World, process: Process, mind: Mind) -> None:

@@ -12,6 +12,7 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.compaction.port import SummaryCall, SummaryFailed
 from mnemesh_orchestrator.llm.answers import well_formed_events
+from mnemesh_orchestrator.llm.attempts import AttemptBudget
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderBadAnswer, ProviderContentFilter, ProviderError
 from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.history import (
@@ -24,8 +25,12 @@ OnCall = Callable[[SummaryCall], None]
 """Receives every call of a model."""
 
 
-async def complete_text(on_call: OnCall, client: LlmClient, request: LlmRequest, seconds: float) -> str:
+async def complete_text(
+    on_call: OnCall, client: LlmClient, request: LlmRequest, seconds: float, budget: AttemptBudget | None = None
+) -> str:
     """Returns the text that a model answers within a time limit. The call is reported to `on_call`.
+
+    Calls with one purpose share a budget of requests.
 
     Raises:
         ContextOverflow: the request is too long for the model.
@@ -33,7 +38,7 @@ async def complete_text(on_call: OnCall, client: LlmClient, request: LlmRequest,
     """
     handle = request.model.handle
     try:
-        answers = await _reported_answers(on_call, client, request, seconds)
+        answers = await _reported_answers(on_call, client, request, seconds, budget)
     except ContextOverflow:
         raise
     except TimeoutError as error:
@@ -48,11 +53,13 @@ async def complete_text(on_call: OnCall, client: LlmClient, request: LlmRequest,
     return text
 
 
-async def _reported_answers(report: OnCall, client: LlmClient, request: LlmRequest, seconds: float) -> list[LlmAnswer]:
+async def _reported_answers(
+    report: OnCall, client: LlmClient, request: LlmRequest, seconds: float, budget: AttemptBudget | None
+) -> list[LlmAnswer]:
     clock = asyncio.get_running_loop().time
     began = clock()
     try:
-        stream = well_formed_events(client.stream(request), request.model.provider)
+        stream = well_formed_events(client.stream(request, budget), request.model.provider)
         async with asyncio.timeout(seconds), aclosing(stream) as events:  # type: ignore[type-var]
             answers = [event async for event in events if isinstance(event, LlmAnswer)]
     except BaseException as error:

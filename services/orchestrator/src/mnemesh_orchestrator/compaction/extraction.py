@@ -12,9 +12,8 @@ from typing import Any, Final
 from mnemesh_kit.text import well_formed
 from mnemesh_types.messages import Message, Role
 
-from mnemesh_orchestrator.compaction.lenient_json import parse_object
+from mnemesh_orchestrator.compaction.memory_json import Memories, read_memories
 from mnemesh_orchestrator.compaction.transcript import transcript
-from mnemesh_orchestrator.llm.formats import text_problem, value_problem
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, Fact, FactChange, MemoryScope, NewEpisode
 from mnemesh_orchestrator.model.models import ResponseFormat
 
@@ -65,10 +64,7 @@ FACTS_FORMAT: Final = replace(
     FORMAT,
     schema=json.dumps(_object_schema(facts={"type": "array", "items": _FACT}), separators=(",", ":")),
 )
-_ITEMS: Final = {
-    "episodes": replace(FORMAT, schema=json.dumps(_EPISODE)),
-    "facts": replace(FORMAT, schema=json.dumps(_FACT)),
-}
+_UNREADABLE: Final = "it is not JSON with the lists of the schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +98,20 @@ def rendered_length(messages: Sequence[Message]) -> int:
 
 def answer_problem(text: str, material: Material) -> str | None:
     """Returns why an answer cannot be used, or None."""
-    problem = text_problem(text, FORMAT)
-    return problem or _AnswerReader(material).problem(json.loads(text))
+    memories = read_memories(text)
+    return _UNREADABLE if memories is None else _AnswerReader(material).problem(memories)
 
 
 def facts_problem(text: str, material: Material) -> str | None:
     """Returns why an answer with facts alone cannot be used, or None."""
-    problem = text_problem(text, FACTS_FORMAT)
-    return problem or _AnswerReader(material).facts_problem(json.loads(text)["facts"])
+    memories = read_memories(text)
+    return _UNREADABLE if memories is None else _AnswerReader(material).facts_problem(memories["facts"])
 
 
-def parse_changes(text: str, material: Material) -> tuple[FactChange, ...]:
-    """Returns the changes of facts of an answer. What cannot be used is left out."""
-    return _AnswerReader(material).changes(parse_object(text))
+def parse_changes(text: str, material: Material) -> tuple[FactChange, ...] | None:
+    """Returns the changes of facts of an answer, without what cannot be used; None if the answer is unreadable."""
+    memories = read_memories(text)
+    return None if memories is None else _AnswerReader(material).changes(memories["facts"])
 
 
 def parse_commits(text: str, material: Material, model: str) -> tuple[EpisodeCommit, ...]:
@@ -122,7 +119,8 @@ def parse_commits(text: str, material: Material, model: str) -> tuple[EpisodeCom
 
     Items that do not match the schema, and unknown labels, are left out. Empty if no episode is left.
     """
-    return _AnswerReader(material).commits(parse_object(text), model)
+    memories = read_memories(text)
+    return () if memories is None else _AnswerReader(material).commits(memories, model)
 
 
 class _AnswerReader:
@@ -133,8 +131,8 @@ class _AnswerReader:
         self._indexes = {f"m{index}": index - 1 for index in range(1, len(material.messages) + 1)}
         self._facts = {f"f{index}": fact for index, fact in enumerate(material.facts, 1)}
 
-    def problem(self, value: Mapping[str, Any]) -> str | None:
-        """Returns what is wrong with an answer that matches the schema, or None."""
+    def problem(self, value: Memories) -> str | None:
+        """Returns what is wrong with the memories of an answer, or None."""
         if not any(item["summary"].strip() for item in value["episodes"]):
             return "episodes: there must be at least one, with a summary"
         for index, item in enumerate(value["episodes"]):
@@ -146,19 +144,19 @@ class _AnswerReader:
         return self.facts_problem(value["facts"])
 
     def facts_problem(self, facts: Sequence[Mapping[str, Any]]) -> str | None:
-        """Returns what is wrong with facts that match the schema, or None."""
+        """Returns what is wrong with facts, or None."""
         return next(filter(None, (self._fact_problem(*numbered) for numbered in enumerate(facts))), None)
 
-    def changes(self, value: Mapping[str, Any]) -> tuple[FactChange, ...]:
+    def changes(self, facts: Sequence[Mapping[str, Any]]) -> tuple[FactChange, ...]:
         """Returns the usable changes of facts, one for each known fact and each text."""
-        changes = (self._change(item) for item in _usable(value, "facts")[:_MAX_FACTS])
+        changes = (self._change(item) for item in facts[:_MAX_FACTS])
         return _deduplicated(change for change in changes if change is not None)
 
-    def commits(self, value: Mapping[str, Any], model: str) -> tuple[EpisodeCommit, ...]:
-        """See `commits_of`."""
-        episodes = [self._episode(item) for item in _usable(value, "episodes")[:_MAX_EPISODES]]
+    def commits(self, value: Memories, model: str) -> tuple[EpisodeCommit, ...]:
+        """See `parse_commits`."""
+        episodes = [self._episode(item) for item in value["episodes"][:_MAX_EPISODES]]
         episodes = [episode for episode in episodes if episode.summary]
-        own_changes = self.changes(value)
+        own_changes = self.changes(value["facts"])
         scope, conversation_id = self._material.scope, self._material.conversation_id
         return tuple(
             EpisodeCommit(scope, conversation_id, episode, own_changes if episode is episodes[-1] else (), model)
@@ -173,6 +171,8 @@ class _AnswerReader:
             return f"facts[{index}].messages: name the messages that it comes from"
         if not item["text"].strip() or len(item["text"]) > _MAX_FACT_CHARACTERS:
             return f"facts[{index}].text: it must have between 1 and {_MAX_FACT_CHARACTERS} characters"
+        if item["relation"] not in _CHANGES:
+            return f"facts[{index}].relation: it must be one of {', '.join(_CHANGES)}"
         if item["relation"] != "new" and item["known_fact"] not in self._facts:
             return f"facts[{index}].known_fact: there is no known fact {item['known_fact']!r}"
         return None
@@ -188,17 +188,19 @@ class _AnswerReader:
             message_ids=tuple(message.id for message in covered),
             turn_ids=tuple(dict.fromkeys(turns[message.id] for message in covered if message.id in turns)),
             tags=_tags(item["tags"]),
-            salience=_clamped(item["salience"]),
+            salience=item["salience"],
         )
 
     def _change(self, item: Mapping[str, Any]) -> FactChange | None:
         text = " ".join(_plain(item["text"]).split())
         indexes = sorted({self._indexes[label] for label in item["messages"] if label in self._indexes})
+        if not item["messages"]:  # The model was asked again, and named none again: it is one of the user's.
+            indexes = [index for index, one in enumerate(self._material.messages) if one.role is Role.USER]
         if not text or len(text) > _MAX_FACT_CHARACTERS or not indexes:
             return None
         messages = self._material.messages
         known = self._facts.get(item["known_fact"] or "")
-        change = Change.ADD if known is None else _CHANGES[item["relation"]]
+        change = Change.ADD if known is None else _CHANGES.get(item["relation"], Change.ADD)
         if known is None and item["relation"] in ("confirms", "retracts"):
             return None
         if known is not None and change is Change.SUPERSEDE and is_same_text(known.text, text):
@@ -214,17 +216,10 @@ class _AnswerReader:
             message_ids=tuple(messages[index].id for index in indexes),
             told_at=told_at,
             tags=_tags(item["tags"]),
-            confidence=_clamped(item["confidence"]),
-            salience=_clamped(item["salience"]),
+            confidence=item["confidence"],
+            salience=item["salience"],
             fact_id=None if change is Change.ADD or known is None else known.id,
         )
-
-
-def _usable(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    items = value.get(name)
-    if not isinstance(items, list):
-        return []
-    return [item for item in items if isinstance(item, dict) and value_problem(item, _ITEMS[name]) is None]
 
 
 def _deduplicated(changes: Iterable[FactChange]) -> tuple[FactChange, ...]:
@@ -291,7 +286,3 @@ def _plain(text: str) -> str:
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
     plain = (" ".join(_plain(tag).split())[:_MAX_TAG_CHARACTERS] for tag in tags)
     return tuple(dict.fromkeys(filter(None, plain)))[:_MAX_TAGS]
-
-
-def _clamped(value: float) -> float:
-    return min(1.0, max(0.0, float(value)))

@@ -1,4 +1,4 @@
-"""The answer of a model to a request for memories, repeated with the problem if it cannot be used."""
+"""The answer of a model to a request for memories, asked for again with the problem if it cannot be used."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +11,7 @@ from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_orchestrator.compaction.completion import OnCall, complete_text
 from mnemesh_orchestrator.compaction.port import SummaryFailed
 from mnemesh_orchestrator.compaction.transcript import without_middle
+from mnemesh_orchestrator.llm.attempts import AttemptBudget
 from mnemesh_orchestrator.llm.errors import ContextOverflow
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest
 
@@ -47,8 +48,8 @@ async def usable_answer(
     Raises:
         ContextOverflow, SummaryFailed: the first call failed; see complete_text.
     """
-    first_messages = request.messages
-    answer = await complete_text(on_call, client, request, seconds)
+    first_messages, budget = request.messages, AttemptBudget()
+    answer = await complete_text(on_call, client, request, seconds, budget)
     for _ in range(_MAX_ATTEMPTS - 1):
         problem = problem_of(answer)
         if problem is None:
@@ -60,7 +61,7 @@ async def usable_answer(
         )
         request = replace(request, messages=(*first_messages, *retry))
         try:
-            answer = await complete_text(on_call, client, request, seconds)
+            answer = await complete_text(on_call, client, request, seconds, budget)
         except (SummaryFailed, ContextOverflow):
             break
     return answer

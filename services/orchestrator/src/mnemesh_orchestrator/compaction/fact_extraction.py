@@ -25,7 +25,7 @@ from mnemesh_orchestrator.compaction.prompts import summary_prompt
 from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
 from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SummaryModel, default_summary_model
 from mnemesh_orchestrator.compaction.transcript import transcript
-from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown
+from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown, ProviderBadAnswer
 from mnemesh_orchestrator.llm.formats import format_instruction
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent
@@ -38,6 +38,10 @@ _log = structlog.get_logger("mnemesh.extraction")
 _CHARACTERS: Final = 24_000
 _EARLIER_CHARACTERS: Final = 2_000
 _MAX_HALVINGS: Final = 3
+
+
+class UnreadableMemories(ProviderBadAnswer):
+    """The model answered, and nothing of its answers can be read. The messages are not processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class FactExtractor:
         Raises:
             FailedPrecondition: no model can be called.
             Unavailable: no model answered, or recall cannot be read.
+            UnreadableMemories: the answers of the last model cannot be read.
         """
         bundle = await self.memory.read(passage.scope, passage.messages)
         material = Material(passage.scope, passage.conversation_id, passage.messages, bundle.facts, {})
@@ -77,6 +82,10 @@ class FactExtractor:
         for model in await self._models(agent):
             try:
                 changes = await self._ask(agent, model, material, passage, on_call)
+            except UnreadableMemories as error:
+                _log.warning("extracted_facts_unreadable", model=model.info.handle, agent_id=agent.id)
+                problem = error
+                continue
             except (SummaryFailed, ContextOverflow) as error:
                 _log.warning("fact_extraction_failed", model=model.info.handle, error=str(error))
                 problem = Unavailable(f"{model.info.handle} extracted no facts: {error}", resource_id=agent.id)
@@ -118,6 +127,11 @@ class FactExtractor:
                 limit //= 2
                 continue
             changes = parse_changes(answer, material)
+            if changes is None:
+                message = (
+                    f"{model.info.handle} answered with no facts that can be read, and did not say that there are none."
+                )
+                raise UnreadableMemories(message, provider=model.info.provider)
             return tuple(change for change in changes if not find_secrets(change.text))
         raise SummaryFailed("the provider accepts no transcript, however short")
 

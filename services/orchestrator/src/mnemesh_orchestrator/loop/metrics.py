@@ -43,13 +43,19 @@ class TurnMetrics:
         self.takeovers = Counter(
             "mnemesh_lease_takeovers", "Runs that this process took up after an earlier holder of their lease."
         )
+        self.extractions = Counter(
+            "mnemesh_memory_extractions",
+            "Ranges of messages whose facts were to be extracted, by outcome: processed; unreadable, after which the "
+            "range stays open; or failed.",
+            ["outcome"],
+        )
         self._models: set[tuple[str, str]] = set()
 
     @property
     def all(self) -> tuple[Metric, ...]:
         """The metrics to register."""
         counted = (self.runs, self.run_seconds, self.provider_seconds, self.provider_tokens)
-        return (*counted, self.tool_runs, self.takeovers)
+        return (*counted, self.tool_runs, self.takeovers, self.extractions)
 
     def run_ended(self, run: Run) -> None:
         """Counts a run that has ended."""
@@ -70,6 +76,10 @@ class TurnMetrics:
         ):
             if tokens:
                 self.provider_tokens.inc(*labels, kind, by=tokens)
+
+    def memories_extracted(self, outcome: str) -> None:
+        """Counts a range of messages whose extraction ended."""
+        self.extractions.inc(outcome)
 
     def tool_called(self, name: str, built_in: Collection[str], *, ok: bool) -> None:
         """Counts a tool call that was executed."""

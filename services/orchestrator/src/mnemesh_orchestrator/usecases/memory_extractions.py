@@ -21,7 +21,7 @@ from mnemesh_kit.errors import (
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.principal import Principal, as_principal
 
-from mnemesh_orchestrator.compaction.fact_extraction import FactExtractor
+from mnemesh_orchestrator.compaction.fact_extraction import FactExtractor, UnreadableMemories
 from mnemesh_orchestrator.compaction.port import SummaryCall
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.model.agents import Agent
@@ -42,6 +42,8 @@ _log = structlog.get_logger("mnemesh.extraction")
 
 FAILURE_DELAYS: Final = Backoff(first=30.0, maximum=3_600.0)
 """The delays after failures of an extraction in the background."""
+MAX_UNREADABLE: Final = 5
+"""The failures in a row after which unreadable answers are not asked for again before the next turn or request."""
 _DUE_AGENTS: Final = 8
 _CALLS_PER_CLAIM: Final = 20
 _CHARACTERS_PER_TOKEN: Final = 4
@@ -101,6 +103,7 @@ class MemoryExtractionService:
             Aborted: another call or process extracts now.
             FailedPrecondition: no model can extract.
             Unavailable: the model or recall did not answer before anything was processed.
+            UnreadableMemories: the answers of the model cannot be read, before anything was processed.
         """
         calls = require_calls(max_calls)
         await self._agents.get(caller.organization_id, agent_id)
@@ -147,6 +150,10 @@ class MemoryExtractionService:
             is_permanent = isinstance(error, FailedPrecondition)
             delay = FAILURE_DELAYS.maximum if is_permanent else FAILURE_DELAYS.delay(claim.failures + 1)
             due_at = self._clock.now() + timedelta(seconds=delay) if is_background else claim.due_before
+            is_unreadable = isinstance(error, UnreadableMemories)
+            self._metrics.memories_extracted("unreadable" if is_unreadable else "failed")
+            if is_unreadable and is_background and claim.failures + 1 >= MAX_UNREADABLE:
+                due_at = None
             if isinstance(error, Exception):
                 await self._store.release(claim, due_at, failed=is_background)
             if isinstance(error, MnemeshError) and report.messages and not is_background:
@@ -200,6 +207,7 @@ class _Extraction:
                     return
             if await self._store_commits(processed, extracted):
                 self._report.add(extracted)
+                self._service._metrics.memories_extracted("processed")
                 processed = extracted.until
                 if not await store.advance(claim, processed):
                     return
