@@ -169,8 +169,8 @@ async def test_unreadable_answers_leave_the_messages_open_and_are_visible(
     await run_due(process)
     assert len(mind.asked) == asked, "it is asked again without end"
     assert outcomes.value("unreadable") == MAX_UNREADABLE
+    mind.answers = [say("no JSON")] * 3
     with pytest.raises(ProviderBadAnswer, match="no facts that can be read"):
-        mind.answers = [say("no JSON")] * 3
         await extractions.extract(ME, agent.id, 0)
     # The messages were not processed, so that a later answer has their facts.
     report = await extractions.extract(ME, agent.id, 0)
