@@ -135,6 +135,16 @@ async def test_hosts_and_origins(raw: httpx.AsyncClient, agent: Agent, fake_open
     ):
         answer = await raw.post(CHAT, json=HELLO, headers=headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, code)
+    port = raw.base_url.port
+    for host in ("[::1].evil.example", "[::1", "localhost:80.evil.example", "localhost@evil.example"):
+        assert (await raw.post(CHAT, json=HELLO, headers={"Host": host})).status_code == 403, host
+    for first, last in (("evil.example", "localhost"), ("localhost", "evil.example"), ("localhost", "localhost")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET /v1/models HTTP/1.1\r\nHost: {first}\r\nHost: {last}\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] in (b"400", b"403"), (first, last)
+        writer.close()
+    for host in ("LOCALHOST", f"[::1]:{port}", f"127.0.0.1:{port}"):
+        assert (await raw.get("/v1/models", headers={"Host": host})).status_code == 200, host
     wanted = "authorization, x-stainless-lang, x-stainless-retry-count"
     preflight = {**allowed, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
     asked = await raw.options(CHAT, headers=preflight)

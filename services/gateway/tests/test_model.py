@@ -6,6 +6,8 @@ import pytest
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_gateway.clients.convert import event_from_proto
+from mnemesh_gateway.errors import RunFailed
+from mnemesh_gateway.http.errors import status_of
 from mnemesh_gateway.letta.convert.events import Conversion
 from mnemesh_gateway.model.runs import KeptAlive, Piece, Waiting, Whole
 from mnemesh_gateway.model.sessions import client_session, derived_session
@@ -40,6 +42,14 @@ def test_approval_of_another_agent_is_shown_as_far_as_an_api_can() -> None:
         ("approval_request_message", "run-1", None),
         ("approval_request_message", "run-2", "agent-2"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [("UNAVAILABLE", 503), ("DEADLINE_EXCEEDED", 504), ("PROVIDER_TIMEOUT", 504), ("INTERNAL", 500), ("LEASE", 500)],
+)
+def test_run_that_failed_because_a_service_was_away_has_its_status(reason: str, status: int) -> None:
+    assert status_of(RunFailed(reason, "It failed.", {})) == status
 
 
 def sent(*events: Piece | Whole) -> str:

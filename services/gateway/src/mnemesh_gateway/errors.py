@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 from mnemesh_kit.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -75,6 +76,8 @@ class RunFailed(MnemeshError):
     def __init__(self, reason: str, message: str, metadata: dict[str, str]) -> None:
         super().__init__(message, **metadata)
         self.reason = reason
+        # A run that failed because a service was away has the reason of a code.
+        self.code = getattr(grpc.StatusCode, reason, grpc.StatusCode.INTERNAL)
 
 
 class PendingApproval(FailedPrecondition):

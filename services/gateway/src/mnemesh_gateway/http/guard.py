@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -26,6 +27,7 @@ OPEN_PATHS: Final = ("/livez", "/readyz", "/v1/health", "/v1/health/", "/v1/read
 BROWSER_PATHS: Final = ("/v1/tools/mcp/oauth/callback",)
 """The paths that need no token: authorization servers send the browsers of persons there."""
 _PASSWORD: Final = "password "  # noqa: S105 -- the scheme of a header
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]/@?#\s]+))(?::\d{0,5})?")
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _log = structlog.get_logger("mnemesh.http")
 
@@ -106,7 +108,8 @@ class Guard:
     def _admit(self, scope: Scope, headers: Mapping[str, str], origin: str | None) -> None:
         if scope["path"] in OPEN_PATHS:
             return
-        host = _name(headers.get("host", ""))
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        host = _name(headers.get("host", "")) if len(hosts) == 1 else ""
         if host not in self._hosts and not self._any_host and (self._hosts or host not in _LOCAL):
             raise PermissionDenied(
                 f"The host {host[:100]!r} is not allowed. Add it to MNEMESH_GATEWAY_ALLOWED_HOSTS.",
@@ -151,8 +154,9 @@ def _metadata(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _name(host: str) -> str:
-    """Returns the name of a Host header without its port."""
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].lower()
+    """Returns the name of a Host header without its port; "" if it is no host."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found is not None else ""
 
 
 def _cors(origin: str, requested: str | None) -> list[tuple[bytes, bytes]]:

@@ -90,6 +90,8 @@ def passages(lab: Lab) -> None:
     found = passages.search(agent.id, query="red boat", top_k=1)
     assert (found.count, found.results[0].content) == (1, "The boat is red.")
     assert [item.content for item in passages.search(agent.id, query="grey", tags=["cat"]).results] == [texts[0]]
+    with pytest.raises(letta_client.NotFoundError):
+        passages.delete(str(made[0].id), agent_id=lab.agent().id)
     passages.delete(str(made[0].id), agent_id=agent.id)
     assert len(passages.list(agent.id)) == 2
     with pytest.raises(letta_client.NotFoundError):

@@ -136,8 +136,10 @@ def _require_url(url: str) -> None:
         is_usable = False
     if not is_usable:
         raise _invalid("base_url", "must be an http or https URL")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise _invalid("base_url", "must have neither credentials nor a query; send credentials in their own fields")
+    if parts.username is not None or parts.password is not None or "?" in url or "#" in url:
+        raise _invalid(
+            "base_url", "must have no credentials, no query and no fragment; send credentials in their own fields"
+        )
 
 
 def _require_form(name: str, form: re.Pattern[str], description: str) -> Callable[[str], None]:

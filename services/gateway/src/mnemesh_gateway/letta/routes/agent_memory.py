@@ -152,8 +152,14 @@ async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageRes
 async def delete_passage(call: Call[NoQuery, None]) -> dict[str, str]:
     """Deletes a passage."""
     passage_id = call.path["memory_id"]
+    agent_id = await _existing(call)
     get = rpc.GetPassageRequest(passage_id=passage_id)
-    await call.mesh.passages.GetPassage(get, timeout=READ_SECONDS)
+    passage = (await call.mesh.passages.GetPassage(get, timeout=READ_SECONDS)).passage
+    held = archives_rpc.ListArchivesRequest(
+        page_size=1, filter=archives_rpc.ArchiveFilter(agent_id=agent_id, archive_ids=[passage.archive_id])
+    )
+    if not passage.archive_id or not (await call.mesh.archives.ListArchives(held, timeout=READ_SECONDS)).archives:
+        raise NotFound(f"{agent_id} has no passage {passage_id}.")
     request = rpc.DeletePassageRequest(request_id=call.request_id, passage_id=passage_id)
     await call.mesh.passages.DeletePassage(request, timeout=_WRITE_SECONDS)
     return {"message": f"Passage {passage_id} was deleted."}
