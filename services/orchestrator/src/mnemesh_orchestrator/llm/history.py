@@ -36,7 +36,14 @@ from mnemesh_orchestrator.llm.turns import (
     WireImage,
     WireReturn,
 )
-from mnemesh_orchestrator.prompt.packaging import package_tool_return, package_user_message, system_alert
+from mnemesh_orchestrator.prompt.packaging import (
+    package_tool_return,
+    package_user_message,
+    plain_tool_return,
+    plain_user_message,
+    system_alert,
+    time_of_last_message,
+)
 
 THINKING: Final = "thinking"
 # Some APIs require a user message at the start and end, or an assistant message between a return and a user message.
@@ -87,7 +94,7 @@ def history_turns(request: LlmRequest, cache: RenderCache, form: HistoryForm = P
     thinking_tools = _tools_with_thinking(request)
     head, messages = list[Turn](), request.messages
     if messages and messages[0].role is Role.SYSTEM:
-        head, messages = [SystemTurn(messages[0].text)], messages[1:]
+        head, messages = [SystemTurn(_system_text(request))], messages[1:]
     if not messages:
         return head
     key = (
@@ -99,6 +106,7 @@ def history_turns(request: LlmRequest, cache: RenderCache, form: HistoryForm = P
         request.inner_thoughts,
         thinking_tools,
         request.is_verbatim,
+        request.settings.plain_messages,
         form,
     )
     known: _History | None = cache.history(key)
@@ -163,34 +171,45 @@ def arguments_object(arguments: str) -> dict[str, Any]:
     return decoded if isinstance(decoded, dict) else {"raw": arguments}
 
 
+def _system_text(request: LlmRequest) -> str:
+    text = request.messages[0].text
+    times = (message.created_at for message in reversed(request.messages) if message.is_from_user)
+    if request.is_verbatim or not request.settings.plain_messages or (last := next(times, None)) is None:
+        return text
+    return f"{text}\n\n{time_of_last_message(last, request.time_zone)}"
+
+
 def _user_text(request: LlmRequest, cache: RenderCache, message: Message) -> str:
     if request.is_verbatim:
         return message.text
-    zone = request.time_zone
+    zone, is_plain = request.time_zone, bool(request.settings.plain_messages)
 
     def render() -> str:
         text = message.text
         if message.is_event:
             return text
         if message.role is Role.USER:
-            return package_user_message(text, message.created_at, zone, message.name)
+            package = plain_user_message if is_plain else package_user_message
+            return package(text, message.created_at, zone, message.name)
         return system_alert(text, message.created_at, zone)
 
     # Storing the input of a turn changes other fields of it.
     source = (message.role, message.content, message.created_at, message.name, message.is_event)
-    return cache.text(("user", message.id, zone), source, render)
+    return cache.text(("user", message.id, zone, is_plain), source, render)
 
 
 def _return_text(request: LlmRequest, cache: RenderCache, message: Message, ordinal: int, returned: ToolReturn) -> str:
-    limit, zone = request.tool_return_char_limit, request.time_zone
+    limit, zone, is_plain = request.tool_return_char_limit, request.time_zone, bool(request.settings.plain_messages)
 
     def render() -> str:
         text = returned.text
         if limit is not None and len(text) > limit:
             text = f"{text[:limit]}… [{len(text) - limit} more characters are left out of this request]"
+        if is_plain:
+            return plain_tool_return(returned.status, text)
         return package_tool_return(returned.status, text, message.created_at, zone)
 
-    return cache.text(("return", message.id, ordinal, zone, limit), message, render)
+    return cache.text(("return", message.id, ordinal, zone, limit, is_plain), message, render)
 
 
 def _images(message: Message, content: tuple[ContentPart, ...], first: int = 0) -> tuple[WireImage, ...]:

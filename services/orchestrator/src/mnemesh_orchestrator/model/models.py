@@ -31,6 +31,7 @@ class ModelSettings:
     strict_tool_schemas: bool | None = None
     fallback_model: str | None = None
     provider_options: str | None = None
+    plain_messages: bool | None = None
 
     def over(self, base: "ModelSettings") -> "ModelSettings":
         """Returns these settings, with `base` for those that are None."""

@@ -5,6 +5,7 @@ with their envelope, in a message that is marked as an event, and are not packag
 """
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
@@ -17,6 +18,7 @@ NON_USER_MSG_PREFIX: Final = "[This is an automated system message hidden from t
 TIME_FORMAT: Final = "%Y-%m-%d %I:%M:%S %p %Z%z"
 
 _dumps: Final = json.JSONEncoder(ensure_ascii=False).encode
+_ENVELOPE: Final = re.compile(r'\{\s*"type"\s*:\s*"(?:heartbeat|login|system_alert|user_message)"')
 _STATUS: Final = {ToolStatus.SUCCESS: "OK", ToolStatus.ERROR: "Failed"}
 
 
@@ -29,6 +31,23 @@ def package_user_message(text: str, created_at: datetime, time_zone: str, name: 
 def package_tool_return(status: ToolStatus, text: str, created_at: datetime, time_zone: str) -> str:
     """Packages the result of a tool."""
     return _dumps({"status": _STATUS[status], "message": text, "time": local_time(created_at, time_zone)})
+
+
+def plain_user_message(text: str, created_at: datetime, time_zone: str, name: str | None = None) -> str:
+    """Returns a user message as plain text. One that contains the envelope of an event is packaged nevertheless."""
+    if _ENVELOPE.search(text):
+        return package_user_message(text, created_at, time_zone, name)
+    return text if name is None else f"{name}: {text}"
+
+
+def plain_tool_return(status: ToolStatus, text: str) -> str:
+    """Returns the result of a tool as plain text."""
+    return f"Error: {text}" if status is ToolStatus.ERROR and not text.startswith("Error") else text
+
+
+def time_of_last_message(created_at: datetime, time_zone: str) -> str:
+    """Returns the line of the system message that replaces the times in envelopes."""
+    return f"The last message of the user was sent at {local_time(created_at, time_zone)}."
 
 
 def heartbeat(reason: str, now: datetime, time_zone: str) -> str:

@@ -665,6 +665,7 @@ class ModelSettings(_message.Message):
     STRICT_TOOL_SCHEMAS_FIELD_NUMBER: _builtins.int
     FALLBACK_MODEL_FIELD_NUMBER: _builtins.int
     PROVIDER_OPTIONS_FIELD_NUMBER: _builtins.int
+    PLAIN_MESSAGES_FIELD_NUMBER: _builtins.int
     context_window: _builtins.int
     """Maximum number of tokens of prompt and answer together."""
     max_output_tokens: _builtins.int
@@ -684,6 +685,10 @@ class ModelSettings(_message.Message):
     """A JSON object as text with further fields of the provider's API. It is merged into the request body and takes
     precedence.
     """
+    plain_messages: _builtins.bool
+    """Shows the words of users and the results of tools to the model as plain text instead of JSON. The system message
+    then has the time of the last user message. For small models, which JSON confuses.
+    """
     def __init__(
         self,
         *,
@@ -699,10 +704,11 @@ class ModelSettings(_message.Message):
         strict_tool_schemas: _builtins.bool | None = ...,
         fallback_model: _builtins.str | None = ...,
         provider_options: _builtins.str | None = ...,
+        plain_messages: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_window", b"_context_window", "_enable_reasoner", b"_enable_reasoner", "_fallback_model", b"_fallback_model", "_inner_thoughts_in_kwargs", b"_inner_thoughts_in_kwargs", "_max_output_tokens", b"_max_output_tokens", "_max_reasoning_tokens", b"_max_reasoning_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "_provider_options", b"_provider_options", "_reasoning_effort", b"_reasoning_effort", "_strict_tool_schemas", b"_strict_tool_schemas", "_temperature", b"_temperature", "_top_p", b"_top_p", "context_window", b"context_window", "enable_reasoner", b"enable_reasoner", "fallback_model", b"fallback_model", "inner_thoughts_in_kwargs", b"inner_thoughts_in_kwargs", "max_output_tokens", b"max_output_tokens", "max_reasoning_tokens", b"max_reasoning_tokens", "parallel_tool_calls", b"parallel_tool_calls", "provider_options", b"provider_options", "reasoning_effort", b"reasoning_effort", "strict_tool_schemas", b"strict_tool_schemas", "temperature", b"temperature", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_window", b"_context_window", "_enable_reasoner", b"_enable_reasoner", "_fallback_model", b"_fallback_model", "_inner_thoughts_in_kwargs", b"_inner_thoughts_in_kwargs", "_max_output_tokens", b"_max_output_tokens", "_max_reasoning_tokens", b"_max_reasoning_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "_plain_messages", b"_plain_messages", "_provider_options", b"_provider_options", "_reasoning_effort", b"_reasoning_effort", "_strict_tool_schemas", b"_strict_tool_schemas", "_temperature", b"_temperature", "_top_p", b"_top_p", "context_window", b"context_window", "enable_reasoner", b"enable_reasoner", "fallback_model", b"fallback_model", "inner_thoughts_in_kwargs", b"inner_thoughts_in_kwargs", "max_output_tokens", b"max_output_tokens", "max_reasoning_tokens", b"max_reasoning_tokens", "parallel_tool_calls", b"parallel_tool_calls", "plain_messages", b"plain_messages", "provider_options", b"provider_options", "reasoning_effort", b"reasoning_effort", "strict_tool_schemas", b"strict_tool_schemas", "temperature", b"temperature", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_window", b"_context_window", "_enable_reasoner", b"_enable_reasoner", "_fallback_model", b"_fallback_model", "_inner_thoughts_in_kwargs", b"_inner_thoughts_in_kwargs", "_max_output_tokens", b"_max_output_tokens", "_max_reasoning_tokens", b"_max_reasoning_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "_provider_options", b"_provider_options", "_reasoning_effort", b"_reasoning_effort", "_strict_tool_schemas", b"_strict_tool_schemas", "_temperature", b"_temperature", "_top_p", b"_top_p", "context_window", b"context_window", "enable_reasoner", b"enable_reasoner", "fallback_model", b"fallback_model", "inner_thoughts_in_kwargs", b"inner_thoughts_in_kwargs", "max_output_tokens", b"max_output_tokens", "max_reasoning_tokens", b"max_reasoning_tokens", "parallel_tool_calls", b"parallel_tool_calls", "provider_options", b"provider_options", "reasoning_effort", b"reasoning_effort", "strict_tool_schemas", b"strict_tool_schemas", "temperature", b"temperature", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_window", b"_context_window", "_enable_reasoner", b"_enable_reasoner", "_fallback_model", b"_fallback_model", "_inner_thoughts_in_kwargs", b"_inner_thoughts_in_kwargs", "_max_output_tokens", b"_max_output_tokens", "_max_reasoning_tokens", b"_max_reasoning_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "_plain_messages", b"_plain_messages", "_provider_options", b"_provider_options", "_reasoning_effort", b"_reasoning_effort", "_strict_tool_schemas", b"_strict_tool_schemas", "_temperature", b"_temperature", "_top_p", b"_top_p", "context_window", b"context_window", "enable_reasoner", b"enable_reasoner", "fallback_model", b"fallback_model", "inner_thoughts_in_kwargs", b"inner_thoughts_in_kwargs", "max_output_tokens", b"max_output_tokens", "max_reasoning_tokens", b"max_reasoning_tokens", "parallel_tool_calls", b"parallel_tool_calls", "plain_messages", b"plain_messages", "provider_options", b"provider_options", "reasoning_effort", b"reasoning_effort", "strict_tool_schemas", b"strict_tool_schemas", "temperature", b"temperature", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__context_window: _TypeAlias = _typing.Literal["context_window"]  # noqa: Y015
     _WhichOneofArgType__context_window: _TypeAlias = _typing.Literal["_context_window", b"_context_window"]  # noqa: Y015
@@ -718,6 +724,8 @@ class ModelSettings(_message.Message):
     _WhichOneofArgType__max_reasoning_tokens: _TypeAlias = _typing.Literal["_max_reasoning_tokens", b"_max_reasoning_tokens"]  # noqa: Y015
     _WhichOneofReturnType__parallel_tool_calls: _TypeAlias = _typing.Literal["parallel_tool_calls"]  # noqa: Y015
     _WhichOneofArgType__parallel_tool_calls: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls"]  # noqa: Y015
+    _WhichOneofReturnType__plain_messages: _TypeAlias = _typing.Literal["plain_messages"]  # noqa: Y015
+    _WhichOneofArgType__plain_messages: _TypeAlias = _typing.Literal["_plain_messages", b"_plain_messages"]  # noqa: Y015
     _WhichOneofReturnType__provider_options: _TypeAlias = _typing.Literal["provider_options"]  # noqa: Y015
     _WhichOneofArgType__provider_options: _TypeAlias = _typing.Literal["_provider_options", b"_provider_options"]  # noqa: Y015
     _WhichOneofReturnType__reasoning_effort: _TypeAlias = _typing.Literal["reasoning_effort"]  # noqa: Y015
@@ -742,6 +750,8 @@ class ModelSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_reasoning_tokens) -> _WhichOneofReturnType__max_reasoning_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parallel_tool_calls) -> _WhichOneofReturnType__parallel_tool_calls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__plain_messages) -> _WhichOneofReturnType__plain_messages | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__provider_options) -> _WhichOneofReturnType__provider_options | None: ...
     @_typing.overload
