@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 import structlog
 from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.ids import new_id
 from mnemesh_kit.logs import configure_logging
+from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Prepared
 
 
 class Unprintable:
@@ -60,3 +64,33 @@ def test_line_with_any_fields_is_written(value: object, capsysbinary: pytest.Cap
     [line] = capsysbinary.readouterr().err.splitlines()
     decoded = json.loads(line)
     assert (decoded["event"], decoded["service"], decoded["error"]) == ("call_failed", "blocks", "\ufffd")
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+@pytest.mark.usefixtures("configured")
+async def test_trace_of_a_database_error_has_no_values(
+    database: Database, log_format: Any, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    notes = sa.Table(
+        "notes", sa.MetaData(), sa.Column("text", sa.Text, primary_key=True), sa.Column("size", sa.Integer)
+    )
+    await database.write(notes.create)
+    find = Prepared(sa.select(notes).where(notes.c.text == sa.bindparam("p_text")))
+    word = new_id("note")
+    row = {"text": word, "size": 1}
+    attempts: list[Any] = [
+        lambda conn: conn.execute(notes.insert(), [row, row]),
+        lambda conn: [conn.execute(notes.insert(), row) for _ in range(2)],
+        lambda conn: find.all(conn, {"p_text": [word]}),
+        lambda conn: conn.execute(sa.text("SELECT * FROM missing WHERE text = :text"), {"text": word}),
+    ]
+    configure_logging(ServerConfig(log_format=log_format), "blocks")
+    for attempt in attempts:
+        try:
+            await database.write(attempt)
+        except Exception:
+            structlog.get_logger().exception("unexpected_error")
+            logging.getLogger("library").exception("failed")
+    shown = capsysbinary.readouterr().err.decode()
+    assert shown.count("the text is withheld") >= 2 * len(attempts)
+    assert word not in shown

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
+import traceback
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, BinaryIO, Final, TextIO, cast
 
@@ -16,6 +17,7 @@ from mnemesh_kit.correlation import current_correlation_id
 from mnemesh_kit.unicode import well_formed
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_OF_DATABASES: Final = frozenset({"asyncpg", "sqlalchemy", "sqlite3"})
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -39,10 +41,11 @@ def configure_logging(config: ServerConfig, service: str) -> None:
         identify,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        TRACES,
     ]
     if config.log_format == "json":
         structlog.configure(
-            processors=[*shared, structlog.processors.format_exc_info, _json],
+            processors=[*shared, _json],
             wrapper_class=structlog.make_filtering_bound_logger(level),
             logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _Unfailing(sys.stderr.buffer))),
             cache_logger_on_first_use=True,
@@ -55,6 +58,33 @@ def configure_logging(config: ServerConfig, service: str) -> None:
             cache_logger_on_first_use=True,
         )
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[_Forward()], force=True)
+
+
+def _trace(exc_info: Any) -> str:
+    """Returns the trace of an exception, without what databases say: that may contain the values of rows."""
+    shown = traceback.TracebackException(*exc_info)
+    for error, part in _chain(exc_info[1], shown):
+        if type(error).__module__.partition(".")[0] in _OF_DATABASES:
+            state = getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", None) or "no code"
+            part._str = f"{state}; the text is withheld"  # type: ignore[attr-defined]
+    return "".join(shown.format())
+
+
+def _chain(
+    error: BaseException | None, shown: traceback.TracebackException | None
+) -> Iterator[tuple[BaseException, traceback.TracebackException]]:
+    """Yields an exception, its causes and its parts, each with what is shown of it."""
+    if error is None or shown is None:
+        return
+    yield error, shown
+    yield from _chain(error.__cause__, shown.__cause__)
+    yield from _chain(error.__context__, shown.__context__)
+    for each, part in zip(getattr(error, "exceptions", ()), shown.exceptions or (), strict=False):
+        yield from _chain(each, part)
+
+
+TRACES: Final = structlog.processors.ExceptionRenderer(_trace)
+"""Replaces the exception of a line by its trace."""
 
 
 def _json(_logger: object, _method: str, event: Mapping[str, Any]) -> bytes:
@@ -94,4 +124,7 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         logger = structlog.get_logger()
-        logger.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
+        message = record.getMessage()
+        if record.name == "asyncio":
+            message = message.partition("\n")[0]  # the rest shows objects, such as an exception with its text
+        logger.log(record.levelno, message, logger=record.name, exc_info=record.exc_info)

@@ -241,8 +241,8 @@ class TurnBuilder:
         """Returns the model that replaces an unavailable one; None if no provider serves it."""
         try:
             info, client = await self._models.resolve_for_turn(organization_id, handle)
-        except ModelUnknown as error:
-            _log.warning("fallback_model_unknown", model=error.metadata.get("model"))
+        except ModelUnknown:
+            _log.warning("fallback_model_unknown", main_provider=main_provider)
             return None
         window = min(settings.context_window or info.context_window, info.context_window)
         settings = replace(settings, context_window=window, fallback_model=None)
