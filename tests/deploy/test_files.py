@@ -43,7 +43,9 @@ def duplicate_keys(node: yaml.Node) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["docker-compose.yml", "deploy/docker-compose.tls.yml"])
+@pytest.mark.parametrize(
+    "name", ["docker-compose.yml", "deploy/docker-compose.tls.yml", "deploy/docker-compose.sandbox.yml"]
+)
 def test_no_key_is_set_twice(name: str) -> None:
     # An engine refuses a file with a key that is set twice; the parser of these tests does not.
     assert not duplicate_keys(yaml.compose((ROOT / name).read_text()))
@@ -223,3 +225,12 @@ def test_missing_password_is_reported_with_instructions(deployment: Any) -> None
 def test_images_are_built_with_the_uv_of_the_makefile(path: str) -> None:
     versions = re.findall(r"UV_VERSION\s*:?=\s*([\d.]+)", (ROOT / path).read_text())
     assert versions == re.findall(r"UV_VERSION\s*:?=\s*([\d.]+)", (ROOT / "Makefile").read_text())
+
+
+def test_the_sandbox_file_gives_tools_what_the_level_full_needs_and_others_nothing() -> None:
+    services = yaml.safe_load((ROOT / "deploy" / "docker-compose.sandbox.yml").read_text())["services"]
+    assert list(services) == ["tools"]
+    assert services["tools"] == {
+        "cap_add": ["SYS_ADMIN", "NET_ADMIN"],
+        "security_opt": ["seccomp:unconfined", "apparmor:unconfined"],
+    }

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import subprocess
+import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,7 +28,34 @@ async def test_environment_contains_only_the_variables_of_the_call(sandbox: Sand
     return [dict(os.environ), started_with]
     """
     task = Task(source_of(body), "tool", {}, {"TOKEN": "a=b\n'c'"})
-    assert value_of(await sandbox.run(task, scaled(60))) == [{"TOKEN": "a=b\n'c'"}, ""]
+    environment, started_with = value_of(await sandbox.run(task, scaled(60)))
+    assert environment.pop("HOME").startswith("/")
+    assert (environment, started_with) == ({"TOKEN": "a=b\n'c'"}, "")
+
+
+async def test_a_tool_has_a_home_that_it_can_write(full: Sandbox) -> None:
+    body = """
+    import os
+    from pathlib import Path
+    (Path.home() / "note").write_text("kept")
+    return [Path("~/note").expanduser().read_text(), os.path.expanduser("~") == os.getcwd()]
+    """
+    assert value_of(await full.run(Task(source_of(body), "tool"), scaled(60))) == ["kept", True]
+
+
+async def test_errors_and_traces_show_no_path_of_the_host(sandbox: Sandbox) -> None:
+    body = """
+    import json, sys
+    try:
+        json.loads("{")
+    except ValueError as error:
+        raise RuntimeError(f"in {json.__file__}") from error
+    """
+    outcome = await sandbox.run(Task(source_of(body), "tool"), scaled(60))
+    assert outcome.text == "Error executing function tool: RuntimeError: in <python>/json/__init__.py"
+    assert "<python>/json/decoder.py" in outcome.stderr
+    assert sysconfig.get_path("stdlib") not in outcome.stderr
+    assert '"<tool tool>"' in outcome.stderr
 
 
 async def test_server_environment_cannot_be_read(run: Run) -> None:

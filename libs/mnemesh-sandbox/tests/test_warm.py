@@ -49,7 +49,7 @@ async def test_each_process_executes_one_task(warm: Sandbox) -> None:
     pids = []
     for name in ("one", "two"):
         task = Task(PID.source, PID.function, environment={name: "x"})
-        assert value_of(await warm.run(task, scaled(60))) == [["left"], [name]]
+        assert value_of(await warm.run(task, scaled(60))) == [["left"], ["HOME", name]]
         pids.append(await _waiting(warm))
     assert pids[0] != pids[1]
 
@@ -61,10 +61,10 @@ async def test_task_is_the_first_that_a_waiting_process_shows(warm: Sandbox) -> 
     body = """
     import os, sys
     own = sys.modules["tool"].__dict__ is globals()
-    return [own, sorted(name for name in globals() if name in ("number", "text")), os.listdir("."), dict(os.environ)]
+    return [own, sorted(name for name in globals() if name in ("number", "text")), os.listdir("."), list(os.environ)]
     """
     outcome = await warm.run(Task(source_of(body), "tool"), scaled(60))
-    assert (value_of(outcome), outcome.stdout, outcome.stderr) == ([True, [], [], {}], "", "")
+    assert (value_of(outcome), outcome.stdout, outcome.stderr) == ([True, [], [], ["HOME"]], "", "")
 
 
 async def test_waiting_process_executes_a_tool_with_await(warm: Sandbox) -> None:

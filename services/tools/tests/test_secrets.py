@@ -48,7 +48,9 @@ async def create(stubs: Any, source: str, **fields: Any) -> tools_pb2.Tool:
 async def seen(stubs: Any, tool_id: str, **fields: Any) -> dict[str, str]:
     """Returns the environment of an execution."""
     answer = await stubs.executions.ExecuteTool(execution_pb.ExecuteToolRequest(tool_id=tool_id, **fields))
-    return {name: value[::-1] for name, value in json.loads(answer.result).items()}
+    found = {name: value[::-1] for name, value in json.loads(answer.result).items()}
+    assert found.pop("HOME").startswith("/")
+    return found
 
 
 async def test_values_are_not_returned_logged_or_stored_in_clear(

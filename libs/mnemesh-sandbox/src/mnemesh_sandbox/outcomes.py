@@ -6,7 +6,9 @@ import json
 import os
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from mnemesh_sandbox.inside import watch
@@ -33,16 +35,25 @@ class OutcomeLimits:
     files: int
 
 
-def outcome_of(task: Task, ended: EndedProcess, limits: OutcomeLimits) -> Outcome:
-    """Returns the outcome of `task`: its result, or the reason why it has none. No text has a value of its secrets."""
+def outcome_of(
+    task: Task, ended: EndedProcess, limits: OutcomeLimits, paths: Mapping[str, str] = MappingProxyType({})
+) -> Outcome:
+    """Returns the outcome of `task`: its result, or the reason why it has none. No text has a value of its secrets.
+
+    Args:
+        task: The task.
+        ended: Its process.
+        limits: What it may use.
+        paths: What errors and their traces show in place of directories of the host.
+    """
     redactor = Redactor(task.secrets)
 
     def outcome(status: OutcomeStatus, text: str, **more: Any) -> Outcome:
-        streams = (_text(ended.stdout, redactor), _text(ended.stderr, redactor))
+        streams = (_text(ended.stdout, redactor), _without(paths, _text(ended.stderr, redactor)))
         return Outcome(status, text, *streams, ended.duration, **more)
 
     def failed(status: OutcomeStatus, kind: str, reason: str) -> Outcome:
-        text = redactor.redacted(clean(f"{kind}: {reason}"), is_cut=True)
+        text = _without(paths, redactor.redacted(clean(f"{kind}: {reason}"), is_cut=True))
         return outcome(status, f"Error executing function {task.function}: {text}"[:MAX_ERROR_CHARS])
 
     if ended.timed_out:
@@ -131,6 +142,12 @@ def _without_answer(ended: EndedProcess, cpu_seconds: int) -> tuple[OutcomeStatu
     if ended.result.data:
         return OutcomeStatus.ERROR, "ValueError", "its result cannot be read"
     return OutcomeStatus.ERROR, "SystemExit", "its process ended before the function returned"
+
+
+def _without(paths: Mapping[str, str], text: str) -> str:
+    for path, shown in paths.items():
+        text = text.replace(path, shown)
+    return text
 
 
 def _text(captured: Captured, redactor: Redactor) -> str:

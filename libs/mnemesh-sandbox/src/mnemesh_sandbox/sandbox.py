@@ -91,16 +91,37 @@ class Access:
 
 
 class SandboxUnavailable(Exception):
-    """This host isolates tools less than the settings require."""
+    """This host isolates tools less than the settings or the access of a task require."""
 
-    def __init__(self, isolation: Isolation, minimum: Level) -> None:
+    def __init__(self, isolation: Isolation, minimum: Level, what: str = "Tools") -> None:
+        """Stores why.
+
+        Args:
+            isolation: The isolation of the host.
+            minimum: The level that is required.
+            what: What requires it.
+        """
         self.missing = isolation.missing
+        level, required = isolation.level.name.lower(), minimum.name.lower()
         layers = ", ".join(sorted(isolation.layers)) or "none"
         reasons = "; ".join(f"{name}: {reason}" for name, reason in isolation.missing.items()) or "none"
         super().__init__(
-            f"This host isolates tools at level {isolation.level.name.lower()}, below the required "
-            f"{minimum.name.lower()} (layers: {layers}; refused: {reasons})."
+            f"{what} need the sandbox level {required}; this host provides {level} "
+            f"(layers: {layers}; refused: {reasons}).{_REMEDY}"
         )
+
+
+class NetworkUnavailable(SandboxUnavailable):
+    """This host has the level FULL, but its network namespaces cannot be used."""
+
+    def __init__(self, problem: str) -> None:
+        """Stores the problem that the probe of the network found."""
+        self.missing = {"network": problem}
+        Exception.__init__(self, f"{_WITH_NETWORK} cannot be confined on this host: {problem}.{_REMEDY}")
+
+
+_REMEDY: Final = " docs/operations.md (The sandbox) shows what the host, or the container of the service, must allow."
+_WITH_NETWORK: Final = "Tools with network access, and the installation of packages,"
 
 
 class Sandbox:
@@ -112,6 +133,10 @@ class Sandbox:
         self._cgroups = cgroups
         self._uids = UidPool(settings.first_uid, settings.uids)
         self._python = process.python_directories()
+        # The longest first, because one can be within another.
+        self._paths = dict.fromkeys(
+            sorted((*self._python, str(Path(__file__).parent)), key=len, reverse=True), "<python>"
+        )
         self._pool: WarmPool | None = None
         self._endings = Endings()
 
@@ -181,9 +206,10 @@ class Sandbox:
         ended = await self._started(task, self._isolation.layers, seconds, access, held=held)
         limits = OutcomeLimits(seconds, settings.cpu_seconds, settings.memory_mb, settings.disk_mb, settings.files)
         size = len(ended.result.data) + len(ended.stdout.data) + len(ended.stderr.data)
+        paths = {**dict.fromkeys(access.packages, "<packages>"), **self._paths}
         if size > (_LARGE_BYTES if task.secrets else _MEGABYTE):
-            return await asyncio.to_thread(outcome_of, task, ended, limits)
-        return outcome_of(task, ended, limits)
+            return await asyncio.to_thread(outcome_of, task, ended, limits, paths)
+        return outcome_of(task, ended, limits, paths)
 
     async def run_program(self, program: Program, access: Access, *, confined: bool = True) -> str:
         """Runs a program until it ends, or until the talk with it ends. None of its processes survives the call.
@@ -239,7 +265,7 @@ class Sandbox:
     def require_full(self) -> None:
         """Raises `SandboxUnavailable` if this host cannot confine a task with access to a network or a directory."""
         if self._isolation.level < Level.FULL:
-            raise SandboxUnavailable(self._isolation, Level.FULL)
+            raise SandboxUnavailable(self._isolation, Level.FULL, _WITH_NETWORK)
 
     def _require(self, access: Access) -> None:
         """Raises `SandboxUnavailable` if this host cannot confine a task with this access."""
@@ -248,8 +274,7 @@ class Sandbox:
             self.require_full()
         problem = self._isolation.network_problem
         if access.serve is not None and problem is not None:
-            missing = {**self._isolation.missing, "network": problem}
-            raise SandboxUnavailable(replace(self._isolation, missing=missing), Level.FULL)
+            raise NetworkUnavailable(problem)
 
     async def _started(
         self,

@@ -46,7 +46,7 @@ class Node:
             "callsFd": plan.calls_fd,
             "repliesFd": plan.replies_fd,
             "outputChars": plan.limits.output_chars,
-            "environment": dict(environment),
+            "environment": {"HOME": os.getcwd(), **environment},
             "url": f"file://{directory}/tool.mjs",
             "file": "tool",
             "export": EXPORT,

@@ -55,7 +55,9 @@ def run(
     os.environ.clear()
     # A thread of a library for linear algebra reserves memory that counts against the limit of the tool.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    os.environ.update({**(threads if package_directories else {}), **task["environment"], **environment})
+    threads = threads if package_directories else {}
+    # The uid of a tool has no account that could name a home.
+    os.environ.update({"HOME": os.getcwd(), **threads, **task["environment"], **environment})
     _add_packages(package_directories)
     process = os.getpid()
     agent = AgentState(task["agent"]) if task["agent"] is not None else None
