@@ -33,14 +33,14 @@ async def test_environment_contains_only_the_variables_of_the_call(sandbox: Sand
     assert (environment, started_with) == ({"TOKEN": "a=b\n'c'"}, "")
 
 
-async def test_a_tool_has_a_home_that_it_can_write(full: Sandbox) -> None:
+async def test_a_tool_has_a_home_that_it_can_write(sandbox: Sandbox) -> None:
     body = """
     import os
     from pathlib import Path
     (Path.home() / "note").write_text("kept")
     return [Path("~/note").expanduser().read_text(), os.path.expanduser("~") == os.getcwd()]
     """
-    assert value_of(await full.run(Task(source_of(body), "tool"), scaled(60))) == ["kept", True]
+    assert value_of(await sandbox.run(Task(source_of(body), "tool"), scaled(60))) == ["kept", True]
 
 
 async def test_errors_and_traces_show_no_path_of_the_host(sandbox: Sandbox) -> None:

@@ -59,7 +59,7 @@ async def test_probe_finds_out_whether_tasks_can_have_access_to_the_network(monk
     assert "did not reach its proxy alone" in str(sandbox.isolation.network_problem)
     task = Task(source_of("return 1"), "tool")
     assert (await sandbox.run(task, scaled(60))).text == "1"
-    with pytest.raises(SandboxUnavailable, match="network: the probe did not reach its proxy alone"):
+    with pytest.raises(SandboxUnavailable, match="on this host: the probe did not reach its proxy alone"):
         await sandbox.run(task, scaled(60), Access(serve=serve))
 
 

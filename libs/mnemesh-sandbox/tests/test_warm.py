@@ -124,7 +124,7 @@ async def test_process_that_was_killed_while_it_waited_is_replaced(warm: Sandbox
     os.kill(await _waiting(warm), signal.SIGKILL)
     while not warm._pool._waiting[("",)][0].process.has_ended:  # type: ignore[union-attr]
         await asyncio.sleep(0.01)
-    assert value_of(await warm.run(PID, scaled(60))) == [["left"], []]
+    assert value_of(await warm.run(PID, scaled(60))) == [["left"], ["HOME"]]
 
 
 async def test_directory_of_packages_that_was_replaced_is_seen(warm: Sandbox, tmp_path: Path) -> None:

@@ -56,6 +56,20 @@ async def test_queries_find_the_tool_that_does_it(stubs: Any, source: Any) -> No
         assert (await _found(stubs, query))[:1] == [name], query
 
 
+async def test_queries_in_other_words_find_the_tool(embedded: Any, source: Any) -> None:
+    await _store(embedded, source)
+    for query, name in {
+        "will it rain in Berlin": "get_weather",
+        "do I need an umbrella tomorrow": "get_weather",
+        "how hot is it outside": "get_weather",
+        "charge a client for work": "send_invoice",
+        "ask for payment": "send_invoice",
+        "how much is 20 euros in yen": "convert_currency",
+        "what's in this directory": "list_files",
+    }.items():
+        assert (await _found(embedded, query))[:1] == [name], query
+
+
 async def test_filters_limit_and_blank_queries(stubs: Any, source: Any) -> None:
     await _store(stubs, source)
     assert await _found(stubs, "documents weather", tags_any=["travel"]) == ["get_weather"]

@@ -7,6 +7,7 @@ import json
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import structlog
@@ -28,8 +29,11 @@ MAX_LIMIT: Final = 100
 MAX_QUERY_CHARS: Final = 10_000
 _TEXT_CHARS: Final = 4_000
 """The part of a tool's description and parameters that is searched."""
+_LEAST_SIMILARITY: Final = 0.55
+"""Of that of messages. Descriptions of tools are short and abstract, so that what means the same is less similar."""
 _CACHED: Final = 10_000
 _AT_ONCE: Final = 32
+_SENTENCE_CHARS: Final = 300
 _log = structlog.get_logger("mnemesh.tools.search")
 
 
@@ -45,10 +49,11 @@ class ToolHit:
 
 @dataclass(slots=True)
 class _Document:
-    text: str
+    parts: tuple[str, ...]
+    """The whole text, the name with what the tool does in a sentence, and the name: any of them may be similar."""
     words: Counter[str]
     length: int
-    vector: Vector | None = None
+    vectors: tuple[Vector, ...] = ()
 
 
 class ToolFinder:
@@ -95,7 +100,7 @@ class ToolFinder:
             self._embedder.similarity_weight,
             _CONSTANTS,
             depth=limit,
-            least_similarity=self._embedder.least_similarity,
+            least_similarity=self._embedder.least_similarity * _LEAST_SIMILARITY,
         )
         return [ToolHit(tools[hit.id], hit.score, hit.text_rank, hit.vector_rank) for hit in ranked[:limit]]
 
@@ -113,7 +118,7 @@ class ToolFinder:
         if found is None:
             text = _text(tool.spec)
             words, _ = analysed(text)
-            found = self._documents[key] = _Document(text, Counter(words), len(words))
+            found = self._documents[key] = _Document(_parts(tool.spec, text), Counter(words), len(words))
             if len(self._documents) > _CACHED:
                 self._documents.popitem(last=False)
         else:
@@ -121,15 +126,17 @@ class ToolFinder:
         return found
 
     async def _similarities(self, query: str, documents: Sequence[_Document]) -> list[float]:
-        missing = [document for document in documents if document.vector is None]
+        missing = [document for document in documents if not document.vectors]
+        texts = [part for document in missing for part in document.parts]
         try:
-            *vectors, wanted = await self._embedder.embed([*(document.text for document in missing), query])
+            *vectors, wanted = await self._embedder.embed([*texts, query])
         except EmbedderUnavailable as error:
             _log.warning("vector_search_skipped", error=str(error))
             return [0.0] * len(documents)
-        for document, vector in zip(missing, vectors, strict=True):
-            document.vector = vector
-        return [0.0 if document.vector is None else float(document.vector @ wanted) for document in documents]
+        rest = iter(vectors)
+        for document in missing:
+            document.vectors = tuple(islice(rest, len(document.parts)))
+        return [max(float(vector @ wanted) for vector in document.vectors) for document in documents]
 
 
 _CONSTANTS: Final = RankingConstants()
@@ -149,6 +156,13 @@ def _text(spec: ToolSpec) -> str:
         described = parameter.get("description", "") if isinstance(parameter, dict) else ""
         parts.append(f"{name.replace('_', ' ')}: {described}")
     return "\n".join(part for part in parts if part)[:_TEXT_CHARS]
+
+
+def _parts(spec: ToolSpec, text: str) -> tuple[str, ...]:
+    name = spec.name.replace("_", " ")
+    described = spec.description or json.loads(spec.json_schema).get("description", "")
+    sentence = described.partition("\n")[0].partition(". ")[0][:_SENTENCE_CHARS]
+    return tuple(dict.fromkeys((text, f"{name}: {sentence}", name)))
 
 
 def _word_scores(query: str, documents: Sequence[_Document]) -> list[float]:
