@@ -281,7 +281,7 @@ def moves(script: Script, tmp_path: Path) -> None:
     one = script.row("export", "jo", "--file", str(tmp_path / "jo.mnemesh"))
     assert one["records"] == exported["records"]
     assert script.row("import", exported["path"], "--agent", "jo")["agent_id"] == exported["agent_id"]
-    assert script.row("import", letta["path"])["name"] == "jo"
+    assert script.row("import", letta["path"])["name"] == "jo (2)"
     script.row("agents delete", exported["agent_id"], "--yes")
     assert script.row("import", one["path"])["agent"]["name"] == "jo"
     assert script.rows("import", "letta", code=1) == []

@@ -36,7 +36,7 @@ _MODEL_LINE: Final = "model "
 """The beginning of the last line of a start."""
 _PATIENT_SECONDS: Final = 300.0
 """The deadline of calls that a slow server of models or a busy machine delays."""
-_MODEL_SECONDS: Final = 3.0
+_MODEL_SECONDS: Final = 6.0
 """The time for which a start in the background waits for the line about the model."""
 
 
