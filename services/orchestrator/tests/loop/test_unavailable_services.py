@@ -242,6 +242,73 @@ async def test_only_the_first_turn_waits_for_a_service_that_stays_unavailable(wo
     assert "probe" in {tool.name for tool in world.model.last.tools}
 
 
+async def test_call_of_a_tool_that_the_turn_began_without_waits_for_the_tools_service(
+    world: World, process: Process
+) -> None:
+    world.tools.add("probe", "probed")
+    agent = await world.agent(process, tool_names=("probe",))
+    world.faults.unavailable = {"tools.": 20}
+    world.model.follow(call("probe"), say("Done."))
+    await process.send(agent)
+    first, second = world.model.requests
+    assert "custom tools cannot be reached" in first.messages[-1].text
+    assert sum(world.waits) > Config().degrade_seconds
+    assert lines(world.turn(agent))[1:] == [
+        "assistant calls probe{}",
+        "tool success of probe: probed",
+        "assistant text: Done.",
+    ]
+    assert "probe" in {tool.name for tool in second.tools}
+    assert not any("cannot be reached" in message.text for message in second.messages)
+
+
+async def test_call_of_an_unread_tool_that_needs_an_approval_asks_for_it(world: World, process: Process) -> None:
+    world.tools.add("probe", "probed", requires_approval=True)
+    agent = await world.agent(process, tool_names=("probe",))
+    world.faults.unavailable = {"tools.": 20}
+    world.model.follow(call("probe"))
+    await process.send(agent)
+    assert (await process.outcome(agent)).stop_reason is StopReason.REQUIRES_APPROVAL
+    assert world.tools.executed == []
+
+
+async def test_tools_are_offered_in_the_step_after_the_service_is_back(world: World, process: Process) -> None:
+    world.tools.add("probe", "probed")
+    agent = await world.agent(process, tool_names=("probe",))
+    world.faults.unavailable = {"tools.": 10_000}
+
+    async def comes_back(name: str) -> None:
+        if name == "archival.insert":
+            world.faults.unavailable = {}
+
+    world.faults.on_call = comes_back
+    world.model.follow(call("archival_memory_insert", content="tea"), say("Kept."))
+    await process.send(agent)
+    first, second = ({tool.name for tool in request.tools} for request in world.model.requests)
+    assert ("probe" in first, "probe" in second) == (False, True)
+    assert not any("cannot be reached" in message.text for message in world.model.last.messages)
+
+
+async def test_unknown_tool_is_refused_while_the_tools_service_is_away(world: World, process: Process) -> None:
+    world.tools.add("probe", "probed")
+    agent = await world.agent(process, tool_names=("probe",))
+    world.faults.unavailable = {"tools.": 99}
+    world.model.follow(call("prove"), say("No such tool."))
+    await process.send(agent)
+    assert "there is no tool prove" in world.turn(agent)[2].tool_returns[0].text
+    assert sum(world.waits) == pytest.approx(Config().degrade_seconds)
+
+
+async def test_agent_that_acts_by_stored_tools_alone_waits_for_them(world: World, process: Process) -> None:
+    world.tools.add("probe", "probed")
+    agent = await world.agent(process, AgentType.MEMGPT_V2, include_base_tools=False, tool_names=("probe",))
+    world.faults.unavailable = {"tools.": 20}
+    world.model.script = lambda request: call("probe")
+    await process.send(agent, max_steps=1)
+    assert world.tools.executed
+    assert "probe" in {tool.name for tool in world.model.requests[0].tools}
+
+
 async def test_custom_tool_does_not_run_twice_after_an_outage(world: World, process: Process) -> None:
     world.tools.add("launch", "launched")
     agent = await world.agent(process, tool_names=("launch",))

@@ -4,13 +4,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from mnemesh_kit.errors import MnemeshError, StorageFull
 
 from mnemesh_orchestrator.builtin.files import WHAT as FILES
-from mnemesh_orchestrator.loop.optional_services import OptionalServices
+from mnemesh_orchestrator.loop.optional_services import OptionalServices, note_of
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.archival import ArchivalSummary
@@ -29,6 +29,8 @@ _log = structlog.get_logger("mnemesh.loop")
 _KEPT_WINDOWS = 256
 
 
+CUSTOM_TOOLS: Final = "Your custom tools"
+
 Essentials = tuple[ContextWindow, CoreMemory]
 """The data that every turn needs: the window of its conversation, and core memory."""
 
@@ -43,6 +45,11 @@ class Gathered:
     directories: str
     """The section of the system message about files."""
     notes: tuple[str, ...]
+
+    @property
+    def has_tools(self) -> bool:
+        """False if the agent has stored tools that could not be read."""
+        return note_of(CUSTOM_TOOLS) not in self.notes
 
 
 class ContextReader:
@@ -126,8 +133,12 @@ class ContextReader:
             return (), ""
         if whole:
             return await self._tools.definitions(ids=tool_ids), ""
-        found, note = await self._optional.call(lambda: self._tools.definitions(ids=tool_ids), "Your custom tools")
+        found, note = await self._optional.call(lambda: self._tools.definitions(ids=tool_ids), CUSTOM_TOOLS)
         return found or (), note
+
+    async def stored_tools(self, agent: Agent) -> tuple[CustomTool, ...]:
+        """Returns the agent's stored tools. Raises Unavailable, DeadlineExceeded, ServerBusy."""
+        return (await self.custom_tools(stored_tool_ids(agent), whole=True))[0]
 
     async def archival_summary(self, agent_id: str) -> tuple[ArchivalSummary, str]:
         """Returns the size of the agent's archival memory; the last known one and a note if it is unavailable."""

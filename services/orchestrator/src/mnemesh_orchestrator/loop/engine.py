@@ -19,8 +19,9 @@ from mnemesh_orchestrator.loop.call_plan import plan_calls, starts_runs, with_ga
 from mnemesh_orchestrator.loop.call_results import CallResult
 from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step, input_step
 from mnemesh_orchestrator.loop.context_budget import ContextBudget
-from mnemesh_orchestrator.loop.context_reader import ContextReader
+from mnemesh_orchestrator.loop.context_reader import CUSTOM_TOOLS, ContextReader, stored_tool_ids
 from mnemesh_orchestrator.loop.message_events import answer_events, approval_response_event
+from mnemesh_orchestrator.loop.optional_services import note_of
 from mnemesh_orchestrator.loop.policy import StepOutcome, Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import OpenCommit, StepState, Turn, concluded, new_step
@@ -88,6 +89,7 @@ class Engine:
                 if state.has_opened_files:
                     state.has_opened_files = False
                     state.directories = (await self._context.directories(context.agent))[0] or state.directories
+                await self._complete_tools(turn)
                 verdict = await self._run_step(turn)
         except LeaseLost:
             raise
@@ -111,6 +113,8 @@ class Engine:
             return self._conclude_committed(turn, step, committed)
         else:
             await self._answers.ask(turn, step)
+            await self._await_called_tools(turn, step)
+            context = turn.context
         message = step.given.message
         if context.policy.requires_tool_call and not message.tool_calls:
             error = STOP_ERRORS[StopReason.NO_TOOL_CALL]
@@ -122,6 +126,25 @@ class Engine:
             return await self._pause(turn, step, is_committed=bool(committed))
         results = await self._run_tools(turn, step)
         return await self._commit_and_decide(turn, step, results, is_committed=bool(committed))
+
+    async def _complete_tools(self, turn: Turn) -> None:
+        """Adds the stored tools to a turn that began without them, if the tools service answers again."""
+        if turn.context.toolbox.completed is not None:
+            custom, note = await self._context.custom_tools(stored_tool_ids(turn.context.agent))
+            if not note:
+                turn.complete_tools(custom, note_of(CUSTOM_TOOLS))
+
+    async def _await_called_tools(self, turn: Turn, step: StepState) -> None:
+        """Waits for the tools service if the answer calls a stored tool of the agent that the turn began without."""
+        agent, toolbox = turn.context.agent, turn.context.toolbox
+        called = (agent.tool(call.name) for call in step.given.message.tool_calls if toolbox.schema(call.name) is None)
+        if toolbox.completed is None or not any(tool is not None and tool.tool_id is not None for tool in called):
+            return
+        custom = await self._retry.call(lambda: self._context.stored_tools(agent))
+        turn.complete_tools(custom, note_of(CUSTOM_TOOLS))
+        planned = plan_calls(step.given.message, turn.context.toolbox, turn.state.solver)
+        gated = tuple(item.ordinal for item in planned if item.gated)
+        step.accept(replace(step.given, gated=gated), planned, is_journalled=False)
 
     async def _journal_answer(self, turn: Turn, step: StepState) -> None:
         entry = JournalEntry(step.id, EntryKind.ANSWER, self._clock.now(), answer=step.given)

@@ -13,6 +13,11 @@ T = TypeVar("T")
 _log = structlog.get_logger("mnemesh.loop")
 
 
+def note_of(what: str) -> str:
+    """Returns the note for the model that a service cannot be reached."""
+    return f"{what} cannot be reached at the moment. Go on without, and say so where it matters."
+
+
 class OptionalServices:
     """Calls services without which a turn continues.
 
@@ -46,6 +51,6 @@ class OptionalServices:
         except (Unavailable, DeadlineExceeded, ServerBusy) as error:
             self._missing.add(what)
             _log.warning("service_unavailable", missing=what, error=error.message)
-            return None, f"{what} cannot be reached at the moment. Go on without, and say so where it matters."
+            return None, note_of(what)
         self._missing.discard(what)
         return result, ""

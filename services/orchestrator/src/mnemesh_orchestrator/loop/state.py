@@ -23,6 +23,7 @@ from mnemesh_orchestrator.model.approvals import Approval, PlannedCall
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.journal import JournalledAnswer
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
@@ -237,12 +238,18 @@ class StepState:
         self.seen = SeenRevisions(answer.seen) if answer.seen is not None else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Turn:
     """A turn that runs: its facts and its state."""
 
     context: TurnContext
     state: TurnState
+
+    def complete_tools(self, custom: tuple[CustomTool, ...], note: str) -> None:
+        """Adds the stored tools that could not be read when the turn began, and removes the note that says so."""
+        if self.context.toolbox.completed is not None:
+            self.context = replace(self.context, toolbox=self.context.toolbox.completed(custom))
+            self.state.notes = tuple(known for known in self.state.notes if known != note)
 
 
 def new_step(context: TurnContext, state: TurnState, step_id: str, now: datetime) -> Step:

@@ -1,9 +1,9 @@
 """The tools of a turn: the schemas that the model receives, and the tool behind each name."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +40,8 @@ class Toolbox:
     """The gated tools of which only the calls wait whose arguments match one of these schemas."""
     speech_format: ResponseFormat = ResponseFormat()
     """The format of the speaking tool's message."""
+    completed: "Callable[[tuple[CustomTool, ...]], Toolbox] | None" = None
+    """Returns the toolbox with the stored tools; None if it has them. They could not be read when the turn began."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -82,8 +84,18 @@ def make_toolbox(
     thinking: bool,
     client_tools: Sequence[ClientTool] = (),
     speech_format: ResponseFormat | None = None,
+    is_whole: bool = True,
 ) -> Toolbox:
-    """Returns the toolbox of an agent. A stored tool hides a built-in one of its name; a client's tool hides both."""
+    """Returns the toolbox of an agent. A stored tool hides a built-in one of its name; a client's tool hides both.
+
+    Without `is_whole`, the stored tools could not be read, and the toolbox can be completed later.
+    """
+    completed = None
+    if not is_whole:
+        completed = partial(
+            make_toolbox, agent, builtin, solver=solver, heartbeat=heartbeat, thinking=thinking,
+            client_tools=client_tools, speech_format=speech_format,
+        )  # fmt: skip
     client = frozenset(tool.name for tool in client_tools)
     custom = tuple(tool for tool in custom if tool.name not in client)
     stored = {tool.name: tool for tool in custom}
@@ -110,7 +122,7 @@ def make_toolbox(
         if not _always_waits(agent, name, stored.get(name)) and (found := solver.approval_schemas(name))
     }
     speech_format = speech_format or ResponseFormat()
-    return Toolbox(names, custom, tuple(offered), tuple(plain), client, gated, schemas, speech_format)
+    return Toolbox(names, custom, tuple(offered), tuple(plain), client, gated, schemas, speech_format, completed)
 
 
 def _always_waits(agent: Agent, name: str, custom: CustomTool | None) -> bool:

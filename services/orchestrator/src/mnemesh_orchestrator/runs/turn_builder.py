@@ -12,8 +12,9 @@ from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.formats import format_instruction, is_structured
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.approvals import closing_messages
-from mnemesh_orchestrator.loop.context_reader import ContextReader, Gathered
+from mnemesh_orchestrator.loop.context_reader import CUSTOM_TOOLS, ContextReader, Gathered
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
+from mnemesh_orchestrator.loop.optional_services import note_of
 from mnemesh_orchestrator.loop.policy import POLICIES, LoopPolicy
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import RulesSolver
@@ -83,6 +84,12 @@ class TurnBuilder:
             await journal.reload()
         gathered = await self._gather(claim, model, seconds)
         open_approval = open_request(gathered.window.messages)
+        if not gathered.has_tools and not _can_act(claim.agent, spec):
+            gathered = replace(
+                gathered,
+                custom=await self._retry.call(lambda: self._context.stored_tools(claim.agent), seconds),
+                notes=tuple(note for note in gathered.notes if note != note_of(CUSTOM_TOOLS)),
+            )
         undone = await self._undone(claim.run, open_approval)
         if undone is not None:
             journal.add_earlier_entries(undone.entries)
@@ -144,6 +151,7 @@ class TurnBuilder:
             heartbeat=policy.injects_heartbeat,
             thinking=bool(model.settings.inner_thoughts_in_kwargs),
             client_tools=run.config.client_tools,
+            is_whole=gathered.has_tools,
             speech_format=format_ if policy.requires_tool_call and is_structured(format_) else None,
         )
         if policy.requires_tool_call and not toolbox.names:
@@ -249,6 +257,11 @@ class TurnBuilder:
         if info.provider != main_provider:
             settings = replace(settings, provider_options=None)  # options are in the words of one API
         return CalledModel(info, settings.over(info.defaults), client)
+
+
+def _can_act(agent: Agent, spec: AgentTypeSpec) -> bool:
+    """Returns whether an agent can take a turn without its stored tools."""
+    return not POLICIES[spec.policy].requires_tool_call or any(tool.tool_id is None for tool in agent.tools)
 
 
 def _format_notes(format_: ResponseFormat | None, policy: LoopPolicy, model: ModelInfo) -> tuple[str, ...]:
