@@ -193,8 +193,10 @@ def build(
     engine = Engine(context, budget, compaction, answers, tools, committer, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
     early = EarlyReads(context, renewer, retry)
-    turns = TurnBuilder(stores.runs, journals, context, early, services.recall, writes, models, builtin, retry, clock)
     inputs = InputRecorder(stores.runs, services.recall)
+    turns = TurnBuilder(
+        stores.runs, journals, context, early, services.recall, writes, models, builtin, inputs, retry, clock
+    )
     transcripts = TranscriptInputs(stores.agents, services.recall, turns, requests, estimator, retry)
     streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
     groups = GroupExecutor(stores.runs, stores.run_relations, children, streamer, clock)

@@ -1,5 +1,7 @@
 """The answers by which a manager selects a speaker."""
 
+from dataclasses import replace
+
 import pytest
 from mnemesh_orchestrator.groups.speakers import LastTurn, NextTurn, next_turn, selected
 from mnemesh_orchestrator.model.groups import GroupPlan, ManagerConfig, ManagerType, MemberTurn, Speaker, TurnOutcome
@@ -29,13 +31,20 @@ NOBODY, SEVERAL = "The answer was not the id or the name of a member.", "The ans
         ("agent-0", NOBODY),
         ("Ada, Zoë", SEVERAL),
         ("Zoë and Ada", SEVERAL),
-        ("...", "The answer was empty."),
+        ("...", NOBODY),
+        ("??", NOBODY),
+        (" \n", "The answer was empty."),
         ("", "The answer was empty."),
     ],
 )
 def test_member_is_selected_by_exact_id_or_name(answer: str, chosen: str) -> None:
     found = selected(PLAN, (answer,), None)
     assert (found.agent_id if isinstance(found, Speaker) else found) == chosen
+
+
+def test_member_whose_name_is_punctuation_is_selected_by_it() -> None:
+    plan = replace(PLAN, members=(*PLAN.members, Speaker("agent-9", "??")))
+    assert selected(plan, ("??",), None) == Speaker("agent-9", "??")
 
 
 def test_last_speaker_is_not_selected() -> None:

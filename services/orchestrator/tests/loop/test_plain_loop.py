@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import FinishReason
+from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiredBeforeExit
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.model.steps import StepFilter
-from mnemesh_types.messages import ToolStatus
+from mnemesh_types.messages import ImagePart, TextPart, ToolStatus
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid
@@ -29,6 +31,17 @@ async def test_text_ends_the_turn(world: World, process: Process) -> None:
     assert (run.stop_reason, run.status, run.step_count) == (StopReason.END_TURN, RunStatus.COMPLETED, 1)
     assert (run.usage.prompt_tokens, run.usage.completion_tokens, run.usage.total_tokens) == (100, 10, 110)
     assert (await process.agents.get(ME, agent.id)).last_stop_reason == "end_turn"
+
+
+async def test_empty_text_before_an_image_is_left_out(world: World, process: Process) -> None:
+    agent, image = await world.agent(process), ImagePart(b"a picture", "image/png")
+    world.model.follow(say("A picture."))
+    await process.send_all(agent, [InputMessage((TextPart(""), image))])
+    assert world.turn(agent)[0].content == (image,)
+    for content in ((TextPart(""),), (TextPart(""), TextPart(""))):
+        with pytest.raises(InvalidArgument) as refused:
+            await process.send_all(agent, [InputMessage(content)])
+        assert refused.value.field == "messages[0].content[0]"
 
 
 async def test_turn_continues_after_every_tool_until_plain_text(world: World, process: Process) -> None:

@@ -85,11 +85,11 @@ async def test_inputs_of_cancelled_queued_runs_are_kept_in_order(
     await cancel(process, *reversed(waiting))
     held.released.set()
     await process.follow(first)
-    assert sorted(listed(world, agent)) == (["One?"] if is_away else ["One?", "Three?", "Two?"])
+    assert listed(world, agent) == ["One?"], "the others would stand before or between the messages of the first"
     await process.orchestrator.inputs.record_missing()
     await process.orchestrator.inputs.record_missing()
-    texts = [text for text in listed(world, agent) if text != "One?"]
-    assert texts == ["Two?", "Three?"]
+    await process.orchestrator.inputs.record_missing()
+    assert listed(world, agent) == ["One?", "Two?", "Three?"]
     assert await process.stores.runs.unrecorded_inputs(10) == ()
     assert lines(world.turn(agent)) == ["user text: One?", "assistant text: One."]
 
@@ -105,6 +105,41 @@ async def test_input_of_a_run_that_failed_without_recall_is_stored_later(world: 
     await process.orchestrator.inputs.record_missing()
     assert listed(world, agent) == ["I like tea."]
     assert not (await process.outcome(agent)).input_unrecorded
+
+
+async def test_input_that_recall_does_not_have_is_stored_before_the_next_one(world: World, process: Process) -> None:
+    agent = await world.agent(process, initial_messages=())
+    world.faults.unavailable = {"recall.get_context": 10_000, "recall.append": 1}
+    await process.follow(await process.start(agent, "First."))
+    world.faults.unavailable = {}
+
+    async def retries_meanwhile(name: str) -> None:
+        if name in ("archival.insert", "recall.commit_step"):
+            await process.orchestrator.inputs.record_missing()
+
+    world.faults.on_call = retries_meanwhile
+    world.model.follow(call("archival_memory_insert", content="tea"), say("Second it is."))
+    await process.send(agent, "Second.")
+    assert listed(world, agent) == ["First.", "Second."]
+    assert await process.stores.runs.unrecorded_inputs(10) == ()
+    own = [message.run_id for message in world.recall.rows[agent.id] if message.run_id is not None]
+    assert own == sorted(own, key=own.index), "messages of a run stand together"
+
+
+async def test_input_of_a_run_that_was_cancelled_in_the_queue_is_stored_after_the_run_before_it(
+    world: World, process: Process
+) -> None:
+    agent = await world.agent(process, initial_messages=())
+    held = Held(say("One."))
+    world.model.follow(call("archival_memory_insert", content="tea"), held, say("Three."))
+    first = await process.start(agent, "One?")
+    second = await process.start(agent, "Two?")
+    await held.asked.wait()
+    await cancel(process, second)
+    held.released.set()
+    await process.follow(first)
+    await process.send(agent, "Three?")
+    assert listed(world, agent) == ["One?", "Two?", "Three?"]
 
 
 async def test_cancellation_lost_in_a_crash_stores_the_input_once(world: World) -> None:

@@ -102,7 +102,7 @@ def selected(plan: GroupPlan, words: Sequence[str], last_speaker_id: str | None)
     An answer selects the member whose exact id or name it is, without quotes and punctuation around it. Names are
     compared with their case, and then without it.
     """
-    texts = [text for text in words if text.strip(_AROUND)]
+    texts = [text for text in words if text.strip()]
     if not texts:
         return "The answer was empty."
     found = {member.agent_id: member for text in texts for member in _named(plan, text)}
@@ -122,10 +122,11 @@ def selected(plan: GroupPlan, words: Sequence[str], last_speaker_id: str | None)
 
 def _named(plan: GroupPlan, text: str) -> list[Speaker]:
     """Returns the members whose id or name a text is."""
-    said = text.strip(_AROUND)
+    whole, said = text.strip(), text.strip(_AROUND)
     by_id = [member for member in plan.members if member.agent_id == said]
-    if by_id or not said:
-        return by_id
+    as_it_is = by_id or [member for member in plan.members if member.name.strip() == whole]
+    if as_it_is or not said:
+        return as_it_is
     names = [(member, member.name.strip(_AROUND)) for member in plan.members]
     exact = [member for member, name in names if name == said]
     return exact or [member for member, name in names if name.casefold() == said.casefold()]

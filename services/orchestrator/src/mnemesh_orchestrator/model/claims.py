@@ -37,6 +37,8 @@ class TurnClaim(Claim):
     conversation: Conversation
     buffer: MessageBuffer | None = None
     """The limits on the window of a voice agent with partners; None takes those of the agent's type."""
+    has_unrecorded_inputs: bool = False
+    """Recall may not have the inputs of earlier runs of the conversation. They are stored before that of this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,8 @@ def prepared_draft(draft: AgentDraft) -> AgentDraft:
         if not block.label:
             raise InvalidArgument(f"blocks[{index}].label is required.", field=f"blocks[{index}].label")
     if draft.initial_messages is not None:
-        require_valid_inputs(draft.initial_messages, "initial_messages.messages")
+        first = require_valid_inputs(draft.initial_messages, "initial_messages.messages")
+        draft = replace(draft, initial_messages=first)
     expanded = replace(
         draft,
         system=None if draft.system is None else filled(draft.system, variables),

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -105,7 +105,7 @@ def repeated_run_id(sent: Sequence[SentMessage], known: Mapping[str, KnownMessag
 def require_valid_inputs(
     messages: Sequence[InputMessage], field: str = "messages", *, min_messages: int = 0
 ) -> tuple[InputMessage, ...]:
-    """Returns the messages that a client sends if each of their parts can be stored.
+    """Returns the messages that a client sends if each of their parts can be stored, without empty texts beside others.
 
     Args:
         messages: The messages, in order.
@@ -120,8 +120,7 @@ def require_valid_inputs(
         raise InvalidArgument(f"{field} must have at least {min_messages} message.", field=field)
     if len(messages) > _MAX_MESSAGES:
         raise InvalidArgument(f"{field} must have at most {_MAX_MESSAGES} messages.", field=field)
-    for index, message in enumerate(messages):
-        _require_valid_input(message, f"{field}[{index}]")
+    messages = [_require_valid_input(message, f"{field}[{index}]") for index, message in enumerate(messages)]
     otids: set[str] = set()
     for index, message in enumerate(messages):
         if message.otid and message.otid in otids:
@@ -131,17 +130,25 @@ def require_valid_inputs(
     return tuple(messages)
 
 
-def _require_valid_input(message: InputMessage, field: str) -> None:
+def _require_valid_input(message: InputMessage, field: str) -> InputMessage:
     if message.role not in _ROLES:
         raise InvalidArgument(f"{field}.role must be USER, SYSTEM or ASSISTANT.", field=f"{field}.role")
     if not message.content:
         raise InvalidArgument(f"{field}.content must have at least one part.", field=f"{field}.content")
+    # Front ends send an empty text before an image that has no words.
+    is_empty = [isinstance(part, TextPart) and not part.text for part in message.content]
     for index, part in enumerate(message.content):
-        require_valid_part(part, f"{field}.content[{index}]")
+        if not is_empty[index] or all(is_empty):
+            require_valid_part(part, f"{field}.content[{index}]")
     for name in ("name", "otid", "sender_id"):
         require_optional_text(getattr(message, name), f"{field}.{name}", max_chars=_MAX_ID)
     if message.group_id is not None:
         require_id(message.group_id, "group", f"{field}.group_id")
+    if not any(is_empty):
+        return message
+    return replace(
+        message, content=tuple(part for part, empty in zip(message.content, is_empty, strict=True) if not empty)
+    )
 
 
 def require_valid_part(part: ContentPart, field: str) -> None:

@@ -3,11 +3,13 @@
 from typing import Final
 
 import structlog
-from mnemesh_kit.errors import TEMPORARY, MnemeshError
+from mnemesh_kit.errors import TEMPORARY, MnemeshError, Unavailable
 from mnemesh_kit.principal import Principal, as_principal
 
+from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.step_messages import recorded_input
+from mnemesh_orchestrator.model.claims import TurnClaim
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.store.base import RunStore
@@ -59,16 +61,27 @@ class InputRecorder:
             _log.exception("input_not_recorded", run_id=run.id)
         return True
 
-    async def record_and_mark(self, run: Run) -> None:
-        """Stores the input of a run that has ended, and notes that recall has it."""
-        with as_principal(Principal(run.organization_id, run.subject_id)):
-            if await self.record(run):
-                await self._store.mark_input_recorded(run.id)
+    async def record_before(self, claim: TurnClaim, retry: RetryPolicy) -> None:
+        """Stores the inputs of earlier runs of a conversation that recall does not have, before a run of it commits.
+
+        Raises:
+            Unavailable, DeadlineExceeded, StorageFull, ServerBusy: recall was unavailable for the policy's whole time.
+        """
+        if claim.has_unrecorded_inputs:
+            for run in await self._store.unrecorded_inputs_of(claim.run.conversation_id):
+                await retry.call(lambda run=run: self._record_and_mark(run))  # type: ignore[misc]
 
     async def record_missing(self) -> None:
-        """Stores the inputs that could not be stored when their runs ended."""
+        """Stores the inputs that could not be stored when their runs ended, except where a run is active."""
         try:
             for run in await self._store.unrecorded_inputs(_MAX_RUNS):
-                await self.record_and_mark(run)
+                await self._record_and_mark(run)
         except MnemeshError as error:
             _log.warning("inputs_not_recorded", error=error.message)
+
+    async def _record_and_mark(self, run: Run) -> None:
+        """Stores the input of a run that has ended, and notes that recall has it. Raises the errors of TEMPORARY."""
+        with as_principal(Principal(run.organization_id, run.subject_id)):
+            if not await self.record(run):
+                raise Unavailable("The input of an earlier run cannot be stored now.", resource_id=run.id)
+            await self._store.mark_input_recorded(run.id)

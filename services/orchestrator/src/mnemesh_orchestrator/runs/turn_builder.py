@@ -33,6 +33,7 @@ from mnemesh_orchestrator.model.sleeptime import start_of_kept
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.runs.early_reads import EarlyReads
+from mnemesh_orchestrator.runs.input_recorder import InputRecorder
 from mnemesh_orchestrator.runs.supervision import supervising
 from mnemesh_orchestrator.store.base import RunStore, UnfinishedDecision
 
@@ -52,6 +53,7 @@ class TurnBuilder:
         writes: RecallWrites,
         models: ModelCatalog,
         builtin: BuiltinTools,
+        inputs: InputRecorder,
         retry: RetryPolicy,
         clock: Clock,
     ) -> None:
@@ -63,6 +65,7 @@ class TurnBuilder:
         self._writes = writes
         self._models = models
         self._builtin = builtin
+        self._inputs = inputs
         self._retry = retry
         self._clock = clock
 
@@ -83,6 +86,7 @@ class TurnBuilder:
         if claim.resumed:
             await journal.reload()
         gathered = await self._gather(claim, model, seconds)
+        await self._inputs.record_before(claim, self._retry)
         open_approval = open_request(gathered.window.messages)
         if not gathered.has_tools and not _can_act(claim.agent, spec):
             gathered = replace(

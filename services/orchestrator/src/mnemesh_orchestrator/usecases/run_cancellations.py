@@ -65,8 +65,8 @@ class RunCancellations:
         outcomes = {
             run_id: await self._cancel(caller, run_id, unrecorded, was_active=were_active) for run_id in run_ids
         }
-        for run in sorted(unrecorded, key=lambda run: run.created_at):
-            await self._inputs.record_and_mark(run)
+        if unrecorded:
+            await self._inputs.record_missing()
         return {
             run_id: await self._await_cancellation(caller, run_id) if outcome is None else outcome
             for run_id, outcome in outcomes.items()
@@ -77,7 +77,7 @@ class RunCancellations:
         ended = await self._end_unbegun(run)
         if ended is None:
             return False
-        await self._inputs.record_and_mark(ended)
+        await self._inputs.record_missing()
         return True
 
     async def _end_unbegun(self, run: Run) -> Run | None:

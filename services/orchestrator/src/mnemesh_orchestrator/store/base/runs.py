@@ -184,7 +184,14 @@ class RunStore(Protocol):
         ...
 
     async def unrecorded_inputs(self, limit: int) -> tuple[Run, ...]:
-        """Returns ended runs of all organizations whose input recall may not have, those that ended first first."""
+        """Returns ended runs of all organizations whose input recall may not have, those that ended first first.
+
+        Those of a conversation in which a run is RUNNING are left out: their inputs would stand between its messages.
+        """
+        ...
+
+    async def unrecorded_inputs_of(self, conversation_id: str) -> tuple[Run, ...]:
+        """Returns the ended runs of a conversation whose input recall may not have, in the order of their queue."""
         ...
 
     async def mark_input_recorded(self, run_id: str) -> None:

@@ -161,7 +161,14 @@ def _claim(conversation: Any, run: Run, lease: Lease, *, cancelled: bool = False
         buffer_of(decode_document(conversation.voice_group).manager) if conversation.voice_group is not None else None
     )
     return TurnClaim(
-        run=run, lease=lease, agent=agent, conversation=thread, buffer=buffer, cancelled=cancelled, **progress
+        run=run,
+        lease=lease,
+        agent=agent,
+        conversation=thread,
+        buffer=buffer,
+        has_unrecorded_inputs=bool(conversation.has_unrecorded),
+        cancelled=cancelled,
+        **progress,
     )
 
 

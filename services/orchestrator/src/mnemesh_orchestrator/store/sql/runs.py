@@ -277,7 +277,26 @@ class SqlRunStore:
 
     async def unrecorded_inputs(self, limit: int) -> tuple[Run, ...]:
         """See RunStore."""
-        query = sa.select(runs).where(runs.c.input_unrecorded).order_by(runs.c.updated_at).limit(limit)
+        other = runs.alias("other")
+        runs_now = sa.select(other.c.id).where(
+            other.c.conversation_id == runs.c.conversation_id, other.c.status == RunStatus.RUNNING
+        )
+        query = (
+            sa.select(runs)
+            .where(runs.c.input_unrecorded, ~runs_now.exists())
+            .order_by(runs.c.updated_at, runs.c.queue_number)
+            .limit(limit)
+        )
+        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        return tuple(map(decode_run, rows))
+
+    async def unrecorded_inputs_of(self, conversation_id: str) -> tuple[Run, ...]:
+        """See RunStore."""
+        query = (
+            sa.select(runs)
+            .where(runs.c.input_unrecorded, runs.c.conversation_id == conversation_id)
+            .order_by(runs.c.queue_number)
+        )
         rows = await self._database.read(lambda conn: conn.execute(query).all())
         return tuple(map(decode_run, rows))
 

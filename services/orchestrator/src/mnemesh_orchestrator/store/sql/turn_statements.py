@@ -91,11 +91,17 @@ _LOCK: Final = (
     conversations.c.next_queue_number,
     _NEXT_WAIT.label("next_wait"),
 )
+_UNRECORDED: Final = (
+    sa.select(sa.true())
+    .where(sa.text("runs.input_unrecorded"), runs.c.conversation_id == _CONVERSATION)  # the predicate of the index
+    .exists()
+)
 _LOCKED_CONVERSATION: Final = (
     sa.select(
         agents,
         *_LOCK,
         sa.case((agents.c.type == AgentType.VOICE_CONVO, _VOICE_GROUP), else_=None).label("voice_group"),
+        _UNRECORDED.label("has_unrecorded"),
     )
     .join(agents, agents.c.id == conversations.c.agent_id)
     .where(
@@ -110,7 +116,8 @@ LOCKED_CONVERSATION: Final = Prepared(_LOCKED_CONVERSATION)
 """An ACTIVE conversation joined with its ACTIVE agent.
 
 `thread` is the document of the conversation. `held` is true if its lease has not expired. `next_wait` is the queue
-number of the first work other than a run. `voice_group` is the document of the sleeptime group that a voice agent
+number of the first work other than a run. `has_unrecorded` is true if recall may not have the input of an ended run of
+the conversation. `voice_group` is the document of the sleeptime group that a voice agent
 manages.
 """
 _LOCKED_GROUP_QUEUE: Final = (
