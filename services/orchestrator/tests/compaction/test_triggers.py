@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from mnemesh_orchestrator.compaction.modes import trigger_tokens
-from mnemesh_orchestrator.llm.errors import ContextOverflow
+from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderRefused
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
 from mnemesh_orchestrator.model.compaction import CompactionSettings
@@ -203,6 +203,35 @@ async def test_each_overflow_leads_to_a_smaller_request(world: World, process: P
     assert roles(world.window(agent).messages).count("summary") == 1
     assert len(speaker.summaries) == 2
     assert "They spoke of work." in speaker.summaries[1].messages[-1].text, "the earlier summary is included"
+
+
+async def test_refusal_in_unknown_words_of_a_request_near_the_window_leads_to_one_compaction(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 16)
+    refusal = ProviderRefused("scripted answered 400: Zu lang.", provider="scripted", status=400)
+    sizes: list[int] = []
+
+    def refuse_long(request: LlmRequest) -> Item:
+        sizes.append(len(request.messages))
+        return refusal if len(sizes) == 1 else say("At last.")
+
+    def refuse_all(request: LlmRequest) -> Item:
+        sizes.append(len(request.messages))
+        return refusal
+
+    speaker.turn = refuse_long
+    await process.send(agent, "Hello? " + "word " * 1_000)
+    assert (await process.outcome(agent)).status is RunStatus.COMPLETED
+    assert sizes[1] < sizes[0]
+    # The refusal of a short request is final at once.
+    sizes.clear()
+    speaker.turn = refuse_all
+    await process.send(agent, "Hello?")
+    error = (await process.outcome(agent)).error
+    assert error is not None
+    assert (error.reason, len(sizes)) == ("PROVIDER_REFUSED", 1)
 
 
 async def test_repeated_overflow_stops_the_run(world: World, process: Process, speaker: Speaker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 from mnemesh.agents.v1 import models_pb2 as pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_orchestrator.usecases import provider_reader
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from starlette.requests import Request
@@ -26,6 +28,27 @@ async def test_unavailable_provider_can_be_registered(alone: ModelServiceAsyncSt
     assert "cannot be reached" in created.last_refresh_error
     assert (created.model_count, created.HasField("last_refresh_time")) == (0, False)
     assert (await named(alone, "away/any")).context_window == 32_000
+
+
+async def test_provider_that_does_not_answer_is_registered_with_the_reason_within_a_bounded_time(
+    alone: ModelServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider_reader, "LOOK_SECONDS", 0.2)
+    silence = asyncio.Event()
+
+    async def wait(request: Request) -> Response:
+        await silence.wait()
+        return JSONResponse({})
+
+    async with FakeOpenAI(routes=[Route("/silent/v1/models", wait)]) as fake:
+        place = pb.Provider(name="silent", type="openai_compatible", base_url=f"{fake.origin}/silent")
+        created = await create(alone, place)
+        assert "did not list its models" in created.last_refresh_error
+        with pytest.raises(MnemeshError) as refused:
+            await alone.CheckProvider(rpc.CheckProviderRequest(provider=place, credentials=a_key()))
+        assert refused.value.reason == "PROVIDER_TIMEOUT"
+        assert fake.origin in refused.value.message
+        silence.set()
 
 
 def failing(status: int, body: dict[str, Any], **headers: str) -> Any:

@@ -11,7 +11,7 @@ from mnemesh_orchestrator.compaction.modes import trigger_ratio, trigger_tokens
 from mnemesh_orchestrator.compaction.planner import turn_start
 from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.errors import ContextWindowOverflow, SystemPromptOverflow
-from mnemesh_orchestrator.llm.errors import ContextOverflow
+from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.loop.state import StepState, TokenCounts, TurnContext, TurnState
 from mnemesh_orchestrator.model.approvals import open_request
@@ -26,6 +26,8 @@ SHORT_RETURN: Final = 600
 """The characters that remain of a return of the current turn if the turn alone does not fit."""
 _SHARE_AFTER_REFUSAL: Final = 0.75
 """The share of a refused request that the next request may take."""
+_NEAR_SHARE: Final = 0.7
+"""The share of the window from which on a refusal without a known cause may be one for the length."""
 _LEAST_GAIN_SHARE: Final = 0.01
 """The least gain of a compaction, as a share of the limit, if the request would also fit without it."""
 _KEPT_CORRECTIONS: Final = 8
@@ -76,7 +78,12 @@ class ContextBudget:
         known.pop(handle, None)
         return replace(tokens, corrections=(*known.values(), correction)[-_KEPT_CORRECTIONS:])
 
-    def refuse(self, context: TurnContext, state: TurnState, error: ContextOverflow) -> TokenCounts:
+    def is_near_limit(self, context: TurnContext, state: TurnState) -> bool:
+        """Returns whether the request that was measured last takes most of the model's window."""
+        corrected = self._estimator.corrected(context.agent, state.model.info.handle, state.tokens.estimate)
+        return corrected >= _NEAR_SHARE * state.model.prompt_limit
+
+    def refuse(self, context: TurnContext, state: TurnState, error: ProviderRefused) -> TokenCounts:
         """Returns the counts after the provider refused a request as too long. The next requests stay well below it."""
         counts, share = state.tokens, _SHARE_AFTER_REFUSAL
         counted, allowed = (_number(error, name) for name in ("tokens", "limit"))
@@ -181,6 +188,6 @@ def _with_short_returns(message: Message) -> Message:
     return replace(message, tool_returns=returns) if returns else message
 
 
-def _number(error: ContextOverflow, name: str) -> int:
+def _number(error: ProviderRefused, name: str) -> int:
     text = error.metadata.get(name, "")
     return int(text) if text.isdigit() else 0

@@ -1,12 +1,14 @@
 """The answer of a step: requests are assembled and sent until the model gives an answer that the step can use."""
 
 from dataclasses import replace
+from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
 
+from mnemesh_orchestrator.errors import ContextWindowOverflow, SystemPromptOverflow
 from mnemesh_orchestrator.llm.attempts import AttemptBudget
-from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer
+from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer, ProviderRefused
 from mnemesh_orchestrator.loop.context_budget import (
     MAX_COMPACTIONS,
     ContextBudget,
@@ -20,6 +22,9 @@ from mnemesh_orchestrator.loop.state import StepState, Turn, new_step
 from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
 
 _log = structlog.get_logger("mnemesh.loop")
+
+_GENERAL_REFUSALS: Final = (None, 400, 422)
+"""The statuses of a refused request that do not name the cause."""
 
 
 class StepAnswers:
@@ -42,7 +47,8 @@ class StepAnswers:
     async def ask(self, turn: Turn, step: StepState) -> None:
         """Calls the model until it gives an answer that the step can use.
 
-        A request that the provider rejects as too long is repeated with a smaller window. A model that does not
+        A request that the provider rejects as too long is repeated with a smaller window; one that it rejects in
+        words that are not known, once if it is nearly as long as the window. A model that does not
         answer is replaced by its fallback for the rest of the turn. If an answer does not have the required format,
         the model is called again.
 
@@ -52,9 +58,14 @@ class StepAnswers:
         """
         context, state = turn.context, turn.state
         calls, refusals, budget = 1, 0, AttemptBudget()
-        refused: tuple[Assembled, ContextOverflow] | None = None
+        refused: tuple[Assembled, ProviderRefused] | None = None
         while True:
-            assembled = await self._build_request(turn, step)
+            try:
+                assembled = await self._build_request(turn, step)
+            except (ContextWindowOverflow, SystemPromptOverflow):
+                if refused is None or isinstance(refused[1], ContextOverflow):
+                    raise
+                raise refused[1] from None  # its length was a guess
             if refused is not None and refusals == 1 and assembled.request == refused[0].request:
                 raise refused[1]  # nothing could be removed
             step.record = new_step(context, state, step.id, self._clock.now())
@@ -69,8 +80,11 @@ class StepAnswers:
                     on_first_event=lambda: state.mark_first_token(self._clock.monotonic() - context.started),
                     spend=step.spend,
                 )
-            except ContextOverflow as error:
-                if refusals == MAX_COMPACTIONS:
+            except ProviderRefused as error:
+                is_overflow = isinstance(error, ContextOverflow)
+                if refusals == MAX_COMPACTIONS or not (
+                    is_overflow or (refused is None and self._may_be_too_long(turn, error))
+                ):
                     raise
                 refusals, refused = refusals + 1, (assembled, error)
                 state.tokens = self._budget.refuse(context, state, error)
@@ -97,6 +111,11 @@ class StepAnswers:
                 )
             step.notes = (f"Your answer was not shown to the user: {problem}. Answer again, with JSON alone.",)
             calls += 1
+
+    def _may_be_too_long(self, turn: Turn, error: ProviderRefused) -> bool:
+        """Returns whether a request may have been refused for its length, in words that are not known."""
+        is_general = type(error) is ProviderRefused and error.status in _GENERAL_REFUSALS
+        return is_general and self._budget.is_near_limit(turn.context, turn.state)
 
     async def _build_request(self, turn: Turn, step: StepState) -> Assembled:
         """Assembles the request of a step, and compacts the window until the request fits the model's window.

@@ -1,12 +1,14 @@
 """Reads the models that providers list."""
 
+import asyncio
 from dataclasses import replace
+from typing import Final
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.sealing import SecretUnreadable
 
 from mnemesh_orchestrator.llm.credentials import CredentialSealer
-from mnemesh_orchestrator.llm.errors import ProviderError
+from mnemesh_orchestrator.llm.errors import ProviderError, ProviderTimeout
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.provider import make_client, read_models
 from mnemesh_orchestrator.llm.settings import ProviderSettings
@@ -14,6 +16,9 @@ from mnemesh_orchestrator.model.providers import (
     ProviderRecord,
     ServedModel,
 )
+
+LOOK_SECONDS: Final = 5.0
+"""The time for the lists of a provider. A caller who registers it waits 10 s by default."""
 
 
 class ProviderReader:
@@ -30,8 +35,13 @@ class ProviderReader:
 
     async def _served(self, settings: ProviderSettings) -> tuple[ServedModel, ...]:
         client = make_client(settings, self._models.base.settings.limits)
+        await asyncio.to_thread(client.prepare)  # Importing an SDK may take seconds.
         try:
-            return await read_models(client, settings)
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await read_models(client, settings)
+        except TimeoutError:
+            message = f"{settings.name} did not list its models at {settings.endpoint} within {LOOK_SECONDS:g} s."
+            raise ProviderTimeout(message, provider=settings.name) from None
         finally:
             await client.close()
 
