@@ -22,7 +22,7 @@ from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.openai_responses import FakeResponses
-from mnemesh_testkit.fakes.script import Fault, context_overflow, status
+from mnemesh_testkit.fakes.script import Fault, context_overflow, raw_stream, status
 from mnemesh_types.messages import (
     ImagePart,
     Message,
@@ -294,3 +294,27 @@ def test_appended_messages_change_at_most_the_last_one(kinds: list[str], is_stri
 def test_return_without_its_call_and_history_of_an_assistant_are_accepted() -> None:
     shown = render_body(ask(OPENAI, message(1, Role.ASSISTANT, "Hi."), returned(2, "gone", "a", "x")))["messages"]
     assert [each["role"] for each in shown] == ["user", "assistant", "user"]
+
+
+async def test_refusal_inside_a_stream_and_around_another_provider_is_understood(
+    fake: FakeOpenAI, client: OpenAiChatClient
+) -> None:
+    raw = json.dumps({"error": {"message": "reasoning_details.0: invalid signature"}})
+    around = {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw}}}
+    for fault in (
+        Fault(kind="body", status=400, body=json.dumps(around).encode(), headers={"content-type": "application/json"}),
+        raw_stream(f"data: {json.dumps(around)}\n"),
+    ):
+        sent = len(fake.requests)
+        fake.script = [fault, "I see."]
+        request = chat()
+        request = replace(request, messages=tuple(replace(each, id=f"{each.id}-{sent}") for each in request.messages))
+        await everything(client, request)
+        assert ["gAAA" in str(each.body) for each in fake.requests[sent:]] == [True, False]
+
+
+async def test_call_without_a_signature_gets_the_documented_value(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
+    fake.script = [status(400, "Function call is missing a thought_signature in functionCall parts."), "I see."]
+    await everything(client, chat(thought(6, model="groq/x"), returns(6)))
+    (_, other) = (each["tool_calls"][0] for each in answers_of(fake.requests[1].body) if each.get("tool_calls"))
+    assert other["extra_content"] == {"google": {"thought_signature": "skip_thought_signature_validator"}}

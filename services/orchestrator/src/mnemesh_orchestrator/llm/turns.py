@@ -1,6 +1,5 @@
 """The turns of a history, in a form that is independent of the API of the provider."""
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,5 +71,5 @@ class ReturnsTurn:
 
 
 Turn = SystemTurn | UserTurn | AssistantTurn | ReturnsTurn
-Rendered = dict[Hashable, list[dict[str, Any]]]
+Rendered = dict[str, list[dict[str, Any]]]
 """The forms in which renderers have sent a turn, by renderer. Turns of one history are reused by the next request."""

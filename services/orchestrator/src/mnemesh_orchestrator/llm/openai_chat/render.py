@@ -1,7 +1,7 @@
 """Renders a request as the body of an OpenAI chat completion. Pure, with a stable order of keys."""
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -105,28 +105,36 @@ def _messages(history: Sequence[Turn], cache: RenderCache, dialect: Dialect, for
     """
     messages: list[Message] = []
     needs_bridge = form.strict_roles or not dialect.user_after_tool
+    last = ""
     for message in _single_messages(history, cache, dialect, form):
         role = message["role"]
-        previous = messages[-1]["role"] if messages else "system"
-        if role == "user" and previous == "tool" and needs_bridge:
-            messages.append({"role": "assistant", "content": BRIDGE})
-        elif role == "assistant" and previous == "system":
-            messages.append({"role": "user", "content": OPENING})
-        elif role == previous and role in ("user", "assistant"):
+        if role == last and role != "tool":
             messages[-1] = _joined(messages[-1], message)
             continue
+        if last == "tool" and role == "user" and needs_bridge:
+            messages.append({"role": "assistant", "content": BRIDGE})
+        elif last in ("", "system") and role == "assistant":
+            messages.append({"role": "user", "content": OPENING})
         messages.append(message)
-    last = messages[-1]["role"] if messages else "system"
-    if last in ("assistant", "system"):
+        last = role
+    if last in ("assistant", "system", ""):
         messages.append({"role": "user", "content": CLOSING if last == "assistant" else OPENING})
-    return messages
+    required = "" if form.reasoning is None and dialect.returns_reasoning else form.reasoning
+    return messages if required is None else [_with_reasoning(message, required) for message in messages]
+
+
+def _with_reasoning(message: Message, required: str) -> Message:
+    """Returns a message of a server that requires the reasoning of every answer."""
+    name = REASONING_FIELDS[0]
+    return message if message["role"] != "assistant" or message.get(name) else {**message, name: required}
 
 
 def _single_messages(
     history: Sequence[Turn], cache: RenderCache, dialect: Dialect, form: HistoryForm
 ) -> Iterator[Message]:
     """Yields the messages of each turn. Strict servers get one call per message, each followed by its return."""
-    key = (dialect.type, replace(form, refused=frozenset()))
+    shared = replace(form, refused=frozenset())
+    key = dialect.type if shared == PLAIN else f"{dialect.type} {shared}"  # the hash of a text is computed once
     assistant: Message | None = None
     for turn in history:
         messages = _turn_messages(turn, cache, dialect, form, key)
@@ -167,7 +175,7 @@ def _content_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [_text(content)] if isinstance(content, str) else content
 
 
-def _turn_messages(turn: Turn, cache: RenderCache, dialect: Dialect, form: HistoryForm, key: Hashable) -> list[Message]:
+def _turn_messages(turn: Turn, cache: RenderCache, dialect: Dialect, form: HistoryForm, key: str) -> list[Message]:
     if isinstance(turn, SystemTurn):
         return [{"role": "system" if form.has_system else "user", "content": turn.text}]
     messages = turn.rendered.get(key)
@@ -218,11 +226,10 @@ def _has_images(turn: UserTurn | AssistantTurn | ReturnsTurn) -> bool:
 def _assistant(turn: AssistantTurn, dialect: Dialect, form: HistoryForm) -> Message:
     carried = decode_carried(turn.message, Api.CHAT) if turn.is_own else {}
     message: dict[str, Any] = {"role": "assistant", "content": turn.message.text or (None if turn.calls else "")}
-    required = "" if form.reasoning is None and dialect.returns_reasoning else form.reasoning
     names = [name for name in REASONING_FIELDS if name in carried_list(carried, "reasoning")]
-    if not names and required is not None:
+    if not names and (form.reasoning is not None or dialect.returns_reasoning):
         names = [REASONING_FIELDS[0]]
-    message.update(dict.fromkeys(names, _reasoning(turn) or required or ""))
+    message.update(dict.fromkeys(names, _reasoning(turn)))
     if isinstance(fields := carried.get("fields"), dict):
         message.update({name: value for name, value in fields.items() if name not in _HELD})
     if turn.calls:
