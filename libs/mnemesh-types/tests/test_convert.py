@@ -65,6 +65,8 @@ MESSAGES = st.builds(
     tool_returns=st.lists(RETURNS, max_size=2).map(tuple),
     approval_decisions=st.lists(DECISIONS, max_size=2).map(tuple),
     is_err=st.none() | st.booleans(),
+    is_event=st.none() | st.booleans(),
+    carried=MAYBE,
     **dict.fromkeys(
         ("approval_request_id", "name", "otid", "sender_id", "group_id", "model", "step_id", "run_id", "turn_id"), MAYBE
     ),

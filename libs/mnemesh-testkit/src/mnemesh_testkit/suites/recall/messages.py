@@ -119,6 +119,23 @@ class Messages(RecallCases):
         assert (window.version, said(window)) == (3, ["prompt", "second", "third"])
         assert window.agent_message_count == 3
 
+    async def test_what_a_provider_added_is_stored_and_lost_with_its_words(self, chat: Conversation) -> None:
+        added = {"carried": '{"api": "openai_chat"}', "model": "openai/gpt"}
+        answer = message("the red fox", role=pb.ROLE_ASSISTANT, **added)
+        await chat.append(answer)
+        wanted = rpc.GetMessagesRequest(message_ids=[answer.id])
+        (found,) = (await chat.stub.GetMessages(wanted)).messages
+        assert found.carried == answer.carried
+        for name, changed in (("name", {"name": "Ada"}), ("content", {"content": [part("the grey wolf")]})):
+            change = rpc.UpdateMessageRequest(message=pb.Message(id=answer.id, **changed))
+            change.update_mask.paths.append(name)
+            shown = (await chat.stub.UpdateMessage(change)).message
+            assert shown.HasField("carried") is (name == "name")
+
+    async def test_too_much_of_a_provider_is_refused(self, chat: Conversation) -> None:
+        answer = message("the red fox", role=pb.ROLE_ASSISTANT, carried="x" * ((1 << 20) + 1))
+        assert (await refused(chat.append(answer))).field == "messages[0].carried"
+
     async def test_largest_allowed_values_are_stored(self, chat: Conversation) -> None:
         long = message("ü" * (1 << 19))
         inline = pb.InlineImage(data=b"i" * (10 << 20))
