@@ -39,6 +39,8 @@ async def _get(address: str, path: str) -> tuple[int, bytes]:
     """Returns the status and the body of an answer, over HTTP, or over TLS if the server expects it."""
     try:
         return await _request(address, path, None)
+    except ConnectionRefusedError:
+        raise  # A server that begins to listen now would receive the attempt below.
     except (ConnectionError, ValueError):
         # The request contains no secret, and the certificate may be for another name.
         context = ssl.create_default_context()
