@@ -96,6 +96,11 @@ class ServiceProcess:
         errors = [line.removeprefix(_ERROR_PREFIX) for line in self._last_lines() if line.startswith(_ERROR_PREFIX)]
         return errors[-1] if errors else None
 
+    def last_text(self) -> str:
+        """Returns the last line that is no entry of the log, such as the end of a traceback; "" if there is none."""
+        lines = [line.strip() for line in self._last_lines() if line.strip() and not line.startswith("{")]
+        return lines[-1][:_LONGEST_LINE] if lines else ""
+
     def last_warning(self) -> str:
         """Returns the last warning or error that the process logged since it was started; "" if there is none."""
         for line in reversed(self._last_lines()):

@@ -153,7 +153,8 @@ class Supervisor:
         try:
             await asyncio.wait((exited, serving), return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
-                reason = f"{service.name} {_describe_exit(exited.result())} while starting. See {service.log}."
+                last = f": {text.rstrip('.')}" if (text := service.last_text()) else ""
+                reason = f"{service.name} {_describe_exit(exited.result())} while starting{last}. See {service.log}."
                 raise StartupError(service.startup_error() or reason)
             await serving
         finally:
