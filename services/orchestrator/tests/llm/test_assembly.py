@@ -335,3 +335,190 @@ def require_linear(work: Callable[[int], None]) -> None:
 
     few, many = min(seconds(2_000) for _ in range(3)), seconds(32_000)
     assert many < 16 * 4 * few
+
+
+def block(index: int, type_: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": {"type": type_, **fields}}
+
+
+def block_piece(index: int, text: str) -> dict[str, Any]:
+    return message_piece(0, text) | {"index": index}
+
+
+def text_piece(index: int, text: str) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}
+
+
+def stop(index: int) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
+
+
+TICK, TOCK = {"id": "c1", "name": "tick", "input": {}}, {"id": "c2", "name": "tock", "input": {}}
+SECOND = '{"n":2}'
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param(
+            [block(0, "tool_use", **TICK), block_piece(0, HEAD), block_piece(0, TAIL), stop(0)], ONE, id="documented"
+        ),
+        pytest.param([block(0, "tool_use", **TICK | {"input": {"n": 1}}), stop(0)], ONE, id="input in the start"),
+        pytest.param(
+            [block(0, "tool_use", **TICK | {"input": {"n": 1}}), block_piece(0, '{"n": 1}'), stop(0)],
+            ONE,
+            id="input in the start and in pieces",
+        ),
+        pytest.param(
+            [block(0, "tool_use", **TICK), block(0, "tool_use", **TICK), block_piece(0, HEAD + TAIL), stop(0)],
+            ONE,
+            id="start repeated",
+        ),
+        pytest.param(
+            [block(0, "tool_use", **TICK), block_piece(0, HEAD + TAIL), stop(0), block(0, "tool_use", **TICK), stop(0)],
+            ONE,
+            id="call repeated behind its end",
+        ),
+        pytest.param(
+            [
+                block(0, "tool_use", **TICK),
+                block_piece(0, HEAD + TAIL),
+                stop(0),
+                block(0, "tool_use", **TOCK),
+                block_piece(0, SECOND),
+                stop(0),
+            ],
+            TWO,
+            id="all blocks at index 0",
+        ),
+        pytest.param(
+            [
+                block(0, "tool_use", **TICK),
+                block(1, "tool_use", **TOCK),
+                block_piece(1, '{"n"'),
+                block_piece(0, HEAD),
+                block_piece(1, ":2}"),
+                block_piece(0, TAIL),
+                stop(1),
+                stop(0),
+            ],
+            TWO,
+            id="interleaved",
+        ),
+    ],
+)
+def test_blocks_of_messages_are_the_calls_of_the_model(events: list[Any], expected: list[Any]) -> None:
+    answer = MessagesAnswer("fake")
+    read(answer, [*events, {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}])
+    assert calls(answer) == expected
+
+
+def test_texts_of_blocks_without_a_start_or_with_one_index_are_kept() -> None:
+    answer = MessagesAnswer("fake")
+    events = [text_piece(0, "A"), text_piece(0, "B"), stop(0), block(0, "text", text="C"), text_piece(0, "D"), stop(0)]
+    read(answer, [*events, {"type": "message_stop"}], is_done=False)
+    assert [part.text for part in answer.content] == ["AB", "CD"]  # type: ignore[union-attr]
+
+
+def test_input_of_a_tool_of_the_provider_is_not_a_call() -> None:
+    answer = MessagesAnswer("fake")
+    events = [block(0, "server_tool_use", id="s", name="web_search", input={}), block_piece(0, '{"q":"x"}'), stop(0)]
+    read(answer, [*events, *[text_piece(1, "Found."), {"type": "message_stop"}]])
+    assert (answer.tool_calls, [part.text for part in answer.content]) == ((), ["Found."])  # type: ignore[union-attr]
+    assert '"input":{"q":"x"}' in (answer.carried or "")
+
+
+def item(number: int = 1, *, arguments: str = "", **fields: Any) -> dict[str, Any]:
+    name = ("tick", "tock")[number - 1]
+    return {"type": "function_call", "call_id": f"c{number}", "name": name, "arguments": arguments, **fields}
+
+
+def added(index: object, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.output_item.added", "output_index": index, "item": given}
+
+
+def done(index: object, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.output_item.done", "output_index": index, "item": given}
+
+
+def item_piece(index: object, text: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "response.function_call_arguments.delta", "output_index": index, "delta": text, **fields}
+
+
+WHOLE, OTHER = item(arguments=HEAD + TAIL), item(2, arguments=SECOND)
+
+
+@pytest.mark.parametrize(
+    ("events", "output", "expected"),
+    [
+        pytest.param([added(0, item()), item_piece(0, HEAD + TAIL), done(0, WHOLE)], [WHOLE], ONE, id="documented"),
+        pytest.param([], [WHOLE, OTHER], TWO, id="only the whole response"),
+        pytest.param([done(0, WHOLE)], [], ONE, id="only the end of the item"),
+        pytest.param([added(0, item()), item_piece(0, HEAD), item_piece(0, TAIL)], [], ONE, id="no end of the item"),
+        pytest.param(
+            [added(0, item()), {**item_piece(0, ""), "type": "response.function_call_arguments.done"}],
+            [WHOLE],
+            ONE,
+            id="arguments in the whole response only",
+        ),
+        pytest.param(
+            [
+                added(0, item()),
+                {
+                    "type": "response.function_call_arguments.done",
+                    "output_index": 0,
+                    "arguments": HEAD + TAIL,
+                },
+            ],
+            [],
+            ONE,
+            id="arguments in their end only",
+        ),
+        pytest.param([added(1, item()), item_piece(1, HEAD + TAIL), done(1, WHOLE)], [WHOLE], ONE, id="other numbers"),
+        pytest.param([done(0, WHOLE), done(0, WHOLE)], [WHOLE], ONE, id="end repeated"),
+        pytest.param(
+            [added(0, item(id="a")), item_piece(0, HEAD + TAIL, item_id="b"), done(0, {**WHOLE, "id": "c"})],
+            [{**WHOLE, "id": "d"}],
+            ONE,
+            id="another item id in each event",
+        ),
+        pytest.param(
+            [
+                added(0, item()),
+                item_piece(0, HEAD + TAIL),
+                done(0, WHOLE),
+                added(0, item(2)),
+                item_piece(0, SECOND),
+                done(0, OTHER),
+            ],
+            [WHOLE, OTHER],
+            TWO,
+            id="all items at index 0",
+        ),
+        pytest.param(
+            [added(0, item()), item_piece(0, HEAD + TAIL), added(0, item(2)), item_piece(0, SECOND)],
+            [WHOLE, OTHER],
+            TWO,
+            id="all items at index 0, without ends",
+        ),
+        pytest.param(
+            [
+                added(None, item(id="a")),
+                added(None, item(2, id="b")),
+                item_piece(None, SECOND, item_id="b"),
+                item_piece(None, HEAD + TAIL, item_id="a"),
+            ],
+            [],
+            TWO,
+            id="no index, interleaved by item id",
+        ),
+        pytest.param([added(0, item(arguments="{}")), item_piece(0, HEAD + TAIL)], [], ONE, id="empty object first"),
+    ],
+)
+def test_items_of_responses_are_the_calls_of_the_model(
+    events: list[Any], output: list[Any], expected: list[Any]
+) -> None:
+    answer = ResponsesAnswer("fake")
+    whole = {"object": "response", "status": "completed", "output": output}
+    read(answer, [*events, {"type": "response.completed", "response": whole}])
+    assert calls(answer) == expected
