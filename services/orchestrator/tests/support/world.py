@@ -231,6 +231,8 @@ class World:
     clock: FrozenClock = field(default_factory=FrozenClock)
     faults: Faults = field(default_factory=Faults)
     settings: ModelSettings = field(default_factory=lambda: ModelSettings(context_window=32_000))
+    provider: OneProvider | None = None
+    """Replaces the scripted model."""
     approval_timeout: float = 0
     reply_seconds: float = 600
     waits: list[float] = field(default_factory=list)
@@ -276,7 +278,7 @@ class World:
             ),
             stores,
             services,
-            models=cast("ModelCatalog", OneProvider(self.model, self.settings)),
+            models=cast("ModelCatalog", self.provider or OneProvider(self.model, self.settings)),
             credentials=CredentialSealer(SecretBox(None, self.directory / "secrets.key")),
             secrets=SecretVariables(SecretBox(None, self.directory / "secrets.key"), clock),
             processors=self.processors,

@@ -1,0 +1,220 @@
+"""The streams of all servers, through the real adapters and SDKs, in turns with tools and a compaction."""
+
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
+from mnemesh_orchestrator.llm.dialects import Api
+from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
+from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmClient
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.runs import RunStatus
+from mnemesh_testkit.fakes.anthropic import FakeAnthropic
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.openai_responses import FakeResponses
+from mnemesh_testkit.fakes.script import Fault, Reply, status
+from mnemesh_testkit.fakes.server import FakeProvider
+from mnemesh_testkit.wires import WIRES, Event, Wire, encoded
+from mnemesh_types.messages import TextPart
+
+from ..support.model import OneOffer, OneProvider
+from ..support.world import ME, World, require_valid
+from .windows import at, everything, hello, tool
+
+
+def insert(*contents: str) -> list[tuple[str, dict[str, str]]]:
+    return [("archival_memory_insert", {"content": content}) for content in contents]
+
+
+TURNS = (
+    (
+        Reply(reasoning="One fact is new.", tool_calls=insert('one {brace} "quote" ü')),
+        Reply(reasoning="Two more are.", text="Two more.", tool_calls=insert("two", "three")),
+        Reply(reasoning="That was all.", text="Done: <think>no</think>."),
+    ),
+    (Reply(text="They spoke of facts."),),
+    (Reply(reasoning="A last one.", tool_calls=insert("four")), Reply(text="Again.")),
+)
+"""The replies of a turn of three steps, of a compaction, and of the turn behind it."""
+MODELS = {"chat": "a-model", "responses": "gpt-5", "messages": "claude-sonnet-4-5"}
+FAKES: dict[str, type[FakeProvider]] = {"chat": FakeOpenAI, "responses": FakeResponses, "messages": FakeAnthropic}
+CLIENTS: dict[str, Callable[..., LlmClient]] = {
+    "chat": OpenAiChatClient,
+    "responses": OpenAiResponsesClient,
+    "messages": AnthropicMessagesClient,
+}
+
+
+class StrictServer:
+    """Plays the replies of a wire, and refuses what its server refuses."""
+
+    def __init__(self, wire: Wire, replies: Sequence[Reply]) -> None:
+        self.wire = wire
+        self.replies = replies
+        self.sent: list[Reply] = []
+        self.refusals: list[str] = []
+
+    def __call__(self, body: dict[str, Any]) -> Fault:
+        problem = self.wire.problem(body, self.sent)
+        if problem is not None:
+            self.refusals.append(problem)
+            return status(400, problem)
+        reply = self.replies[len(self.sent)]
+        stream = encoded(self.wire.events(reply, len(self.sent)))
+        self.sent.append(reply)
+        return Fault(kind="body", body=stream, headers={"content-type": "text/event-stream"})
+
+
+class ServedModel(OneOffer):
+    """A model of a server."""
+
+    def __init__(self, wire: Wire, endpoint: str, client: LlmClient) -> None:
+        apis = {"chat": Api.CHAT, "responses": Api.RESPONSES, "messages": Api.MESSAGES}
+        settings = ModelSettings(context_window=32_000, max_output_tokens=4_096, enable_reasoner=True)
+        name, is_official = MODELS[wire.api], wire.type in ("openai", "anthropic")
+        where = None if is_official else endpoint
+        self.info = ModelInfo(f"{wire.type}/{name}", wire.type, name, apis[wire.api], settings, where, wire.type)
+        self.client = client
+
+    async def default_handle(self) -> str:
+        return self.info.handle
+
+    def resolve(self, handle: str) -> Any:
+        return self.info, self.client
+
+
+class ServedProvider(OneProvider):
+    def __init__(self, offer: ServedModel) -> None:
+        self.offer = offer
+
+
+@asynccontextmanager
+async def served(world: World, wire: Wire, server: StrictServer) -> AsyncIterator[FakeProvider]:
+    """Replaces the model of a world by one of a server."""
+    async with FAKES[wire.api](server) as fake:
+        client = CLIENTS[wire.api](at(fake.base_url, wire.type, api_key="k"))
+        world.provider = ServedProvider(ServedModel(wire, fake.base_url, client))
+        try:
+            yield fake
+        finally:
+            await client.close()
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+async def test_agent_works_with_each_server_through_tools_and_a_compaction(world: World, wire: Wire) -> None:
+    server = StrictServer(wire, [reply for turn in TURNS for reply in turn])
+    async with served(world, wire, server) as fake:
+        process = world.process()
+        agent = await world.agent(process)
+        await process.send(agent, "Remember three facts.", stream_tokens=True)
+        assert (await process.outcome(agent)).status is RunStatus.COMPLETED, server.refusals
+        where = (agent.id, agent.default_conversation_id)
+        await process.compactions.compact(ME, None, *where, None, dry_run=False, on_busy=OnBusy.WAIT)
+        await process.send(agent, "Remember another.", stream_tokens=True)
+        assert (await process.outcome(agent)).status is RunStatus.COMPLETED, server.refusals
+        await process.worker.stop()
+    assert await world.archival.texts(agent.id) == ['one {brace} "quote" ü', "two", "three", "four"]
+    window = world.window(agent).messages
+    require_valid(window)
+    assert window[-1].text == "Again."
+    assert server.refusals == []
+    assert len(fake.requests) == 6
+
+
+Mutation = Callable[[list[Event], random.Random], list[Event]]
+
+
+def with_keepalives(events: list[Event], rng: random.Random) -> list[Event]:
+    lines = [": wait\n", "data:\n", "event: ping\n", "event: ping\ndata: {}\n", "retry: 10\n", "id: 7\n", ""]
+    return [one for event in events for one in (Event(rng.choice(lines)), event)]
+
+
+def without_usage(events: list[Event], rng: random.Random) -> list[Event]:
+    return [e if isinstance(e.data, str) else replace(e, data={**e.data, "usage": None}) for e in events]
+
+
+def with_unknown_fields(events: list[Event], rng: random.Random) -> list[Event]:
+    return [e if isinstance(e.data, str) else replace(e, data={"x_trace": {"n": [1]}, **e.data}) for e in events]
+
+
+def with_empty_pieces(events: list[Event], rng: random.Random) -> list[Event]:
+    """Repeats the pieces of chat completions without their content."""
+    made = list[Event]()
+    for event in events:
+        made.append(event)
+        choices = event.data.get("choices") if isinstance(event.data, dict) else None
+        if choices and rng.random() < 0.5:
+            delta = {key: "" if isinstance(value, str) else None for key, value in choices[0]["delta"].items()}
+            empty = {**choices[0], "delta": delta, "finish_reason": None}
+            made.append(Event({**event.data, "choices": [empty]}))  # type: ignore[dict-item]
+    return made
+
+
+def with_repeated_ids(events: list[Event], rng: random.Random) -> list[Event]:
+    """Repeats id and name of a call in its later pieces."""
+    known: dict[Any, dict[str, Any]] = {}
+    made = list[Event]()
+    for event in events:
+        choices = event.data.get("choices") if isinstance(event.data, dict) else None
+        pieces = (choices[0]["delta"].get("tool_calls") or []) if choices else []
+        repeated = []
+        for piece in pieces:
+            if piece.get("id") and piece["function"].get("name"):
+                known[piece.get("index")] = piece
+            first = known.get(piece.get("index"), piece)
+            function = {**piece["function"], "name": first["function"].get("name")}
+            repeated.append({**piece, "id": first.get("id"), "function": function})
+        if repeated:
+            delta = {**choices[0]["delta"], "tool_calls": repeated}
+            made.append(Event({**event.data, "choices": [{**choices[0], "delta": delta}]}))  # type: ignore[dict-item]
+        else:
+            made.append(event)
+    return made
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    with_keepalives,
+    without_usage,
+    with_unknown_fields,
+    with_empty_pieces,
+    with_repeated_ids,
+)
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+async def test_answer_is_the_same_with_what_servers_add_repeat_and_leave_out(wire: Wire) -> None:
+    rng, replies = random.Random(wire.name), TURNS[0]
+    async with FAKES[wire.api]() as fake:
+        client = CLIENTS[wire.api](at(fake.base_url, wire.type, api_key="k"))
+        request = hello(ServedModel(wire, fake.base_url, client).info, tools=(tool("archival_memory_insert"),))
+        try:
+            for number, reply in enumerate(replies):
+                events = wire.events(reply, number)
+                chosen = [(), *((mutation,) for mutation in MUTATIONS), *(rng.sample(MUTATIONS, 3) for _ in range(3))]
+                for mutations in chosen:
+                    changed = events
+                    for mutation in mutations:
+                        changed = mutation(changed, rng)
+                    stream = encoded(changed, rng.choice(["\n", "\r\n", "\r"]))
+                    fake.script = [Fault(kind="body", body=stream, headers={"content-type": "text/event-stream"})]
+                    _, answer = await everything(client, request)
+                    assert gist(answer) == expected(reply), [mutation.__name__ for mutation in mutations]
+        finally:
+            await client.close()
+
+
+def expected(reply: Reply) -> tuple[str, list[tuple[str, Any]]]:
+    return reply.text or "", [(call.name, dict(call.arguments)) for call in reply.calls]  # type: ignore[arg-type]
+
+
+def gist(answer: LlmAnswer) -> tuple[str, list[tuple[str, Any]]]:
+    """Returns text and calls of an answer."""
+    text = "".join(part.text for part in answer.content if isinstance(part, TextPart))
+    return text, [(call.name, json.loads(call.arguments)) for call in answer.tool_calls]
