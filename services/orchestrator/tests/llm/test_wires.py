@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
@@ -25,8 +26,10 @@ from mnemesh_testkit.wires import WIRES, Event, Wire, encoded
 from mnemesh_types.messages import TextPart
 
 from ..support.model import OneOffer, OneProvider
-from ..support.world import ME, World, require_valid
+from ..support.world import ME, World, opened, require_valid
 from .windows import at, everything, hello, tool
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def insert(*contents: str) -> list[tuple[str, dict[str, str]]]:
@@ -95,6 +98,13 @@ class ServedProvider(OneProvider):
         self.offer = offer
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One world for all servers, each with an agent of its own."""
+    async with opened(tmp_path_factory.mktemp("wires")) as world:
+        yield world
+
+
 @asynccontextmanager
 async def served(world: World, wire: Wire, server: StrictServer) -> AsyncIterator[FakeProvider]:
     """Replaces the model of a world by one of a server."""
@@ -108,7 +118,8 @@ async def served(world: World, wire: Wire, server: StrictServer) -> AsyncIterato
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
-async def test_agent_works_with_each_server_through_tools_and_a_compaction(world: World, wire: Wire) -> None:
+async def test_agent_works_with_each_server_through_tools_and_a_compaction(shared_world: World, wire: Wire) -> None:
+    world = shared_world
     server = StrictServer(wire, [reply for turn in TURNS for reply in turn])
     async with served(world, wire, server) as fake:
         process = world.process()
