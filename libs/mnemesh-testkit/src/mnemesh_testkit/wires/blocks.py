@@ -1,7 +1,7 @@
 """Servers whose answers are lists of blocks or items: Anthropic's messages and OpenAI's Responses."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mnemesh_testkit.fakes.script import Reply, pieces
@@ -12,7 +12,9 @@ def _signature(number: int) -> str:
     return f"c2ln{number}"
 
 
-def _messages(reply: Reply, number: int, *, prefix: str = "", names: bool = True, **last: Any) -> list[Event]:
+def _messages(
+    reply: Reply, number: int, *, prefix: str = "", names: bool = True, last: Mapping[str, Any] | None = None
+) -> list[Event]:
     """The stream of a message. Some proxies send no names of events."""
     events = list[Event]()
 
@@ -27,7 +29,13 @@ def _messages(reply: Reply, number: int, *, prefix: str = "", names: bool = True
         add("content_block_stop", index=index)
 
     usage = {"input_tokens": 11, "cache_read_input_tokens": 0, "output_tokens": 1}
-    head = {"id": f"msg_{prefix}{number}", "type": "message", "role": "assistant", "model": "m", "content": []}
+    head: dict[str, Any] = {
+        "id": f"msg_{prefix}{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+    }
     add("message_start", message={**head, "stop_reason": None, "usage": usage})
     add("ping")
     if reply.reasoning:
@@ -42,13 +50,13 @@ def _messages(reply: Reply, number: int, *, prefix: str = "", names: bool = True
         add_block(block, [{"type": "input_json_delta", "partial_json": text} for text in texts])
     stop = {"stop_reason": "tool_use" if reply.calls else "end_turn", "stop_sequence": None}
     add("message_delta", delta=stop, usage={"output_tokens": 7})
-    add("message_stop", **last)
+    add("message_stop", **(last or {}))
     return events
 
 
 def _bedrock(reply: Reply, number: int) -> list[Event]:
     metrics = {"inputTokenCount": 11, "outputTokenCount": 7}
-    return _messages(reply, number, prefix="bdrk_", **{"amazon-bedrock-invocationMetrics": metrics})
+    return _messages(reply, number, prefix="bdrk_", last={"amazon-bedrock-invocationMetrics": metrics})
 
 
 def _nameless(reply: Reply, number: int) -> list[Event]:
@@ -103,19 +111,22 @@ def _responses(
     add("keepalive")
     if reply.reasoning:
         summary = [{"type": "summary_text", "text": reply.reasoning}] if encrypted else []
-        content = [] if encrypted else [{"type": "reasoning_text", "text": reply.reasoning}]
-        item = {"id": f"rs_{number}", "type": "reasoning", "summary": summary, "content": content}
+        content: list[dict[str, Any]] = [] if encrypted else [{"type": "reasoning_text", "text": reply.reasoning}]
+        item: dict[str, Any] = {"id": f"rs_{number}", "type": "reasoning", "summary": summary, "content": content}
         item |= {"encrypted_content": _signature(number)} if encrypted else {}
         kind = "response.reasoning_summary_text.delta" if encrypted else "response.reasoning_text.delta"
         place = {"summary_index": 0} if encrypted else {"content_index": 0}
-        steps = [(kind, {**place, "delta": piece}) for piece in pieces(reply.reasoning, 6)]
+        steps: list[tuple[str, dict[str, Any]]] = [
+            (kind, {**place, "delta": piece}) for piece in pieces(reply.reasoning, 6)
+        ]
         add_item(item, {"summary": [], "content": []}, steps)
     if reply.text:
         content = [{"type": "output_text", "text": reply.text, "annotations": []}]
         item = {"id": f"msg_{number}", "type": "message", "role": "assistant", "content": content}
         place = {"content_index": 0}
         steps = [("response.output_text.delta", {**place, "delta": piece}) for piece in pieces(reply.text, 6)]
-        add_item(item, {"content": []}, [*steps, ("response.output_text.done", {**place, "text": reply.text})])
+        steps.append(("response.output_text.done", {**place, "text": reply.text}))
+        add_item(item, {"content": []}, steps)
     for ordinal, call in enumerate(reply.calls):
         id_, arguments = f"fc_{number}_{ordinal}", arguments_of(call)
         item = {"id": id_, "type": "function_call", "call_id": f"call_{number}_{ordinal}", "name": call.name}
