@@ -66,12 +66,15 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"stream": "yes"}, "stream", "invalid_type"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
     ({"n": 2}, "n", "unsupported_parameter"),
-    ({"stop": ["\n"]}, "stop", "unsupported_parameter"),
-    ({"seed": 1}, "seed", "unsupported_parameter"),
-    ({"tool_choice": "required", "tools": []}, "tool_choice", "unsupported_parameter"),
+    ({"stop": ["\n", 1]}, "stop[1]", "invalid_type"),
+    ({"seed": "one"}, "seed", "invalid_type"),
+    ({"frequency_penalty": 3}, "frequency_penalty", "invalid_value"),
+    ({"functions": [{"name": "x"}]}, "functions", "unsupported_parameter"),
+    ({"tool_choice": "required", "tools": []}, "tool_choice", "invalid_value"),
+    ({"tool_choice": "sometimes"}, "tool_choice", "invalid_value"),
+    ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "invalid_value"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing_required_parameter"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
-    ({"temprature": 1}, "temprature", "unknown_parameter"),
     ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage", "unknown_parameter"),
     # Refused by the mesh, which has other names.
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "invalid_value"),
@@ -295,6 +298,19 @@ async def test_deeply_nested_body_is_refused(raw: httpx.AsyncClient) -> None:
         answer = await raw.post(path, content=text, headers={"Content-Type": "application/json"})
         expected = 422 if path in ("/v1/agents/", "/v1/blocks/") else 400
         assert (answer.status_code, "nested too deeply" in answer.text) == (expected, True), path
+
+
+@pytest.mark.mesh(settings={"gateway": {"strict_parameters": True}})
+async def test_strict_gateway_refuses_what_it_would_ignore(raw: httpx.AsyncClient) -> None:
+    for parameter, code in (("temprature", "unknown_parameter"), ("logprobs", "unsupported_parameter")):
+        answer = await raw.post(CHAT, json={**HELLO, parameter: True})
+        assert (answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["code"]) == (
+            400,
+            parameter,
+            code,
+        )
+    answer = await raw.post("/v1/responses", json={"model": "ada", "input": "x", "max_tool_calls": 3})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "max_tool_calls")
 
 
 async def test_number_out_of_range_is_refused_by_its_field(raw: httpx.AsyncClient) -> None:

@@ -140,3 +140,68 @@ async def test_agent_that_speaks_by_a_tool(mesh: Mesh, sdk: openai.AsyncOpenAI, 
         deltas = [chunk.choices[0].delta async for chunk in stream]
         assert "".join(delta.content or "" for delta in deltas) == "Hello, Ada. Nice to meet you."
         assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == "A greeting."
+
+
+TIME: dict[str, Any] = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
+
+
+async def test_forced_tool_is_called_and_another_choice_is_the_models(
+    sdk: openai.AsyncOpenAI, agent: Agent, fake_openai: FakeOpenAI
+) -> None:
+    both = [WEATHER, TIME]
+    named = {"type": "function", "function": {"name": "weather"}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+    for number, (choice, sent) in enumerate(
+        ((named, named), ("required", "required"), (allowed, "required"), ("auto", "auto"))
+    ):
+        fake_openai.script = lambda _: call("Rome")
+        answer = await sdk.chat.completions.create(  # type: ignore[call-overload]
+            model="ada", messages=[user(f"Question {number}")], tools=both, tool_choice=choice
+        )
+        assert answer.choices[0].message.tool_calls[0].function.name == "weather"
+        body = fake_openai.requests[-1].body
+        assert body["tool_choice"] == sent
+        assert len(body["tools"]) == (1 if choice is allowed else 2)
+    fake_openai.script = lambda _: call("Rome")
+    response = await sdk.responses.create(
+        model="ada",
+        input="Once more",
+        tools=[{"type": "function", **WEATHER["function"], "strict": False}],
+        tool_choice={"type": "function", "name": "weather"},
+    )
+    assert response.output[-1].type == "function_call"
+    assert fake_openai.requests[-1].body["tool_choice"] == named
+
+
+async def test_parameters_reach_the_provider_or_are_named(
+    sdk: openai.AsyncOpenAI, agent: Agent, fake_openai: FakeOpenAI
+) -> None:
+    fake_openai.script = lambda _: Reply(text="Aye.")
+    given: dict[str, Any] = {
+        "seed": 7,
+        "stop": ["\n", "END"],
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.5,
+        "logit_bias": {"50256": -100},
+    }
+    habits: dict[str, Any] = {"n": 1, "logprobs": True, "top_logprobs": 2, "store": False, "metadata": {"a": "b"}}
+    answer = await sdk.chat.completions.with_raw_response.create(
+        model="ada",
+        messages=[user("Hello")],
+        parallel_tool_calls=True,
+        extra_body={"top_k": 40, "custom_thing": 1},
+        **given,
+        **habits,
+    )
+    sent = fake_openai.requests[-1].body
+    assert {name: sent.get(name) for name in given} == given
+    assert sent["top_k"] == 40
+    assert answer.headers["x-mnemesh-ignored-parameters"] == "logprobs, top_logprobs, custom_thing"
+    quiet = await sdk.chat.completions.with_raw_response.create(model="ada", messages=[user("Hi")], logprobs=False)
+    assert "x-mnemesh-ignored-parameters" not in quiet.headers
+    assert "seed" not in fake_openai.requests[-1].body, "the parameters are those of one turn"
+    other = await sdk.responses.with_raw_response.create(
+        model="ada", input="Ahoy", max_tool_calls=2, service_tier="flex", extra_body={"seed": 7}
+    )
+    assert fake_openai.requests[-1].body["seed"] == 7
+    assert other.headers["x-mnemesh-ignored-parameters"] == "max_tool_calls"

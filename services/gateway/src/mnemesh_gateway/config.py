@@ -27,6 +27,8 @@ class Config(ServerConfig):
     """The origins of web pages that may call the gateway, such as `https://chat.example.com`; `*` is every origin."""
     max_body_mb: int = 64
     """The size of the largest request body."""
+    strict_parameters: bool = False
+    """Refuses parameters of OpenAI's API that are ignored otherwise."""
     max_connections: int = 4096
     """How many connections may be open. The one that has waited longest without a request makes room for a new one."""
     max_connections_per_address: int = 1024

@@ -85,8 +85,8 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     bodies = Bodies(config.max_body_mb << 20, work, ByteBudget(BODY_BYTES, BODY_BYTES // 2))
     mcp = McpEndpoint(client, bodies)
     app = App(
-        ChatEndpoint(chat, tasks, bodies).complete,
-        ResponsesEndpoint(chat, bodies).create,
+        ChatEndpoint(chat, tasks, bodies, strict=config.strict_parameters).complete,
+        ResponsesEndpoint(chat, bodies, strict=config.strict_parameters).create,
         EmbeddingsEndpoint(embeddings, bodies).create,
         agents,
         sessions,

@@ -76,6 +76,9 @@ def config_to_proto(options: RunOptions) -> runs_pb2.RunConfig:
             for tool in options.tools
         ],
         metadata=json.dumps(options.metadata) if options.metadata else None,
+        parameters=json.dumps(dict(options.parameters)) if options.parameters else None,
+        forced_tool=options.choice.name,
+        requires_tool=options.choice.is_required,
         keepalive_seconds=KEEPALIVE_SECONDS,
         response_format=None if options.format is None else _format_to_proto(options.format),
         model_settings=None if options.settings == Settings() else _settings_to_proto(options.settings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -25,16 +26,18 @@ from mnemesh_gateway.model.tasks import Task
 from mnemesh_gateway.usecases.chat import Answer, ChatService
 from mnemesh_gateway.usecases.tasks import TaskService
 
+_NOT_VISIBLE = re.compile(r"[^\x20-\x7e]")
 _log = structlog.get_logger("mnemesh.http")
 
 
 class ChatEndpoint:
     """Decodes chat requests, and encodes answers as one object or as a stream."""
 
-    def __init__(self, service: ChatService, tasks: TaskService, bodies: Bodies) -> None:
+    def __init__(self, service: ChatService, tasks: TaskService, bodies: Bodies, *, strict: bool) -> None:
         self._service = service
         self._tasks = tasks
         self._bodies = bodies
+        self._strict = strict
 
     async def complete(self, request: Request) -> Response:
         """Answers a request."""
@@ -42,7 +45,7 @@ class ChatEndpoint:
 
         def converted(raw: bytes) -> tuple[ChatRequest, Task | None]:
             body = json_object(raw)
-            chat = chat_request_from_json(body)
+            chat = chat_request_from_json(body, strict=self._strict)
             return chat, task_from_json(body, chat, client)
 
         async with self._bodies.reading(request, converted) as (chat, task):
@@ -51,7 +54,7 @@ class ChatEndpoint:
                 answer = await self._tasks.open(current_principal(), chat.model, task)
             else:
                 answer = await self._service.open(current_principal(), client, chat)
-        headers = {} if answer.begun is None else {"X-Mnemesh-Run-Id": answer.begun.run_id}
+        headers = headers_of(answer, chat)
         if chat.stream:
             return event_stream(_chunks(answer, chat), headers)
         content = await _collected(answer, chat)
@@ -73,6 +76,15 @@ def client_of(request: Request) -> Caller:
         idempotency_key=key,
         task=request.headers.get("x-mnemesh-task"),
     )
+
+
+def headers_of(answer: Answer, chat: ChatRequest) -> dict[str, str]:
+    """Returns the headers of an answer: the id of its run, and the parameters that had no effect."""
+    headers = {} if answer.begun is None else {"X-Mnemesh-Run-Id": answer.begun.run_id}
+    if chat.ignored:
+        names = ", ".join(name[:100] for name in chat.ignored[:20])
+        headers["X-Mnemesh-Ignored-Parameters"] = _NOT_VISIBLE.sub("?", names)
+    return headers
 
 
 async def _collected(answer: Answer, chat: ChatRequest) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _cors(origin: str, requested: str | None) -> list[tuple[bytes, bytes]]:
         "Access-Control-Allow-Origin": origin,
         "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE, OPTIONS",
         "Access-Control-Allow-Headers": requested or "*",
-        "Access-Control-Expose-Headers": "X-Request-Id, X-Mnemesh-Run-Id, Mcp-Session-Id",
+        "Access-Control-Expose-Headers": "X-Request-Id, X-Mnemesh-Run-Id, X-Mnemesh-Ignored-Parameters, Mcp-Session-Id",
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }

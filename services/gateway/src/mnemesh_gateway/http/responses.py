@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from mnemesh_gateway.errors import InvalidRequest
 from mnemesh_gateway.http.body import Bodies
-from mnemesh_gateway.http.chat import client_of
+from mnemesh_gateway.http.chat import client_of, headers_of
 from mnemesh_gateway.http.convert.fields import json_object
 from mnemesh_gateway.http.convert.response_events import ResponseWriter
 from mnemesh_gateway.http.convert.responses import (
@@ -34,13 +34,14 @@ _log = structlog.get_logger("mnemesh.http")
 class ResponsesEndpoint:
     """Decodes requests of the Responses API, and encodes answers as one object or as a stream."""
 
-    def __init__(self, service: ChatService, bodies: Bodies) -> None:
+    def __init__(self, service: ChatService, bodies: Bodies, *, strict: bool) -> None:
         self._service = service
         self._bodies = bodies
+        self._strict = strict
 
     async def create(self, request: Request) -> Response:
         """Answers a request."""
-        async with self._bodies.reading(request, _converted) as (body, chat):
+        async with self._bodies.reading(request, self._converted) as (body, chat):
             run_id, conversation_id = continued_run_id(body), continued_conversation_id(body)
             client = replace(client_of(request), previous_run_id=run_id, conversation_id=conversation_id)
             try:
@@ -51,7 +52,7 @@ class ResponsesEndpoint:
                 name = "previous_response_id" if run_id is not None else "conversation"
                 raise InvalidRequest(f"{name} is not known: {error.message}", name, f"{name}_not_found") from error
             writer = ResponseWriter(answer, chat, body)
-        headers = {} if answer.begun is None else {"X-Mnemesh-Run-Id": answer.begun.run_id}
+        headers = headers_of(answer, chat)
         if chat.stream:
             return event_stream(_events(answer, writer), headers)
         async with aclosing(answer.events) as events:
@@ -62,10 +63,9 @@ class ResponsesEndpoint:
             answer.mark_delivered()
         return Response(encode(writer.response()), media_type="application/json", headers=headers)
 
-
-def _converted(raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
-    body = json_object(raw)
-    return body, response_request_from_json(body)
+    def _converted(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
+        body = json_object(raw)
+        return body, response_request_from_json(body, strict=self._strict)
 
 
 async def _events(answer: Answer, writer: ResponseWriter) -> AsyncGenerator[bytes, None]:

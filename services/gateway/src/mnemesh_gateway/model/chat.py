@@ -80,6 +80,14 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What the model must call: the client's tool with a name, or any tool."""
+
+    name: str | None = None
+    is_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of the model call that replace those of the agent."""
 
@@ -110,7 +118,12 @@ class ChatRequest:
     """The texts of the system and developer messages, or None if there are none."""
     delta: Delta
     tools: tuple[Tool, ...] = ()
+    choice: Choice = field(default_factory=Choice)
     settings: Settings = field(default_factory=Settings)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The parameters that a provider gets if its API has them."""
+    ignored: tuple[str, ...] = ()
+    """The parameters that have no effect."""
     format: Format | None = None
     user: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mnemesh_gateway.model.chat import Format, Part, Settings, Tool
+from mnemesh_gateway.model.chat import Choice, Format, Part, Settings, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ class RunOptions:
     """The configuration of a run."""
 
     tools: tuple[Tool, ...] = ()
+    choice: Choice = field(default_factory=Choice)
     settings: Settings = field(default_factory=Settings)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     format: Format | None = None
     stream_tokens: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)

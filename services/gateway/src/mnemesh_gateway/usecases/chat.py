@@ -179,7 +179,9 @@ class ChatService:
         metadata |= {"client": dict(request.metadata)} if request.metadata else {}
         return tuple(inputs), RunOptions(
             tools=request.tools,
+            choice=request.choice,
             settings=request.settings,
+            parameters=request.parameters,
             format=request.format,
             stream_tokens=request.stream,
             metadata=metadata,

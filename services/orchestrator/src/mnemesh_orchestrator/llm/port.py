@@ -45,6 +45,8 @@ class LlmRequest:
     time_zone: str
     tools: tuple[ToolSchema, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+    parameters: str | None = None
+    """A JSON object with parameters in the words of OpenAI's chat API. An adapter sends those that its API has."""
     parallel_tool_calls: bool = False
     inner_thoughts: bool = False
     response_format: ResponseFormat = ResponseFormat()

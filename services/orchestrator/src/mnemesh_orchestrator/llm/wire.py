@@ -37,6 +37,19 @@ def with_provider_options(body: dict[str, Any], options: str | None, protected: 
     return body
 
 
+def with_parameters(body: dict[str, Any], parameters: str | None, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the body with the parameters of a run that an API has.
+
+    Args:
+        body: the body.
+        parameters: a JSON object in the words of OpenAI's chat API, or None.
+        names: the names of the parameters in the API, by those in the object.
+    """
+    given = json.loads(parameters) if parameters else {}
+    body.update({names[key]: value for key, value in given.items() if key in names and value is not None})
+    return body
+
+
 def image_base64(image: WireImage, cache: RenderCache) -> str:
     """Returns the bytes of an inline image as base64 text."""
 

@@ -139,6 +139,7 @@ def _request(
         time_zone=context.agent.time_zone,
         tools=schemas,
         tool_choice=_tool_choice(context, state, schemas),
+        parameters=context.run.config.parameters,
         parallel_tool_calls=bool(settings.parallel_tool_calls)
         and not policy.requires_tool_call
         and state.solver.permits_parallel_calls,
@@ -175,5 +176,8 @@ def _tool_choice(context: TurnContext, state: TurnState, schemas: tuple[ToolSche
     is_forced = state.solver.must_call()
     if is_forced and len(schemas) == 1:
         return ToolChoice(ToolChoiceKind.NAMED, schemas[0].name)
-    is_required = is_forced or context.policy.requires_tool_call
+    config = context.run.config
+    if any(schema.name == config.forced_tool for schema in schemas):
+        return ToolChoice(ToolChoiceKind.NAMED, config.forced_tool or "")
+    is_required = is_forced or config.requires_tool or context.policy.requires_tool_call
     return ToolChoice(ToolChoiceKind.REQUIRED if is_required else ToolChoiceKind.AUTO)

@@ -76,6 +76,12 @@ class RunConfig:
     """The URL that is called when the run has ended."""
     otids_repeat: bool = False
     """True if the otids of the input may be those of earlier messages. Then they are no idempotency keys."""
+    parameters: str | None = None
+    """A JSON object with parameters in the words of OpenAI's chat API."""
+    forced_tool: str | None = None
+    """The client tool that every model call must call."""
+    requires_tool: bool = False
+    """Every model call must call a tool."""
 
 
 def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
@@ -94,6 +100,10 @@ def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
         require_valid_format(config.response_format, f"{field}.response_format")
     if config.model_settings is not None:
         require_valid_settings(config.model_settings, f"{field}.model_settings")
+    if config.parameters is not None:
+        require_json_object(config.parameters, f"{field}.parameters")
+    if config.forced_tool is not None and config.forced_tool not in {tool.name for tool in config.client_tools}:
+        raise InvalidArgument(f"{field}.forced_tool must be one of client_tools.", field=f"{field}.forced_tool")
     _require_valid_skills(config.client_skills, f"{field}.client_skills")
     require_callback_url(config.callback_url, f"{field}.callback_url")
     return replace(config, client_tools=_valid_tools(config.client_tools, f"{field}.client_tools"))

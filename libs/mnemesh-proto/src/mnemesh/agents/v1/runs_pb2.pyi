@@ -313,6 +313,9 @@ class RunConfig(_message.Message):
     MODEL_SETTINGS_FIELD_NUMBER: _builtins.int
     CLIENT_SKILLS_FIELD_NUMBER: _builtins.int
     OTIDS_REPEAT_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    FORCED_TOOL_FIELD_NUMBER: _builtins.int
+    REQUIRES_TOOL_FIELD_NUMBER: _builtins.int
     max_steps: _builtins.int
     """Absent means 50."""
     stream_tokens: _builtins.bool
@@ -334,6 +337,14 @@ class RunConfig(_message.Message):
     """Interval of keepalive events on an idle stream, in seconds. Absent means 30."""
     otids_repeat: _builtins.bool
     """The otids of the messages are stored and shown, but are no idempotency keys: they may be those of earlier messages."""
+    parameters: _builtins.str
+    """A JSON object as text with parameters in the words of OpenAI's chat API, such as seed, stop, frequency_penalty and
+    top_k. Each is sent to a provider whose API has it, in that API's words, and left out otherwise.
+    """
+    forced_tool: _builtins.str
+    """One of client_tools, which every model call of this run must call."""
+    requires_tool: _builtins.bool
+    """Every model call of this run must call a tool."""
     @_builtins.property
     def include_events(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
         """Empty selects all kinds except compaction. Events that are no kind, such as stop and usage, are in every stream."""
@@ -373,10 +384,13 @@ class RunConfig(_message.Message):
         model_settings: _agents_pb2.ModelSettings | None = ...,
         client_skills: _abc.Iterable[Global___ClientSkill] | None = ...,
         otids_repeat: _builtins.bool = ...,
+        parameters: _builtins.str | None = ...,
+        forced_tool: _builtins.str | None = ...,
+        requires_tool: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_forced_tool", b"_forced_tool", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_parameters", b"_parameters", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "forced_tool", b"forced_tool", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "override_model", b"override_model", "override_system", b"override_system", "parameters", b"parameters", "response_format", b"response_format"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "client_skills", b"client_skills", "client_tools", b"client_tools", "include_compaction_events", b"include_compaction_events", "include_events", b"include_events", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "on_busy", b"on_busy", "otids_repeat", b"otids_repeat", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_forced_tool", b"_forced_tool", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_parameters", b"_parameters", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "client_skills", b"client_skills", "client_tools", b"client_tools", "forced_tool", b"forced_tool", "include_compaction_events", b"include_compaction_events", "include_events", b"include_events", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "on_busy", b"on_busy", "otids_repeat", b"otids_repeat", "override_model", b"override_model", "override_system", b"override_system", "parameters", b"parameters", "requires_tool", b"requires_tool", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__assistant_messages: _TypeAlias = _typing.Literal["assistant_messages"]  # noqa: Y015
     _WhichOneofArgType__assistant_messages: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages"]  # noqa: Y015
@@ -386,6 +400,8 @@ class RunConfig(_message.Message):
     _WhichOneofArgType__assistant_tool_name: _TypeAlias = _typing.Literal["_assistant_tool_name", b"_assistant_tool_name"]  # noqa: Y015
     _WhichOneofReturnType__callback_url: _TypeAlias = _typing.Literal["callback_url"]  # noqa: Y015
     _WhichOneofArgType__callback_url: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url"]  # noqa: Y015
+    _WhichOneofReturnType__forced_tool: _TypeAlias = _typing.Literal["forced_tool"]  # noqa: Y015
+    _WhichOneofArgType__forced_tool: _TypeAlias = _typing.Literal["_forced_tool", b"_forced_tool"]  # noqa: Y015
     _WhichOneofReturnType__keepalive_seconds: _TypeAlias = _typing.Literal["keepalive_seconds"]  # noqa: Y015
     _WhichOneofArgType__keepalive_seconds: _TypeAlias = _typing.Literal["_keepalive_seconds", b"_keepalive_seconds"]  # noqa: Y015
     _WhichOneofReturnType__max_steps: _TypeAlias = _typing.Literal["max_steps"]  # noqa: Y015
@@ -398,6 +414,8 @@ class RunConfig(_message.Message):
     _WhichOneofArgType__override_model: _TypeAlias = _typing.Literal["_override_model", b"_override_model"]  # noqa: Y015
     _WhichOneofReturnType__override_system: _TypeAlias = _typing.Literal["override_system"]  # noqa: Y015
     _WhichOneofArgType__override_system: _TypeAlias = _typing.Literal["_override_system", b"_override_system"]  # noqa: Y015
+    _WhichOneofReturnType__parameters: _TypeAlias = _typing.Literal["parameters"]  # noqa: Y015
+    _WhichOneofArgType__parameters: _TypeAlias = _typing.Literal["_parameters", b"_parameters"]  # noqa: Y015
     _WhichOneofReturnType__response_format: _TypeAlias = _typing.Literal["response_format"]  # noqa: Y015
     _WhichOneofArgType__response_format: _TypeAlias = _typing.Literal["_response_format", b"_response_format"]  # noqa: Y015
     @_typing.overload
@@ -408,6 +426,8 @@ class RunConfig(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__assistant_tool_name) -> _WhichOneofReturnType__assistant_tool_name | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__callback_url) -> _WhichOneofReturnType__callback_url | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__forced_tool) -> _WhichOneofReturnType__forced_tool | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__keepalive_seconds) -> _WhichOneofReturnType__keepalive_seconds | None: ...
     @_typing.overload
@@ -420,6 +440,8 @@ class RunConfig(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__override_model) -> _WhichOneofReturnType__override_model | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__override_system) -> _WhichOneofReturnType__override_system | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parameters) -> _WhichOneofReturnType__parameters | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__response_format) -> _WhichOneofReturnType__response_format | None: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -10,18 +10,31 @@ import msgspec
 from mnemesh_gateway.errors import InvalidRequest, UnsupportedParameter
 from mnemesh_gateway.http.convert.fields import between, joined, of_type, one_of, optional, required
 from mnemesh_gateway.http.convert.messages import last_user_text, messages_from_json, parts_from_json
-from mnemesh_gateway.http.parameters import require_known_parameters
-from mnemesh_gateway.model.chat import Caller, ChatRequest, Format, Settings, Tool
+from mnemesh_gateway.http.parameters import PASSED, ignored_parameters
+from mnemesh_gateway.model.chat import Caller, ChatRequest, Choice, Format, Settings, Tool
 from mnemesh_gateway.model.tasks import Task, TaskMessage, is_task
 
+_MAX_INT: Final = 2**31 - 1
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 _STREAM_OPTIONS: Final = {"include_usage", "include_obfuscation"}
+_RANGES: Final = (
+    ("frequency_penalty", -2, 2),
+    ("presence_penalty", -2, 2),
+    ("top_k", -1, _MAX_INT),
+    ("min_p", 0, 1),
+    ("repetition_penalty", 0, 1_000),
+)
 _MAX_TOKENS: Final = 2**31 - 1
 
 
-def chat_request_from_json(body: Mapping[str, Any]) -> ChatRequest:
-    """Returns the request of a body of /v1/chat/completions. Raises InvalidRequest."""
-    require_known_parameters(body)
+def chat_request_from_json(body: Mapping[str, Any], *, strict: bool = False) -> ChatRequest:
+    """Returns the request of a body of /v1/chat/completions. Raises InvalidRequest.
+
+    Args:
+        body: The body.
+        strict: Refuses parameters that would be ignored.
+    """
+    ignored = ignored_parameters(body, strict=strict)
     model = required(body, "model", str)
     messages = required(body, "messages", list)
     instructions, delta = messages_from_json(messages, optional(body, "tool_results", list) or [])
@@ -37,8 +50,11 @@ def chat_request_from_json(body: Mapping[str, Any]) -> ChatRequest:
         model=model,
         instructions=instructions,
         delta=delta,
-        tools=tools_from_json(body),
+        tools=(tools := tools_from_json(body)),
+        choice=choice_from_json(body, tools),
         settings=settings_from_json(body),
+        parameters=parameters_from_json(body),
+        ignored=ignored,
         format=format_from_json(optional(body, "response_format", dict)),
         user=optional(body, "safety_identifier", str) or optional(body, "user", str),
         metadata=optional(body, "metadata", dict) or {},
@@ -86,15 +102,74 @@ def tools_from_json(body: Mapping[str, Any]) -> tuple[Tool, ...]:
     items = optional(body, "tools", list) or []
     tools = [_tool(of_type(item, dict, f"tools[{n}]"), f"tools[{n}]") for n, item in enumerate(items)]
     choice = body.get("tool_choice")
-    if choice is None or choice == "auto":
-        return tuple(tools)
     if choice == "none":
         return ()
-    if not isinstance(choice, str):
-        of_type(choice, dict, "tool_choice")
-    elif choice != "required":
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        names = _allowed_names(choice)
+        return tuple(tool for tool in tools if tool.name in names)
+    return tuple(tools)
+
+
+def choice_from_json(body: Mapping[str, Any], tools: Sequence[Tool]) -> Choice:
+    """Returns which tools the model must call. Raises InvalidRequest.
+
+    Args:
+        body: The body.
+        tools: The client's tools that the choice leaves.
+    """
+    choice = body.get("tool_choice")
+    if choice is None or choice in ("auto", "none"):
+        return Choice()
+    if isinstance(choice, str):
         one_of(choice, ("auto", "none", "required"), "tool_choice")
-    raise UnsupportedParameter("tool_choice", "An agent decides which tools it calls; use 'auto' or 'none'.")
+        mode, name = "required", None
+    else:
+        kind = required(of_type(choice, dict, "tool_choice"), "type", str, "tool_choice")
+        one_of(kind, ("function", "allowed_tools"), "tool_choice.type")
+        if kind == "function":
+            inner = "function" in choice
+            named = required(choice, "function", dict, "tool_choice") if inner else choice
+            mode, name = "named", required(named, "name", str, "tool_choice.function" if inner else "tool_choice")
+        else:
+            mode, name = optional(_allowed(choice), "mode", str, "tool_choice") or "auto", None
+            one_of(mode, ("auto", "required"), "tool_choice.mode")
+    if mode == "auto":
+        return Choice()
+    if not tools or (name is not None and name not in {tool.name for tool in tools}):
+        wanted = "at least one tool" if name is None else f"the tool {name[:100]!r}"
+        raise InvalidRequest(f"Invalid value for 'tool_choice': 'tools' must have {wanted}.", "tool_choice")
+    return Choice(name, is_required=name is None)
+
+
+def _allowed(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the object with mode and tools: the Chat API has it one level deeper than the Responses API."""
+    inner = optional(choice, "allowed_tools", dict, "tool_choice")
+    return choice if inner is None else inner
+
+
+def _allowed_names(choice: Mapping[str, Any]) -> set[str]:
+    names = set()
+    for number, item in enumerate(required(_allowed(choice), "tools", list, "tool_choice")):
+        path = f"tool_choice.tools[{number}]"
+        tool = of_type(item, dict, path)
+        names.add(required(optional(tool, "function", dict, path) or tool, "name", str, path))
+    return names
+
+
+def parameters_from_json(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters that are passed on to the provider. Raises InvalidRequest."""
+    optional(body, "seed", int)
+    between(body.get("seed"), -(2**63), 2**63 - 1, "seed")
+    for name, low, high in _RANGES:
+        between(optional(body, name, float), low, high, name)
+    optional(body, "logit_bias", dict)
+    for name in ("service_tier", "verbosity"):
+        optional(body, name, str)
+    stop = body.get("stop")
+    if stop is not None and not isinstance(stop, str):
+        for number, item in enumerate(of_type(stop, list, "stop")):
+            of_type(item, str, f"stop[{number}]")
+    return {name: body[name] for name in PASSED if body.get(name) not in (None, "", [], {})}
 
 
 def _tool(item: Mapping[str, Any], path: str) -> Tool:

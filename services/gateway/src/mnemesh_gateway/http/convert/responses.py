@@ -8,10 +8,17 @@ from typing import Any
 from mnemesh_kit.ids import is_id
 
 from mnemesh_gateway.errors import InvalidRequest, UnsupportedParameter
-from mnemesh_gateway.http.convert.chat import effort_from_json, format_from_json, settings_from_json, tools_from_json
+from mnemesh_gateway.http.convert.chat import (
+    choice_from_json,
+    effort_from_json,
+    format_from_json,
+    parameters_from_json,
+    settings_from_json,
+    tools_from_json,
+)
 from mnemesh_gateway.http.convert.fields import of_type, one_of, optional, required
 from mnemesh_gateway.http.convert.messages import messages_from_json
-from mnemesh_gateway.http.parameters import require_known_responses_parameters
+from mnemesh_gateway.http.parameters import ignored_responses_parameters
 from mnemesh_gateway.model.chat import ChatRequest
 
 _RESPONSE = "resp_"
@@ -22,9 +29,14 @@ def response_id(run_id: str) -> str:
     return _RESPONSE + run_id.removeprefix("run-")
 
 
-def response_request_from_json(body: Mapping[str, Any]) -> ChatRequest:
-    """Returns the request of a body of /v1/responses. Raises InvalidRequest."""
-    require_known_responses_parameters(body)
+def response_request_from_json(body: Mapping[str, Any], *, strict: bool = False) -> ChatRequest:
+    """Returns the request of a body of /v1/responses. Raises InvalidRequest.
+
+    Args:
+        body: The body.
+        strict: Refuses parameters that would be ignored.
+    """
+    ignored = ignored_responses_parameters(body, strict=strict)
     model = required(body, "model", str)
     if "input" not in body:
         raise InvalidRequest("Missing required parameter: 'input'.", "input", "missing_required_parameter")
@@ -38,16 +50,18 @@ def response_request_from_json(body: Mapping[str, Any]) -> ChatRequest:
     given = optional(body, "instructions", str)
     texts = [text for text in (given, found) if text is not None]
     text = optional(body, "text", dict) or {}
-    if text.get("verbosity") not in (None, "medium"):
-        raise UnsupportedParameter("text.verbosity", "Set it in the agent's model settings (provider_options).")
+    verbosity = optional(text, "verbosity", str, "text")
     reasoning = optional(body, "reasoning", dict) or {}
     settings = settings_from_json(body, effort_from_json(reasoning, "effort", "reasoning"))
     return ChatRequest(
         model=model,
         instructions="\n\n".join(texts) if texts else None,
         delta=delta,
-        tools=tools_from_json(body),
+        tools=(tools := tools_from_json(body)),
+        choice=choice_from_json(body, tools),
         settings=settings,
+        parameters={**parameters_from_json(body), **({"verbosity": verbosity} if verbosity else {})},
+        ignored=ignored,
         format=format_from_json(optional(text, "format", dict, "text"), "text.format"),
         user=optional(body, "safety_identifier", str) or optional(body, "user", str),
         metadata=optional(body, "metadata", dict) or {},

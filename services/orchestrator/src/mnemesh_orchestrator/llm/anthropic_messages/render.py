@@ -29,7 +29,7 @@ from mnemesh_orchestrator.llm.turns import (
     WireImage,
     WireReturn,
 )
-from mnemesh_orchestrator.llm.wire import hidden_image, image_base64, with_provider_options
+from mnemesh_orchestrator.llm.wire import hidden_image, image_base64, with_parameters, with_provider_options
 from mnemesh_orchestrator.model.models import ModelInfo, ToolSchema
 
 Block = dict[str, Any]
@@ -92,6 +92,10 @@ def render_body(
     if output := _output_config(request):
         body["output_config"] = output
     body["stream"] = True
+    # The API refuses top_k together with thinking.
+    with_parameters(body, request.parameters, {"stop": "stop_sequences", **({} if thinking else {"top_k": "top_k"})})
+    if isinstance(body.get("stop_sequences"), str):
+        body["stop_sequences"] = [body["stop_sequences"]]
     return with_provider_options(body, request.settings.provider_options, _PROTECTED)
 
 

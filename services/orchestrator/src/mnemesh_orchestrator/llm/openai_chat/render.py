@@ -29,7 +29,7 @@ from mnemesh_orchestrator.llm.turns import (
     UserTurn,
     WireImage,
 )
-from mnemesh_orchestrator.llm.wire import hidden_image, image_url, with_provider_options
+from mnemesh_orchestrator.llm.wire import hidden_image, image_url, with_parameters, with_provider_options
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
 
 Message = dict[str, Any]
@@ -39,6 +39,10 @@ _PROTECTED = frozenset({"messages", "stream", "tools"})
 _REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _REFUSES_PARALLEL_FLAG = re.compile(r"^o\d")
 _OFFICIAL: Final = frozenset({"openai", "azure"})
+_SAMPLERS: Final = frozenset({"openrouter", "together"})
+"""Vendors that take parameters of samplers that OpenAI does not have. So do local servers."""
+_PARAMETERS: Final = ("seed", "stop", "frequency_penalty", "presence_penalty")
+_SERVICE: Final = ("service_tier", "verbosity")
 _CALL: Final = "[I called the tool {name} with {arguments}]"
 _RETURN: Final = "[The tool returned: {text}]"
 _RETURNED_IMAGES: Final = "[Images that the tool call {call} returned:]"
@@ -70,12 +74,27 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None, form: His
     body["stream"] = True
     if dialect.stream_usage:
         body["stream_options"] = {"include_usage": True}
+    with_parameters(body, request.parameters, _parameters(request.model, dialect))
     return with_provider_options(body, request.settings.provider_options, _PROTECTED)
 
 
 def reasons(model: ModelInfo) -> bool:
     """Returns whether this is one of OpenAI's reasoning models, which refuse a temperature."""
     return dialect_of(model).type in _OFFICIAL and _REASONS.match(model.provider_model) is not None
+
+
+def _parameters(model: ModelInfo, dialect: Dialect) -> dict[str, str]:
+    """Returns the names of the parameters of a run that the vendor takes."""
+    if reasons(model):
+        return {name: name for name in _SERVICE}
+    names = {name: name for name in _PARAMETERS}
+    if dialect.type in _OFFICIAL:
+        names |= {name: name for name in ("logit_bias", *_SERVICE)}
+    if dialect.is_local or dialect.type in _SAMPLERS:
+        names |= {name: name for name in ("logit_bias", "top_k", "min_p", "repetition_penalty")}
+    if dialect.type == "mistral":
+        names["seed"] = "random_seed"
+    return names
 
 
 def _refuses_parallel_flag(model: ModelInfo) -> bool:

@@ -29,7 +29,7 @@ from mnemesh_orchestrator.llm.turns import (
     WireCall,
     WireImage,
 )
-from mnemesh_orchestrator.llm.wire import hidden_image, image_url, with_provider_options
+from mnemesh_orchestrator.llm.wire import hidden_image, image_url, with_parameters, with_provider_options
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 
 Item = dict[str, Any]
@@ -63,6 +63,7 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None, form: His
     body.update(_sampling(request))
     body["store"] = False
     body["stream"] = True
+    with_parameters(body, request.parameters, {"service_tier": "service_tier"})
     return with_provider_options(body, settings.provider_options, _PROTECTED)
 
 

@@ -63,6 +63,8 @@ _EVENT_KIND_FROM_PROTO: Final = {
 }
 _EVENT_KIND_TO_PROTO: Final = {name: number for number, name in _EVENT_KIND_FROM_PROTO.items()}
 _OPTIONAL_CONFIG: Final = (
+    "parameters",
+    "forced_tool",
     *("max_steps", "keepalive_seconds", "override_model", "override_system", "metadata", "callback_url"),
     *("assistant_messages", "assistant_tool_name", "assistant_tool_argument"),
 )
@@ -139,6 +141,7 @@ def config_from_proto(message: pb.RunConfig) -> RunConfig:
         include_events=tuple(events),
         include_compaction_events=message.include_compaction_events,
         otids_repeat=message.otids_repeat,
+        requires_tool=message.requires_tool,
         on_busy=enum_from_proto(_ON_BUSY_FROM_PROTO, message.on_busy, "config.on_busy"),
         client_tools=client_tools_from_proto(message.client_tools),
         client_skills=tuple(ClientSkill(each.name, each.description, each.location) for each in message.client_skills),
@@ -157,6 +160,9 @@ def config_to_proto(config: RunConfig) -> pb.RunConfig:
         override_system=config.override_system,
         include_compaction_events=config.include_compaction_events,
         otids_repeat=config.otids_repeat,
+        parameters=config.parameters,
+        forced_tool=config.forced_tool,
+        requires_tool=config.requires_tool,
         assistant_messages=config.assistant_messages,
         assistant_tool_name=config.assistant_tool_name,
         assistant_tool_argument=config.assistant_tool_argument,
