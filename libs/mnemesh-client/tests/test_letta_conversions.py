@@ -107,6 +107,9 @@ def test_a_part_that_cannot_be_read_is_named(part: dict[str, Any], words: str) -
         content_parts([part])
 
 
+EVENT = {"type": "heartbeat", "reason": "go on", "time": "noon"}
+
+
 def test_words_of_a_user_lose_their_envelope_and_other_json_stays() -> None:
     packed = json.dumps({"type": "user_message", "message": "Ahoy", "time": "noon"})
     for text, words in ((packed, "Ahoy"), ('{"type": "login"}', '{"type": "login"}'), ("{ no json", "{ no json")):
@@ -124,10 +127,20 @@ def read(*rows: dict[str, Any], agent_type: str | None = None) -> list[message_p
 
 
 def test_events_of_letta_are_marked_and_other_json_of_users_is_not() -> None:
-    event = {"type": "heartbeat", "reason": "go on", "time": "noon"}
-    texts = [json.dumps(event), json.dumps({**event, "more": 1}), "Ahoy"]
+    texts = [json.dumps(EVENT), json.dumps({**EVENT, "more": 1}), "Ahoy"]
     rows = [{"role": "user", "content": [{"type": "text", "text": text}]} for text in texts]
     assert [row.is_event for row in read(*rows)] == [True, False, False]
+
+
+@pytest.mark.parametrize("text", ['{"type": "user_message", "message": "x"}', json.dumps(EVENT), "Ahoy", "{"])
+def test_words_of_a_user_survive_the_way_into_a_file_and_back(text: str) -> None:
+    for is_event in (False, text == json.dumps(EVENT)):
+        message = message_pb2.Message(id=derive_id("message", "1"), agent_id=AGENT, role=message_pb2.ROLE_USER)
+        message.content.add().text.text = text
+        if is_event:
+            message.is_event = True
+        (again,) = read(letta_message(message, "message-0", {}, "UTC"))
+        assert (again.content[0].text.text, again.is_event) == (text, is_event)
 
 
 def call(name: str) -> dict[str, Any]:

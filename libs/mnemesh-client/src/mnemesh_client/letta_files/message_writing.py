@@ -12,7 +12,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh.types.v1.message_pb2 import ApprovalDecision, ContentPart, Message, ToolReturn
 
 from mnemesh_client.letta_files.messages import ROLES
-from mnemesh_client.letta_files.parts import letta_parts
+from mnemesh_client.letta_files.parts import letta_parts, wrapped_words
 from mnemesh_client.letta_files.values import iso_time
 
 _ROLE_NAMES = {value: name for name, value in ROLES.items() if name != "function"}
@@ -32,6 +32,8 @@ def letta_message(
     """
     returns = [_return(item, message, time_zone) for item in message.tool_returns]
     content = letta_parts(message.content)
+    if message.role == message_pb2.ROLE_USER and not message.is_event:
+        content = [wrapped_words(part) for part in content]
     if thinks_in_text and message.tool_calls:
         content = [_thought(part) for part in content]
     if message.role == message_pb2.ROLE_TOOL and returns:

@@ -81,7 +81,7 @@ class MessageReader:
             if calls and self._thinks_in_text and role in _ANSWERS:
                 parts = [_thought(part) for part in parts]
             message.content.extend(content_parts(parts, unpack=role == message_pb2.ROLE_USER))
-            if role == message_pb2.ROLE_USER and is_event(message.content):
+            if role == message_pb2.ROLE_USER and is_event(parts):
                 message.is_event = True
         message.tool_calls.extend(calls)
         self._remember(message)

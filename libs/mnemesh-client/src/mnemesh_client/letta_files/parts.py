@@ -40,18 +40,30 @@ def content_parts(parts: Iterable[dict[str, Any]], *, unpack: bool = False) -> l
     return [_part(part, unpack=unpack) for part in parts if part["type"] not in ("tool_call", "tool_return")]
 
 
-def is_event(parts: Sequence[ContentPart]) -> bool:
+def is_event(parts: Sequence[dict[str, Any]]) -> bool:
     """Returns whether the content of a user message is one of Letta's events, which only its envelope marks there.
 
     The fields must be exactly those of the envelope, so that JSON that a user pasted stays the user's.
     """
-    if len(parts) != 1 or not (text := parts[0].text.text).startswith("{"):
+    return len(parts) == 1 and _is_envelope_of_event(parts[0].get("text") or "")
+
+
+def _is_envelope_of_event(text: str) -> bool:
+    if not text.startswith("{"):
         return False
     try:
         envelope = json.loads(text)
     except (ValueError, RecursionError):
         return False
     return isinstance(envelope, dict) and envelope.keys() == _EVENT_FIELDS.get(str(envelope.get("type")))
+
+
+def wrapped_words(part: dict[str, Any]) -> dict[str, Any]:
+    """Returns a part of a user's content in Letta's form. Words that a reader would take for an envelope are in one."""
+    text = part.get("text") or ""
+    if part["type"] != "text" or not (_words(text) != text or _is_envelope_of_event(text)):
+        return part
+    return {**part, "text": json.dumps({"type": "user_message", "message": text}, ensure_ascii=False)}
 
 
 def letta_parts(parts: Iterable[ContentPart]) -> list[dict[str, Any]]:
