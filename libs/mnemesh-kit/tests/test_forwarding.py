@@ -17,7 +17,7 @@ from mnemesh.server.v1 import server_service_pb2_grpc
 from mnemesh.server.v1.server_service_pb2 import GetServerInfoRequest
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
-from mnemesh_kit.errors import DeadlineExceeded, ResourceExhausted, Unavailable
+from mnemesh_kit.errors import DeadlineExceeded, ResourceExhausted, Unauthenticated, Unavailable
 from mnemesh_kit.forwarding import forwarded_services
 from mnemesh_kit.principal import Role, as_principal, current_principal
 from mnemesh_kit.reflection import V1, V1_ALPHA
@@ -117,6 +117,22 @@ async def test_service_that_is_away_is_unavailable_and_found_again() -> None:
             await blocks.GetBlock(GET, timeout=scaled(5))
         async with serving(port=int(gone.rpartition(":")[2])):
             assert (await blocks.GetBlock(GET)).block.id == "x"
+
+
+async def test_refusal_before_the_request_is_read_keeps_its_error(tmp_path: Path) -> None:
+    keys, others = tmp_path / "keys", tmp_path / "others"
+    keys.write_text("0" * 32)
+    others.write_text("1" * 32)
+    requests = [rpc.GetBlockRequest(block_id="x" * size) for size in (1, 100_000) for _ in range(100)]
+
+    async with (
+        serving(auth_key_file=str(keys)) as service,
+        forwarding(service.address) as address,
+        calling(address, auth_key_file=str(others)) as blocks,
+    ):
+        answers = [await asyncio.gather(blocks.GetBlock(each), return_exceptions=True) for each in requests]
+
+    assert {type(error) for (error,) in answers} == {Unauthenticated}
 
 
 async def test_requests_are_bounded_at_the_first_server() -> None:

@@ -19,7 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mnemesh_kit.access import RPC_RULES
 from mnemesh_kit.connections import Connections
-from mnemesh_kit.errors import DETAILS_KEY, PUSHBACK_KEY, MnemeshError, Unavailable
+from mnemesh_kit.errors import DETAILS_KEY, PUSHBACK_KEY, InvalidArgument, MnemeshError, Unavailable, from_rpc_error
 from mnemesh_kit.principal import Role
 from mnemesh_kit.retries import service_descriptor
 from mnemesh_kit.services import SERVICES
@@ -67,11 +67,15 @@ class Forwarder(grpc.GenericRpcHandler):
         rule = RPC_RULES.get(method)
         if target is None or rule is None or rule.role is not Role.CLIENT:
             return None
-        # On the wire, a single message is a stream of one. The receiving service knows how many there must be.
-        call = self._connections[target].callable(method, lambda channel: channel.stream_stream(method))
+        # On the wire, a single response is a stream of one. The receiving service knows how many there must be.
+        if _is_streamed(method):
+            call = self._connections[target].callable(method, lambda channel: channel.stream_stream(method))
+        else:
+            call = self._connections[target].callable(method, lambda channel: channel.unary_stream(method))
 
         async def forward(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-            async with _Forwarded(call, requests, context) as forwarded:
+            async with _Forwarded(context) as forwarded:
+                await forwarded.begin(call, requests, is_streamed=_is_streamed(method))
                 async for response in forwarded.responses():
                     yield response
 
@@ -136,19 +140,33 @@ def import_contracts(names: tuple[str, ...]) -> None:
 class _Forwarded:
     """One forwarded call, which is cancelled at the end of its block."""
 
-    def __init__(self, call: Any, requests: AsyncIterator[bytes], context: Context) -> None:
-        self._requests = requests
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._refusal: MnemeshError | None = None
-        self._call = call(
-            self._sent(), timeout=context.time_remaining(), metadata=_end_to_end(context.invocation_metadata())
-        )
+        self._call: Any = None
 
     async def __aenter__(self) -> _Forwarded:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._call.cancel()
+        if self._call is not None:
+            self._call.cancel()
+
+    async def begin(self, call: Any, requests: AsyncIterator[bytes], *, is_streamed: bool) -> None:
+        """Calls the service that owns the method.
+
+        A single request is not sent as a stream: if the service refuses the call before it has read the request, a
+        stream ends with gRPC's own INTERNAL in place of the refusal, now and then.
+
+        Raises:
+            MnemeshError: the request is refused here.
+            InvalidArgument: the call has no request.
+        """
+        metadata = _end_to_end(self._context.invocation_metadata())
+        sent: Any = self._sent(requests) if is_streamed else await anext(requests, None)
+        if sent is None:
+            raise InvalidArgument("The call has no request.")
+        self._call = call(sent, timeout=self._context.time_remaining(), metadata=metadata)
 
     async def responses(self) -> AsyncIterator[bytes]:
         """Yields the responses, and ends the call with its status."""
@@ -163,18 +181,25 @@ class _Forwarded:
             if self._refusal is not None:
                 raise self._refusal from None
             trailers = _end_to_end(error.trailing_metadata())
-            if error.code() is grpc.StatusCode.UNAVAILABLE and all(key != DETAILS_KEY for key, _ in trailers):
+            if all(key != DETAILS_KEY for key, _ in trailers) and isinstance(from_rpc_error(error), Unavailable):
                 raise Unavailable("The service of this method cannot be reached. Try again.") from error
             await self._context.abort(error.code(), error.details() or "", trailers)
 
-    async def _sent(self) -> AsyncIterator[bytes]:
+    async def _sent(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yields the requests. One that is refused here ends the call with its error."""
         try:
-            async for request in self._requests:
+            async for request in requests:
                 yield request
         except MnemeshError as error:
             self._refusal = error
             self._call.cancel()
+
+
+def _is_streamed(method: str) -> bool:
+    """Returns whether a call of a method has several requests."""
+    _, service, name = method.split("/")
+    descriptor = service_descriptor(service)
+    return descriptor is None or bool(descriptor.methods_by_name[name].client_streaming)
 
 
 def _end_to_end(metadata: Any) -> tuple[tuple[str, str | bytes], ...]:
