@@ -82,6 +82,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
         (
             *("orchestrator_target", "blocks_target", "recall_target", "archival_target"),
             *("allowed_hosts", "allowed_origins", "max_body_mb", "max_connections", "max_connections_per_address"),
+            "strict_parameters",
             *("tls_cert_file", "tls_key_file", "letta_profile", "callback_hosts", "debug_sessions"),
         ),
         protocol=Protocol.HTTP,

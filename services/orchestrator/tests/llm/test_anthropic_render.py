@@ -165,3 +165,10 @@ def test_blank_texts_are_never_sent() -> None:
     body = bare(ask(CLAUDE, *window))
     assert "system" not in body
     assert [m["role"] for m in body["messages"]] == ["user"]
+
+
+def test_parameters_of_a_run_have_the_words_of_this_api() -> None:
+    given = '{"seed": 7, "stop": "END", "top_k": 40, "frequency_penalty": 1}'
+    body = render_body(hello(CLAUDE, parameters=given))
+    assert (body["stop_sequences"], body["top_k"]) == (["END"], 40)
+    assert {"seed", "stop", "frequency_penalty"}.isdisjoint(body)

@@ -299,3 +299,18 @@ def test_invalid_provider_options_are_refused_with_field(options: str) -> None:
     with pytest.raises(ProviderOptionsInvalid) as caught:
         _body(provider_options=options)
     assert caught.value.field == "settings.provider_options"
+
+
+def test_parameters_of_a_run_are_those_that_the_vendor_has() -> None:
+    given = {"seed": 7, "stop": ["END"], "top_k": 40, "service_tier": "flex", "unknown": 1, "logit_bias": None}
+    names = {"seed", "stop", "top_k", "service_tier", "unknown", "logit_bias", "random_seed"}
+
+    def sent(kind: str, model: str) -> dict[str, Any]:
+        info = replace(OPENAI, provider=kind, provider_type=kind, provider_model=model, handle=f"{kind}/{model}")
+        body = render_body(replace(hello(), model=info, parameters=json.dumps(given)))
+        return {name: body[name] for name in names & body.keys()}
+
+    assert sent("openai", "gpt-4.1") == {"seed": 7, "stop": ["END"], "service_tier": "flex"}
+    assert sent("openai", "o3") == {"service_tier": "flex"}, "reasoning models refuse the others"
+    assert sent("vllm", "gemma") == {"seed": 7, "stop": ["END"], "top_k": 40}
+    assert sent("mistral", "mistral-small") == {"random_seed": 7, "stop": ["END"]}
