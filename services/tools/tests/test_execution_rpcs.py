@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 from pathlib import Path
@@ -355,3 +356,44 @@ async def test_tool_that_a_schema_has_renamed_executes_the_last_function_of_its_
     assert (answer.status, answer.result) == (pb.EXECUTION_STATUS_SUCCESS, "abab")
     again = await update("source_code", source_code=source + "\n")
     assert again.name == stored.name
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(40))
+_SHAPES = [
+    'return {"type": "image", "media_type": "image/png", "data": data}',
+    'return [{"type": "text", "text": "See:"}, {"type": "image", "mimeType": "image/png", "data": data}]',
+    'return [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}]',
+    'return {"type": "image", "media_type": "image/png", "data": base64.b64decode(data)}',
+    'return json.dumps({"type": "image", "media_type": "image/png", "data": data})',
+]
+
+
+@pytest.mark.parametrize("shape", _SHAPES)
+async def test_a_tool_returns_an_image(embedded: Any, shape: str) -> None:
+    data = base64.b64encode(PNG).decode()
+    source = f'def f() -> list:\n    """Draws."""\n    import base64, json\n    data = {data!r}\n    {shape}\n'
+    answer = await embedded.executions.ExecuteTool(_ad_hoc(source, name="f"))
+    assert [(image.media_type, image.data) for image in answer.images] == [("image/png", PNG)]
+    assert answer.result == ("See:" if "See" in shape else "")
+
+
+_LEFT_OUT = "[An image was left out: it has no media type"
+
+
+@pytest.mark.parametrize(
+    ("fields", "result"),
+    [
+        ('"url": "https://example.com/a.png"', '{"type": "image", "url": "https://example.com/a.png"}'),
+        ('"media_type": "image/png", "data": "%%"', _LEFT_OUT),
+        ('"media_type": "text/html", "data": "AAAA"', _LEFT_OUT),
+        ('"media_type": "image/png", "data": b"x" * 1_600_000', "[An image of 1,600,000 bytes was left out.]"),
+        ('"media_type": "image/png", "data": b"x" * 9_000_000', "[Images of more than 4,000,000"),
+    ],
+)
+async def test_what_is_no_image_stays_a_text_or_is_left_out_with_a_note(
+    embedded: Any, fields: str, result: str
+) -> None:
+    source = f'def f() -> dict:\n    """Draws."""\n    return {{"type": "image", {fields}}}\n'
+    answer = await embedded.executions.ExecuteTool(_ad_hoc(source, name="f"))
+    assert answer.result.startswith(result)
+    assert not answer.images

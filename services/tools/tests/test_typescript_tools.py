@@ -59,6 +59,16 @@ async def test_stored_tool_runs_in_node(embedded: Stubs) -> None:
     assert (await refused(embedded.executions.ExecuteTool(wrong))).metadata["parameter"] == "mark"
 
 
+async def test_a_tool_returns_an_image(embedded: Stubs) -> None:
+    part = "{ type: 'image', media_type: 'image/png', data: 'iVBORw0KGgo=' }"
+    tool = await _create(
+        embedded, f"/** Draws. */\nexport const draw = () => [{{ type: 'text', text: 'See:' }}, {part}];"
+    )
+    answer = await embedded.executions.ExecuteTool(pb.ExecuteToolRequest(tool_id=tool.id))
+    assert [(image.media_type, image.data) for image in answer.images] == [("image/png", b"\x89PNG\r\n\x1a\n")]
+    assert answer.result == "See:"
+
+
 async def test_changed_source_gives_a_new_schema(embedded: Stubs) -> None:
     tool = await _create(embedded)
     changed = tools_pb2.Tool(id=tool.id, source_code="/** Ends. */\nexport const finish = () => ({ done: true });")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -74,10 +75,52 @@ def outcome_of(
         }
         text, chars = clean(answer["text"]), answer["chars"]
         shown = redactor.redacted(text, is_cut=chars > len(text))
+        if not task.is_program and (parts := _parts(shown, is_cut=chars > len(text))) is not None:
+            said, images = parts
+            return outcome(OutcomeStatus.SUCCESS, said, chars=len(said), changed_blocks=changed, images=images)
         return outcome(OutcomeStatus.SUCCESS, shown, chars=chars + len(shown) - len(text), changed_blocks=changed)
     if answer["kind"] == "MemoryError":
         return failed(OutcomeStatus.KILLED, "MemoryError", f"it needed more than {limits.memory_mb} MB of memory")
     return failed(OutcomeStatus.ERROR, answer["kind"], answer["text"])
+
+
+def _parts(text: str, *, is_cut: bool) -> tuple[str, tuple[tuple[str, bytes], ...]] | None:
+    """Returns the text and the images of a result that consists of parts; None for any other result."""
+    if text[:1] not in ("[", "{") or '"image"' not in text or '"data"' not in text:
+        return None
+    if is_cut:
+        is_image = re.match(r'\[?\{"type": ?"(image|text)"', text)
+        return (f"[Images of more than {len(text):,} characters in Base64 were left out.]", ()) if is_image else None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, dict) and part.get("type") in ("text", "image") for part in parts):
+        return None
+    texts: list[str] = []
+    images: list[tuple[str, bytes]] = []
+    for part in parts:
+        if part["type"] == "text":
+            texts.append(str(part.get("text", "")))
+            continue
+        image = _image(part["source"] if isinstance(part.get("source"), dict) else part)
+        if image is None:
+            texts.append("[An image was left out: it has no media type of an image, or no data in Base64.]")
+        else:
+            images.append(image)
+    return "\n".join(texts), tuple(images)
+
+
+def _image(part: Mapping[str, Any]) -> tuple[str, bytes] | None:
+    media_type = part.get("media_type", part.get("mimeType"))
+    data = part.get("data")
+    if not isinstance(media_type, str) or not media_type.startswith("image/") or not isinstance(data, str):
+        return None
+    try:
+        return media_type[:100], base64.b64decode(data, validate=True)
+    except ValueError:
+        return None
 
 
 def end_of_program(ended: EndedProcess, limits: OutcomeLimits) -> str:

@@ -120,6 +120,8 @@ class Outcome:
     chars: int = 0
     """The length of the returned text before the sandbox cut it."""
     changed_blocks: Mapping[str, str] = field(default_factory=dict)
+    images: tuple[tuple[str, bytes], ...] = ()
+    """The media type and the content of each image that the tool returned."""
 
 
 def clean(text: str) -> str:

@@ -121,8 +121,12 @@ function resultText(value) {
 
 function succeed(value) {
   const full = resultText(value);
+  const parts = isArray(value) ? value : [value];
+  // A result with images can be longer, as in the runner for Python.
+  const hasImage = parts.some((part) => part !== null && typeof part === 'object' && part.type === 'image');
+  const longest = configuration.outputChars * (hasImage ? 4 : 1);
   const blocks = agent === null ? create(null) : agent.changes();
-  send(frame({ ok: true, text: slice(full, 0, configuration.outputChars), chars: full.length, blocks }));
+  send(frame({ ok: true, text: slice(full, 0, longest), chars: full.length, blocks }));
 }
 
 // The agent as a tool sees it.

@@ -14,6 +14,8 @@ from typing import Any
 from . import definitions, programs, values
 
 MAX_ERROR_CHARS = 1000
+IMAGE_FACTOR = 4
+"""A result with images can be longer than another one."""
 _EMPTY_TASK = json.dumps(
     {
         "name": "tool",
@@ -213,8 +215,30 @@ def _complete_arguments(
 
 
 def _answer(value: Any, output_chars: int) -> dict[str, Any]:
-    text = _text(value)
-    return {"ok": True, "text": text[:output_chars], "chars": len(text)}
+    parts = _parts(value)
+    text = _text(value) if parts is None else json.dumps(parts, ensure_ascii=False, default=_json_default)
+    longest = output_chars if parts is None else output_chars * IMAGE_FACTOR
+    return {"ok": True, "text": text[:longest], "chars": len(text)}
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """Returns the parts of a result with images, with their bytes in Base64; None for any other value."""
+    plain = values.plain(value)
+    parts = list(plain) if isinstance(plain, (list, tuple)) else [plain]
+    parts = [values.plain(part) for part in parts]
+    if not all(isinstance(part, dict) and part.get("type") in ("text", "image") for part in parts):
+        return None
+    if not any(part["type"] == "image" and ("data" in part or "source" in part) for part in parts):
+        return None
+    return [{**part, "data": _base64(part["data"])} if "data" in part else part for part in parts]
+
+
+def _base64(data: Any) -> Any:
+    if not isinstance(data, (bytes, bytearray)):
+        return data
+    import base64  # noqa: PLC0415 - most tools return no image
+
+    return base64.b64encode(data).decode()
 
 
 def _text(value: Any) -> str:

@@ -11,12 +11,14 @@ from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.mcp_calls import run_on_mcp_server
 from mnemesh_orchestrator.clients.programs import run_program
 from mnemesh_orchestrator.model.core_memory import Block
 from mnemesh_orchestrator.model.custom_tools import CustomTool, OnProgress, ToolResult
+from mnemesh_orchestrator.model.images import returned_images
 from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
 
 _TOOL_SECONDS: Final = 180
@@ -78,9 +80,11 @@ class ToolsClient:
         )
         seconds = self._seconds.get(tool_id, _TOOL_SECONDS) + deadlines.EXECUTE_MARGIN
         response = await self._execution.ExecuteTool(request, timeout=seconds)
+        images, notes = returned_images(tuple(ImagePart(image.data, image.media_type) for image in response.images))
         result = ToolResult(
             ok=response.status == execution_rpc.EXECUTION_STATUS_SUCCESS,
-            text=response.result,
+            text="\n".join(filter(None, (response.result, *notes))),
+            images=images,
             stdout=tuple(response.stdout.splitlines()),
             stderr=tuple(response.stderr.splitlines()),
         )

@@ -17,6 +17,7 @@ from mnemesh_sandbox.egress.grants import ANY_HOST, NetworkGrant
 from mnemesh_tools.errors import ToolArgumentsInvalid
 from mnemesh_tools.model.definitions import network_grant, parse_parameters, require_valid_packages
 from mnemesh_tools.model.json_values import parse_object
+from mnemesh_tools.model.mcp_tools import McpImage, bounded_content
 from mnemesh_tools.model.requirements import PackageSet, packages_of
 from mnemesh_tools.model.support import (
     ServerSupport,
@@ -80,6 +81,7 @@ class Execution:
     truncated: bool
     """The result is longer than the tool's limit and was cut."""
     connections: tuple[NetworkConnection, ...] = ()
+    images: tuple[McpImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,12 @@ def time_limit(tool: ExecutableTool, timeout_seconds: float | None) -> float:
 def execution_from_outcome(return_chars: int, outcome: Outcome, connections: Sequence[NetworkConnection]) -> Execution:
     """Returns the execution with this outcome. A result that is longer than `return_chars` is cut, with a note."""
     total = max(outcome.chars, len(outcome.text))
-    if outcome.status is not OutcomeStatus.SUCCESS or total <= return_chars:
-        return Execution(outcome, outcome.text, truncated=False, connections=tuple(connections))
-    note = f"[The function output was truncated from {total} to {return_chars} characters.]"
-    return Execution(outcome, f"{outcome.text[:return_chars]}\n{note}", truncated=True, connections=tuple(connections))
+    is_cut = outcome.status is OutcomeStatus.SUCCESS and total > return_chars
+    parts, _ = bounded_content([McpImage(*image) for image in outcome.images], None, return_chars)
+    images = tuple(part for part in parts if isinstance(part, McpImage))
+    notes = [part for part in parts if isinstance(part, str)]
+    if is_cut:
+        notes.append(f"[The function output was truncated from {total} to {return_chars} characters.]")
+    text = outcome.text[:return_chars] if is_cut else outcome.text
+    text = "\n".join([text, *notes] if text or not notes else notes)
+    return Execution(outcome, text, truncated=is_cut, connections=tuple(connections), images=images)

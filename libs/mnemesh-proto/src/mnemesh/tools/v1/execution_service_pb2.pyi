@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from mnemesh.tools.v1 import tools_pb2 as _tools_pb2
+from mnemesh.types.v1 import message_pb2 as _message_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -629,6 +630,7 @@ class ExecuteToolResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     CHANGED_BLOCKS_FIELD_NUMBER: _builtins.int
     CONNECTIONS_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     status: Global___ExecutionStatus.ValueType
     result: _builtins.str
     """The return value as text. A string is unchanged. In Python, dicts, dataclasses and models are JSON, and other values
@@ -650,6 +652,13 @@ class ExecuteToolResponse(_message.Message):
     def connections(self) -> _containers.RepeatedCompositeFieldContainer[Global___NetworkConnection]:
         """The first 100 connections of the tool, in the order in which they ended."""
 
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.InlineImage]:
+        """The images of a tool that returned parts: one or a list of {"type": "text", "text": …} and
+        {"type": "image", "media_type": "image/png", "data": …} with Base64. `result` has the texts. At most 1.5 MB each and
+        2 MB together.
+        """
+
     def __init__(
         self,
         *,
@@ -661,10 +670,11 @@ class ExecuteToolResponse(_message.Message):
         truncated: _builtins.bool = ...,
         changed_blocks: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         connections: _abc.Iterable[Global___NetworkConnection] | None = ...,
+        images: _abc.Iterable[_message_pb2.InlineImage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_blocks", b"changed_blocks", "connections", b"connections", "duration", b"duration", "result", b"result", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_blocks", b"changed_blocks", "connections", b"connections", "duration", b"duration", "images", b"images", "result", b"result", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as pb
+from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import AgentView, BlockProperties, OutcomeStatus
 from mnemesh_sandbox.egress.connections import NetworkConnection
 
@@ -70,6 +71,7 @@ def execution_to_proto(execution: Execution) -> pb.ExecuteToolResponse:
         truncated=execution.truncated,
         changed_blocks=dict(outcome.changed_blocks),
         connections=[connection_to_proto(connection) for connection in execution.connections],
+        images=[message_pb2.InlineImage(data=image.data, media_type=image.media_type) for image in execution.images],
     )
 
 
