@@ -26,7 +26,7 @@ from mnemesh_sandbox.streams import Talk
 from mnemesh_sandbox.task import Language, Outcome, Task
 from mnemesh_sandbox.uids import NoUidLeft, UidPool
 from mnemesh_sandbox.warm import Endings, PreparedProcess, WarmPool, inodes
-from mnemesh_sandbox.work_directory import hand_over, remove_leftovers, work_directory
+from mnemesh_sandbox.work_directory import hand_over, remove_leftovers, usage, work_directory
 
 _MEGABYTE: Final = 1024 * 1024
 _PROBE: Final = Task("def probe():\n    return 'ran'\n", "probe")
@@ -108,6 +108,17 @@ class SandboxUnavailable(Exception):
         super().__init__(
             f"{what} need the sandbox level {required}; this host provides {level} "
             f"(layers: {layers}; refused: {reasons}).{_REMEDY}"
+        )
+
+
+class OutputTooLarge(Exception):
+    """The directory of a program has so much that the program is not started any more."""
+
+    def __init__(self, size: int, count: int, limits: Limits) -> None:
+        """Names what there is, and the limits."""
+        super().__init__(
+            f"The directory of the program has {size // _MEGABYTE:,} MB in {count:,} files, more than twice the limit "
+            f"of {limits.disk_bytes // _MEGABYTE:,} MB or {limits.files:,} files. It is removed with the server."
         )
 
 
@@ -342,12 +353,15 @@ class Sandbox:
             directory = await stack.enter_async_context(work_directory(uid if claim is not None else None, needs))
             if access.talk is not None and access.output is not None and claim is not None:
                 await asyncio.to_thread(hand_over, access.output, uid)
+            limits = self._limits()
+            if access.talk is not None and access.output is not None:
+                limits = await self._limits_with(access.output)
             cgroup: Path | None = None
             if self._cgroups is not None and supervision.is_confined:
                 cgroup = await stack.enter_async_context(self._cgroups.create(self._cgroup_limits(layers)))
             started = process.SandboxProcess(
                 self._plan_factory(
-                    sorted(layers), uid, claim, directory, cgroup, program, access, supervision, waits=waits
+                    sorted(layers), limits, uid, claim, directory, cgroup, program, access, supervision, waits=waits
                 ),
                 stream_bytes=settings.stream_bytes,
                 result_bytes=settings.result_chars * 12 + _MEGABYTE,
@@ -356,6 +370,32 @@ class Sandbox:
                 talk=access.talk,
             )
             return PreparedProcess(started, stack.pop_all(), cgroup, inodes((program, *access.packages)))
+
+    def _limits(self) -> Limits:
+        settings = self._settings
+        return Limits(
+            cpu_seconds=settings.cpu_seconds,
+            memory_bytes=settings.memory_mb * _MEGABYTE,
+            processes=settings.processes,
+            open_files=settings.open_files,
+            disk_bytes=settings.disk_mb * _MEGABYTE,
+            files=settings.files,
+            output_chars=settings.result_chars,
+        )
+
+    async def _limits_with(self, output: str) -> Limits:
+        """Returns the limits of a program with a directory that it has filled before, maybe beyond them.
+
+        It may keep what is there, so that it can start and remove some of it.
+
+        Raises:
+            OutputTooLarge: The directory has more than twice of what it may have.
+        """
+        limits = self._limits()
+        size, count = await asyncio.to_thread(usage, output)
+        if size > 2 * limits.disk_bytes or count > 2 * limits.files:
+            raise OutputTooLarge(size, count, limits)
+        return replace(limits, disk_bytes=max(size, limits.disk_bytes), files=max(count, limits.files))
 
     def _cgroup_limits(self, layers: Collection[str]) -> dict[str, str]:
         """Returns the limits of a cgroup. Temporary files of a private root are memory, too."""
@@ -366,6 +406,7 @@ class Sandbox:
     def _plan_factory(
         self,
         layers: list[str],
+        limits: Limits,
         uid: int,
         claim: int | None,
         directory: str | None,
@@ -376,17 +417,6 @@ class Sandbox:
         *,
         waits: bool,
     ) -> Callable[[process.Descriptors], Plan]:
-        settings = self._settings
-        limits = Limits(
-            cpu_seconds=settings.cpu_seconds,
-            memory_bytes=settings.memory_mb * _MEGABYTE,
-            processes=settings.processes,
-            open_files=settings.open_files,
-            disk_bytes=settings.disk_mb * _MEGABYTE,
-            files=settings.files,
-            output_chars=settings.result_chars,
-        )
-
         def plan(descriptors: process.Descriptors) -> Plan:
             return Plan(
                 layers=layers,

@@ -17,6 +17,7 @@ from mnemesh_sandbox.inside import plan as layer
 from mnemesh_sandbox.inside.watch import open_directory
 
 _PREFIX: Final = "mnemesh-sandbox-"
+_BLOCK: Final = 512
 _NAME: Final = re.compile(re.escape(_PREFIX) + "[a-z0-9_]{8}")
 """The names that `tempfile.mkdtemp` makes. Another directory with the prefix can be a person's."""
 
@@ -97,6 +98,16 @@ def remove_leftovers(uids: range) -> None:
             continue  # in use
         finally:
             os.close(file)
+
+
+def usage(directory: str) -> tuple[int, int]:
+    """Returns the bytes on the disk, and the number, of what a directory contains. No process may use it."""
+    size = count = 0
+    for parent, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            size += os.lstat(f"{parent}/{name}").st_blocks * _BLOCK
+            count += 1
+    return size, count
 
 
 def hand_over(directory: str, uid: int) -> None:

@@ -50,11 +50,18 @@ def test_grant_allows_its_host_and_port(granted: str, host: str, port: int, *, e
             "*.192.0.2.7",
         ),
         *("127.1", "0x7f.1", "2130706433", "１２７.0.0.1:80:1", "ex\0ample.com", "[::1", "*.*.example.com"),
+        *("*.co.uk", "*.com.au:443", "*.github.io", "*.CO.UK.", "*.公司.cn"),
     ],
 )
 def test_text_that_names_no_host_is_refused(text: str) -> None:
     with pytest.raises(HostInvalid):
         grant_of([text])
+
+
+def test_a_wildcard_covers_the_subdomains_of_one_owner() -> None:
+    grant = grant_of(["*.example.co.uk", "*.mine.github.io", "*.corp.internal"])
+    assert grant.allows("a.example.co.uk", 443)
+    assert not grant.allows("other.co.uk", 443)
 
 
 def test_forms_of_one_host_are_normalized() -> None:

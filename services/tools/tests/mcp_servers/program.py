@@ -5,7 +5,7 @@ import json, os, socket, subprocess, sys, time
 
 fault = sys.argv[1] if len(sys.argv) > 1 else ""
 tools = ["echo", "env", "note", "crash", "hang", "slow", "flood", "garbage", "close", "big", "child", "more", "reach",
-         "report", "rich", "where"]
+         "report", "rich", "where", "fill", "drop"]
 
 
 def send(**message):
@@ -28,6 +28,16 @@ def call(name, arguments, meta):
         with open("notes.txt", "a") as file:
             file.write(arguments.get("text", "") + " ")
         return text(open("notes.txt").read().strip())
+    if name == "fill":
+        with open("large", "wb") as file:
+            for _ in range(arguments["mb"]):
+                file.write(os.urandom(1 << 20))
+                file.flush()
+                time.sleep(0.01)
+        return text("filled")
+    if name == "drop":
+        os.remove("large")
+        return text("removed")
     if name == "crash":
         print("the secret is", os.environ.get("TOKEN"), file=sys.stderr, flush=True)
         os._exit(7)

@@ -99,7 +99,7 @@ def _children() -> set[int]:
 
 async def test_a_program_is_started_once_and_runs_in_the_sandbox(stubs: Stubs) -> None:
     server = await _create(stubs, _program(env={"TOKEN": SECRET, "WHO": "{{ AGENT_ID | nobody }}"}))
-    assert (server.status, server.tool_count) == (pb.MCP_SERVER_STATUS_REACHABLE, 16), server.status_message
+    assert (server.status, server.tool_count) == (pb.MCP_SERVER_STATUS_REACHABLE, 18), server.status_message
     pid, directory, uid = json.loads(await _text(stubs, server, "where"))
     assert (directory, pid < 10) == ("/tmp/work", True), "a work directory and a process table of its own"
     assert uid != os.getuid() or os.getuid() != 0
@@ -134,7 +134,7 @@ async def test_a_changed_list_of_tools_is_read_again(stubs: Stubs) -> None:
     assert await _text(stubs, server, "more") == "changed"
     request = rpc.GetMcpServerToolRequest(mcp_server_id=server.id, tool=rpc.McpToolReference(name="added"))
     async with asyncio.timeout(scaled(60)):
-        while (await _get(stubs, server)).tool_count < 17:
+        while (await _get(stubs, server)).tool_count < 19:
             await asyncio.sleep(0.01)
     assert (await stubs.mcp.GetMcpServerTool(request)).tool.name == "added"
 
@@ -153,6 +153,24 @@ async def test_a_directory_outlives_the_program_and_is_deleted_with_the_server(s
     assert [path.name for path in (tmp_path / "mcp").iterdir()] == [server.id]
     await stubs.mcp.DeleteMcpServer(rpc.DeleteMcpServerRequest(mcp_server_id=server.id))
     assert not list((tmp_path / "mcp").iterdir())
+
+
+async def test_a_program_whose_directory_is_too_large_starts_and_can_remove_files(tmp_path: Path) -> None:
+    async with serve(_config(tmp_path, disk_mb=4), LIMITS) as stubs:
+        server = await _create(stubs, _program(persistent_directory=True))
+        assert server.status == pb.MCP_SERVER_STATUS_REACHABLE, server.status_message
+        path = tmp_path / "mcp" / server.id / "shared" / "large"
+        await stubs.mcp.UpdateMcpServer(  # ends the program
+            rpc.UpdateMcpServerRequest(
+                mcp_server=pb.McpServer(id=server.id, name="other"), update_mask=FieldMask(paths=["name"])
+            )
+        )
+        path.write_bytes(b"x" * (6 << 20))
+        more = await refused(_run(stubs, server, "fill", arguments={"mb": 20}))
+        assert more.reason == "ABORTED", "it must not have more than it had"
+        path.write_bytes(b"x" * (6 << 20))
+        assert await _text(stubs, server, "drop") == "removed"
+        assert await _text(stubs, server, "note", arguments={"text": "one"}) == "one"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,11 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from publicsuffixlist import PublicSuffixList
 
 DEFAULT_PORTS: Final = frozenset({80, 443})
 MAX_HOSTS: Final = 100
@@ -108,7 +112,17 @@ def _granted_host(text: str) -> GrantedHost:
     name = normalized_host(host[2:] if is_wildcard else host)
     if is_wildcard and ("." not in name or _is_address(name)):
         raise HostInvalid(f"{text[:100]!r} covers too much: a wildcard needs at least two labels after it")
+    if is_wildcard and _suffixes().is_public(name):
+        raise HostInvalid(f"{text[:100]!r} covers too much: anyone can have a name below {name}")
     return GrantedHost(name, port, is_wildcard)
+
+
+@cache
+def _suffixes() -> PublicSuffixList:
+    """Returns the suffixes below which anyone can have a name, such as co.uk and github.io. They are in the package."""
+    from publicsuffixlist import PublicSuffixList  # noqa: PLC0415 - it loads 10,000 rules, and few tools need them
+
+    return PublicSuffixList()
 
 
 def _is_address(name: str) -> bool:

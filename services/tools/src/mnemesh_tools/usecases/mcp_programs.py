@@ -21,6 +21,7 @@ from mnemesh_kit.metrics import Counter, Gauge, Metric
 from mnemesh_sandbox import Access, Program, Sandbox, SandboxUnavailable
 from mnemesh_sandbox.node import NodeProgram
 from mnemesh_sandbox.process import Serve
+from mnemesh_sandbox.sandbox import OutputTooLarge
 from mnemesh_sandbox.streams import Talk
 from mnemesh_sandbox.work_directory import remove_tree
 
@@ -244,7 +245,7 @@ class McpPrograms:
                     in_node,
                 )
                 return await self._sandbox.run_program(command, access, confined=confined)
-        except SandboxUnavailable as error:
+        except (SandboxUnavailable, OutputTooLarge) as error:
             raise McpContactFailed(str(error)) from error
         except MnemeshError as error:
             raise McpContactFailed(error.message) from error
