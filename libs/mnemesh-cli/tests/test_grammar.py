@@ -199,7 +199,9 @@ def test_a_script_answers_an_approval(cli: CommandLine) -> None:
     [pending] = rows(cli.run("approvals", "list", "--json")[1])
     assert pending["tool_call"]["name"] == "memory_insert"
     assert cli.run("approvals", "answer", "amy")[0] == 2
-    code, _, err = cli.run("approvals", "answer", "amy", "--approve")
+    assert cli.run("approvals", "answer", "amy", "--approve", "--call", "no-such-call")[0] == 3
+    call = cli.lines_of_terminal("approvals", "list")[1].split()[1]
+    code, _, err = cli.run("approvals", "answer", "amy", "--approve", "--call", call[:-1])
     assert (code, err) == (0, "")
     assert "Amy" in cli.run("memory", "show", "amy")[1]
     assert cli.run("approvals", "answer", "amy", "--deny", "--reason", "no")[0] == 3

@@ -47,6 +47,10 @@ def test_short_ids_are_unique_in_their_table() -> None:
         IDS[2]: "agent-99999999",
     }
     assert short_ids(["tool-abc", "plain", ""]) == {"tool-abc": "tool-abc", "plain": "plain", "": ""}
+    assert set(short_ids(["call_0123456789abcdef", "call_0123456780"]).values()) == {
+        "call_0123456789",
+        "call_0123456780",
+    }
 
 
 @pytest.mark.parametrize(

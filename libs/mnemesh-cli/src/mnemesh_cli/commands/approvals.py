@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -10,18 +10,18 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.render import PlainRenderer
 from mnemesh_cli.commands.resources import run, text_column
 from mnemesh_cli.display.records import as_dict, print_json, print_list
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.table import Column, Kind
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, text_or_stdin
 from mnemesh_client.approvals import approve, deny, returned
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import InvalidArgument, NotFound
 
 app = typer.Typer(no_args_is_help=True, help="List and answer tool calls that wait for an approval.")
 
 _COLUMNS = (
     text_column("AGENT", lambda row: row["agent_name"]),
-    Column("CALL", lambda row: row["tool_call"]["id"]),
+    Column("CALL", lambda row: row["tool_call"]["id"], kind=Kind.ID),
     text_column("TOOL", lambda row: row["tool_call"]["name"]),
     text_column("ARGUMENTS", lambda row: row["tool_call"].get("arguments", "")),
 )
@@ -51,7 +51,11 @@ def answer(
     ] = None,
     reason: Annotated[str | None, typer.Option(help="Why they must not run; the model reads it.")] = None,
     call: Annotated[
-        list[str] | None, typer.Option(metavar="CALL", help="Only this call; the others are denied. Can be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="CALL",
+            help="Only this call, by its id or the beginning of it; the others are denied. Can be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Answer the tool calls of an agent that wait, and print the rest of the turn."""
@@ -61,8 +65,8 @@ def answer(
         raise typer.BadParameter("--reason belongs to --deny", param_hint="--reason")
     text = None if result is None else text_or_stdin(result)
 
-    def decision(call_id: str) -> message_pb2.ApprovalDecision:
-        if call and call_id not in call:
+    def decision(call_id: str, named: set[str]) -> message_pb2.ApprovalDecision:
+        if named and call_id not in named:
             return deny(call_id, reason)
         if text is not None:
             return returned(call_id, text)
@@ -73,12 +77,10 @@ def answer(
         calls = [row["tool_call"]["id"] async for row in _pending(mnemesh, found.id)]
         if not calls:
             raise NotFound(f"No tool call of {found.name} waits for an approval.", resource_id=found.id)
-        unknown = sorted(set(call or ()) - set(calls))
-        if unknown:
-            raise NotFound(f"The call {unknown[0]} does not wait. `mnemesh approvals list` names those that do.")
+        named = {_named(each, calls) for each in call or ()}
         renderer, failed = PlainRenderer(output()), False
         conversation = next(iter([row["conversation_id"] async for row in _pending(mnemesh, found.id)]))
-        events = found.answer([decision(id_) for id_ in calls], conversation_id=conversation or None)
+        events = found.answer([decision(id_, named) for id_ in calls], conversation_id=conversation or None)
         async for event in events:
             failed = failed or event.HasField("error")
             if context.obj.as_json:
@@ -88,6 +90,16 @@ def answer(
         return int(failed)
 
     raise typer.Exit(run(context, command))
+
+
+def _named(key: str, calls: Sequence[str]) -> str:
+    """Returns the call with an id, or with an id that begins so. Raises NotFound, or InvalidArgument if several do."""
+    found = [key] if key in calls else [call for call in calls if call.startswith(key)]
+    if not found:
+        raise NotFound(f"The call {key} does not wait. `mnemesh approvals list` names those that do.")
+    if len(found) > 1:
+        raise InvalidArgument(f"Several calls begin with {key}: {', '.join(found)}.", field="call")
+    return found[0]
 
 
 async def _pending(mnemesh: Mnemesh, key: str | None) -> AsyncIterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.group_views import AgentNames, message_text, role_name
 from mnemesh_cli.display.records import print_done, print_json
+from mnemesh_cli.display.table import local_time_text
 from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import GroupArgument, YesOption
 from rich.text import Text
@@ -92,7 +94,7 @@ async def _messages(connection: Connection, key: str, agent: str | None, limit: 
             if connection.as_json:
                 print_json(message)
                 continue
-            time = message.create_time.ToJsonString()[:16].replace("T", " ")
+            time = local_time_text(message.create_time.ToDatetime(UTC))
             name = await names.name(message.agent_id)
             head = (Text(time, style="dim"), Text(name, style="bold"), Text(f"{role_name(message):9}", style="cyan"))
             console.print(*head, Text(message_text(message)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC
 from typing import Annotated
 
 import typer
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh_cli.connection import Connection, choose_agent
 from mnemesh_cli.display.records import print_json
+from mnemesh_cli.display.table import local_time_text
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, OptionalAgentArgument
 from rich.text import Text
@@ -126,7 +128,7 @@ def _print_fact(fact: episodes_pb2.Fact, *, as_json: bool) -> bool:
         print_json(fact)
         return True
     times = [
-        f"{name} {getattr(fact, field).ToJsonString()[:16].replace('T', ' ')}"
+        f"{name} {local_time_text(getattr(fact, field).ToDatetime(UTC))}"
         for name, field in (("since", "valid_from_time"), ("until", "invalid_time"), ("learned", "create_time"))
         if fact.HasField(field)  # type: ignore[arg-type]
     ]

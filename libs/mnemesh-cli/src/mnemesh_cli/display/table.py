@@ -15,6 +15,8 @@ _GAP: Final = 2
 _NARROWEST: Final = 6
 _LEAST_HEX: Final = 8
 """Digits of a short id. Of a million ids, two begin with the same eight digits in one case of nine thousand each."""
+_LEAST_OTHER: Final = 14
+"""Characters of a short id of providers, such as those of tool calls."""
 _RELATIVE: Final = timedelta(days=7)
 
 is_wide: ContextVar[bool] = ContextVar("is_wide", default=False)
@@ -102,9 +104,7 @@ def _texts(column: Column, values: Sequence[Any], whole: bool, now: datetime) ->
 
 def _shortest(id_: str, others: Collection[str]) -> str:
     kind, dash, digits = id_.partition("-")
-    if not dash:
-        return id_
-    length = len(kind) + 1 + min(_LEAST_HEX, len(digits))
+    length = len(kind) + 1 + min(_LEAST_HEX, len(digits)) if dash else min(_LEAST_OTHER, len(id_))
     while any(other.startswith(id_[:length]) for other in others) and length < len(id_):
         length += 1
     return id_[:length]
