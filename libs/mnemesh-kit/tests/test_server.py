@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 import urllib.error
@@ -16,14 +17,16 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
-from mnemesh_kit import errors
+from mnemesh_kit import errors, interceptors
 from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.background import periodic
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
 from mnemesh_kit.deadline import remaining, set_remaining
+from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
+from mnemesh_kit.run import CANNOT_START, run
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_fields
 from mnemesh_testkit.timeouts import scaled
@@ -282,3 +285,52 @@ async def test_periodic_task_runs_again_after_a_failure() -> None:
     await asyncio.wait_for(done.wait(), scaled(60))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_searches_of_one_organization_leave_room_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interceptors, "is_search", lambda _: True)
+    release, open_, most = asyncio.Event(), 0, 0
+
+    async def search(request: Any) -> str:
+        nonlocal open_, most
+        if current_principal() == ME:
+            open_ += 1
+            most = max(most, open_)
+            await release.wait()
+            open_ -= 1
+        return str(request.block_id)
+
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = search
+        with as_principal(ME):
+            searches = [asyncio.ensure_future(stub.GetBlock(GET)) for _ in range(40)]
+        async with asyncio.timeout(scaled(30)):
+            while open_ < interceptors.SEARCHES_OF_ONE:
+                await asyncio.sleep(0)
+            for _ in range(20):
+                with as_principal(Principal(new_id("org"), new_id("user"))):
+                    assert (await stub.GetBlock(GET)).block.id == GET.block_id
+            waiting = searches.pop()
+            waiting.cancel()
+            release.set()
+            assert len(await asyncio.gather(*searches)) == 39
+    assert most == interceptors.SEARCHES_OF_ONE
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (errors.StorageFull("The disk is full."), "mnemesh: The disk is full.\n"),
+        (errors.Unavailable("The index does not answer."), "mnemesh: The index does not answer.\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "/data/x"), "mnemesh: /data/x: No space left on device.\n"),
+        (OSError(errno.EROFS, "Read-only file system", "/data/x"), "mnemesh: /data/x: Read-only file system.\n"),
+    ],
+)
+def test_start_that_the_environment_prevents_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception, line: str
+) -> None:
+    async def build() -> Assembly:
+        raise error
+
+    assert run(build, ServerConfig(data_dir=str(tmp_path))) == CANNOT_START
+    assert capsys.readouterr().err == line

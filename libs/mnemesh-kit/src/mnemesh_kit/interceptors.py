@@ -39,12 +39,17 @@ from mnemesh_kit.errors import (
     typed_error,
 )
 from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_kit.heavy_work import Slots
 from mnemesh_kit.metrics import Metrics
+from mnemesh_kit.principal import current_principal
 from mnemesh_kit.request_bounds import Unreadable, bounded_parser, discard, readable
 from mnemesh_kit.unicode import truncated
 
 EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.")
 """Methods that need no token, and are neither logged nor measured."""
+SEARCHES: Final = 16
+SEARCHES_OF_ONE: Final = 4
+"""How many searches a server does at the same time: of all organizations, and of one. Each computes for long."""
 _log = structlog.get_logger("mnemesh.rpc")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -77,6 +82,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
         self._handlers: dict[str, Any] = {}
         self._open_handlers: dict[str, Any] = {}
         self._open_services: dict[str, OpenService] = {}
+        self._searches = Slots(SEARCHES, SEARCHES_OF_ONE)
 
     async def intercept_service(
         self,
@@ -130,6 +136,8 @@ class Pipeline(grpc.aio.ServerInterceptor):
             "stream" if side else "unary" for side in (handler.request_streaming, handler.response_streaming)
         )
         inner = getattr(handler, kind)
+        if kind == "unary_unary" and is_search(method):
+            inner = self._sharing(inner)
         if handler.request_streaming:
             inner = _reading(inner, rule, streams_responses=handler.response_streaming)
         behavior = self._streaming(method, inner) if handler.response_streaming else self._single(method, inner)
@@ -139,6 +147,15 @@ class Pipeline(grpc.aio.ServerInterceptor):
             request_deserializer=bounded_parser(method, rule, handler.request_deserializer or bytes),
             response_serializer=handler.response_serializer,
         )
+
+    def _sharing(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a handler that waits while its organization, or all together, have enough searches open."""
+
+        async def search(request: Any, context: Context) -> Any:
+            async with self._searches.hold(current_principal().organization_id):
+                return await handler(request, context)
+
+        return search
 
     def _single(self, method: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         async def serve(request: Any, context: Context) -> Any:
@@ -220,6 +237,11 @@ class Pipeline(grpc.aio.ServerInterceptor):
         log("call", method=call.method, code=code, ms=round(seconds * 1000, 2))
         if self._metrics is not None:
             self._metrics.record(call.method, code, seconds)
+
+
+def is_search(method: str) -> bool:
+    """Returns whether a call of a method computes for long: it compares texts or vectors."""
+    return method.rpartition("/")[2].startswith(("Search", "Grep", "Embed", "Audit")) and "/SearchWeb" not in method
 
 
 def _reading(handler: Callable[..., Any], rule: RpcRule, *, streams_responses: bool) -> Callable[..., Any]:
