@@ -174,6 +174,24 @@ def test_calls_without_index_in_one_chunk_are_different_calls() -> None:
     assert calls(answer) == ONE_WITHOUT_ID * 2
 
 
+def test_call_that_is_not_in_a_list_or_without_a_function_is_read() -> None:
+    for call in (piece(0, "c1", "tick", '{"n":1}'), {"index": 0, "id": "c1", "name": "tick", "arguments": {"n": 1}}):
+        answer = ChatAnswer("fake")
+        read(answer, [{"choices": [{"delta": {"tool_calls": call}}]}, FINISH])
+        assert calls(answer) == ONE
+
+
+def test_answer_is_settled_once_it_has_a_finish_reason_and_nothing_follows() -> None:
+    def event(content: str, finish: str | None) -> dict[str, Any]:
+        return {"choices": [{"delta": {"content": content}, "finish_reason": finish}]}
+
+    answer, states = ChatAnswer("fake"), []
+    for given in (event("a", "null"), event("b", None), event("c", "stop"), event("d", None), event("", None)):
+        answer.add(given)
+        states.append((answer.is_finished, answer.is_settled))
+    assert states == [(False, False), (False, False), (True, False), (True, False), (True, True)]
+
+
 def test_legacy_function_call_is_a_call_and_not_one_more() -> None:
     legacy = [{"name": "tick", "arguments": HEAD}, {"arguments": TAIL}]
     answer = ChatAnswer("fake")

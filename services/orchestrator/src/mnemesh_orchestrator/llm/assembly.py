@@ -154,6 +154,8 @@ class StreamedAnswer(ABC):
         self._calls_by_id: dict[str, CallPart] = {}
         self._announced = 0
         self._bytes = 0
+        self.is_settled = False
+        """Whether the answer is finished and its last event added nothing, so that nothing more is to be expected."""
         self._has_ended = False
         self._has_unknown = False
         self._events: list[LlmEvent] = []
@@ -167,7 +169,9 @@ class StreamedAnswer(ABC):
         Raises:
             ProviderError: the event reports an error, or the answer exceeds a bound.
         """
+        before = self._bytes
         self._read(event)
+        self.is_settled = self.is_finished and self._bytes == before
         return self._take_events()
 
     def end(self, *, is_done: bool) -> list[LlmEvent]:

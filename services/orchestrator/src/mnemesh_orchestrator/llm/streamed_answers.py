@@ -36,7 +36,7 @@ async def stream_answer(
     try:
         await async_failpoint("model.before_request", provider)
         response, is_done = await sdk_client.send(path, body), False
-        received = read_events(sdk_client, response, lambda: answer.is_finished)
+        received = read_events(sdk_client, response, answer)
         async with aclosing(response), aclosing(received) as events:
             async for event in events:
                 if event is DONE:

@@ -10,7 +10,7 @@ and have no bounds.
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import aclosing, suppress
 from time import perf_counter
 from types import ModuleType
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 from mnemesh_kit.failpoints import async_failpoint
 
+from mnemesh_orchestrator.llm.assembly import StreamedAnswer
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from mnemesh_orchestrator.llm.event_stream import MAX_EVENT_BYTES, EventStreamParser, EventTooLong, ServerEvent
 from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote, report_in_answer
@@ -137,7 +138,7 @@ class SdkClient:
 
 
 async def read_events(
-    sdk_client: SdkClient, response: "httpx2.Response", is_finished: Callable[[], bool]
+    sdk_client: SdkClient, response: "httpx2.Response", answer: StreamedAnswer
 ) -> AsyncGenerator[Any]:
     """Yields the decoded events of an answer, or the one body of a server that does not stream.
 
@@ -147,8 +148,8 @@ async def read_events(
     Args:
         sdk_client: the client that sent the request.
         response: the response, whose body is still to be read.
-        is_finished: returns whether the events so far are a whole answer. Then a connection that breaks, or stays open
-            without an end, is its end.
+        answer: the answer to which the caller adds the events. Once it is finished, a connection that breaks, or stays
+            open without another event, is its end.
 
     Raises:
         ProviderError: the status is no success, an event or the body is an error, or the body is a page for people.
@@ -168,7 +169,7 @@ async def read_events(
             yield sdk_client.whole_body(await _joined(head, pieces, provider), headers)
             return
         is_empty = not _STREAM_LINE.match(head)
-        async with aclosing(_events(head, pieces, provider, is_finished)) as events:
+        async with aclosing(_events(head, pieces, provider, answer)) as events:
             async for event in events:
                 for document in sdk_client.contents(event, headers):
                     if document is DONE:
@@ -182,7 +183,7 @@ async def read_events(
 
 
 async def _events(
-    head: bytes, pieces: AsyncIterator[bytes], provider: str, is_finished: Callable[[], bool]
+    head: bytes, pieces: AsyncIterator[bytes], provider: str, answer: StreamedAnswer
 ) -> AsyncGenerator[ServerEvent]:
     """Yields the events of a stream. A stream that is faster than its reader leaves time to other coroutines."""
     parser, turns = EventStreamParser(), _Turns()
@@ -193,7 +194,7 @@ async def _events(
                 yield event
                 await turns.rest()
             await turns.rest()
-            piece = await turns.next_piece(pieces, is_finished)
+            piece = await turns.next_piece(pieces, answer)
         if (last := parser.end()) is not None and _is_whole(last.data):
             yield last
     except EventTooLong:
@@ -217,14 +218,14 @@ class _Turns:
             await asyncio.sleep(_SLICE_SECONDS)
             self._began = perf_counter()
 
-    async def next_piece(self, pieces: AsyncIterator[bytes], is_finished: Callable[[], bool]) -> bytes | None:
+    async def next_piece(self, pieces: AsyncIterator[bytes], answer: StreamedAnswer) -> bytes | None:
         """Returns the next piece of a body; None at its end."""
         asked = perf_counter()
         try:
-            async with asyncio.timeout(_FINISHED_SECONDS if is_finished() else None):
+            async with asyncio.timeout(_FINISHED_SECONDS if answer.is_settled else None):
                 return await anext(pieces, None)
         except Exception as error:
-            if not is_finished():
+            if not answer.is_finished:
                 raise
             # The answer is whole, whatever the connection does.
             _log.info("stream_ended_badly_behind_the_answer", error=repr(error))

@@ -128,7 +128,9 @@ class ChatAnswer(StreamedAnswer):
         self._read_text(message)
         self._read_calls(message, is_whole=is_whole)
         finish = choice.get("finish_reason")
-        self._finish = (finish if isinstance(finish, str) else None) or self._finish or ("stop" if is_whole else None)
+        if not isinstance(finish, str) or finish.lower() in ("null", "none"):  # Some servers write null as a text.
+            finish = None
+        self._finish = finish or self._finish or ("stop" if is_whole else None)
 
     def _read_text(self, message: Mapping[str, Any]) -> None:
         self._say(Kind.REASONING, _text(message.get("reasoning_content")) or _text(message.get("reasoning")))
@@ -148,7 +150,8 @@ class ChatAnswer(StreamedAnswer):
             self._add_text(self._parts[-1] if is_same else self._open(kind), piece)
 
     def _read_calls(self, message: Mapping[str, Any], *, is_whole: bool) -> None:
-        pieces, legacy = _rows(message.get("tool_calls")), message.get("function_call")
+        given, legacy = message.get("tool_calls"), message.get("function_call")
+        pieces = _rows([given] if isinstance(given, dict) else given)
         if not pieces and isinstance(legacy, dict):
             pieces = [{"index": 0, "function": legacy}]
             is_legacy = True
@@ -159,12 +162,12 @@ class ChatAnswer(StreamedAnswer):
         if is_legacy != self._is_legacy:
             return  # Some servers send a call in both forms.
         for position, piece in enumerate(pieces):
-            function = _row(piece.get("function"))
+            function = _row(piece.get("function")) or piece  # Some servers send the fields of the function bare.
             # Pieces without an index are told apart by their places if there are several.
             index = _index(piece)
             place = ("place", position) if index is None and len(pieces) > 1 else index
-            given = _id(piece), _name(function), _arguments(function.get("arguments"))
-            call = self._add_whole_call(place, *given) if is_whole else self._add_call(place, *given)
+            fields = _id(piece), _name(function), _arguments(function.get("arguments"))
+            call = self._add_whole_call(place, *fields) if is_whole else self._add_call(place, *fields)
             if others := call_fields(piece):
                 self._others[call].add(others)
 
