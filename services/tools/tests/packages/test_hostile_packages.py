@@ -214,6 +214,25 @@ async def test_build_that_looks_around(stubs: Stubs, index: PackageIndex, direct
     assert "BUILD SAW []" in error.message, error.message
 
 
+LEAVING = """
+import os, subprocess, sys, time
+def get_requires_for_build_wheel(config_settings=None):
+    if os.fork() == 0:  # its parent ends at once, and it keeps the pipes of the build
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(3600)
+        os._exit(0)
+    raise SystemExit("BUILD ENDED")
+"""
+
+
+async def test_build_that_leaves_a_process(stubs: Stubs, index: PackageIndex) -> None:
+    """uv waits for the output of the build, which that process holds open."""
+    index.add_source("leaving", "1.0", "", {"pyproject.toml": PROJECT, "backend.py": LEAVING})
+    error = await refusal(stubs, "leaving")
+    assert "BUILD ENDED" in error.message, error.message
+
+
 async def test_build_that_leaves_links(stubs: Stubs, index: PackageIndex, directory: Path) -> None:
     """A build could replace the directory of its packages."""
     backend = "import os, shutil\ndef get_requires_for_build_wheel(config_settings=None):\n"
