@@ -282,3 +282,14 @@ def test_completion_offers_names_and_is_silent_without_a_mesh(
         assert complete("mnemesh agents show comp")[1].split() == ["completed"]
     code, out, err = complete(f"mnemesh --target 127.0.0.1:{closed_port} agents show comp")
     assert (code, out.strip(), err) == (0, "", "")
+
+
+def test_the_option_for_an_agent_has_the_same_short_form_everywhere() -> None:
+    named = {
+        (path, option)
+        for path, command in all_commands().items()
+        for parameter in command.params
+        for option in parameter.opts
+        if "--agent" in parameter.opts or "-a" in parameter.opts
+    }
+    assert {path for path, option in named if option == "--agent"} == {path for path, option in named if option == "-a"}

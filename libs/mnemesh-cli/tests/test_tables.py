@@ -109,7 +109,12 @@ def test_commands_accept_short_ids(cli: CommandLine) -> None:
     block = short("blocks", "list")
     assert cli.run("blocks", "attach", block, "sid")[0] in (0, 1)  # sid has a block of this label
     assert cli.run("runs", "trace", short("runs", "list"))[0] == 0
-    assert cli.run("agents", "show", "agent-00000000")[0] == 3
+    for line in (
+        ("agents", "show", "agent-00000000"),
+        ("runs", "show", "run-0000"),
+        ("blocks", "delete", "block-0000"),
+    ):
+        assert cli.run(*line)[0] == 3
     cli.run("messages", "send", "sue", agent["id"][:12])
     said = [json.loads(line) for line in cli.run("messages", "list", "--agent", "sue", "--json")[1].splitlines()]
     assert agent["id"][:12] in json.dumps([row["content"] for row in said if row["role"] == "ROLE_USER"])

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mnemesh_cli.connection import Connection
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.errors import InvalidArgument, NotFound
 
 _MOST: Final = 10_000
 _SHOWN: Final = 5
@@ -57,9 +57,10 @@ _SHORT: Final = re.compile(
 
 
 def resolve_short_ids(connection: Connection, values: dict[str, Any]) -> None:
-    """Replaces the short ids among the arguments of a line by whole ones. One that nothing begins with stays.
+    """Replaces the short ids among the arguments of a line by whole ones. What may be a name stays.
 
     Raises:
+        NotFound: no id begins with a short one.
         InvalidArgument: several ids begin with a short one. The message has the candidates.
     """
     found = {text for name, value in values.items() if name not in _TEXTS for text in _short(value)}
@@ -98,4 +99,6 @@ async def _resolve(connection: Connection, shorts: set[str]) -> dict[str, str]:
                 raise InvalidArgument(f"{len(ids)} ids begin with {short}: {listed}.", field="id")
             if ids:
                 whole[short] = ids[0]
+            elif match["other"]:
+                raise NotFound(f"No id begins with {short}.", resource_id=short)
     return whole

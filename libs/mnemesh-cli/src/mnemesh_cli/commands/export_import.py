@@ -93,7 +93,12 @@ def import_(
     ],
     agent: Annotated[
         str | None,
-        typer.Option(help="Id or name of the agent to import into.", show_default="the agent that the directory names"),
+        typer.Option(
+            "--agent",
+            "-a",
+            help="Id or name of the agent to import into.",
+            show_default="the agent that the directory names",
+        ),
     ] = None,
     window: Annotated[
         bool, typer.Option(help="Add traces that are not archived to the agent's context window.")

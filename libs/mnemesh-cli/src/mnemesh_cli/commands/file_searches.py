@@ -14,7 +14,8 @@ from mnemesh_cli.display.terminal import notice, output
 from rich.text import Text
 
 AgentOption = Annotated[
-    str | None, typer.Option(help="Id or name of the agent that holds the files.", show_default="the first agent")
+    str | None,
+    typer.Option("--agent", "-a", help="Id or name of the agent that holds the files.", show_default="the first agent"),
 ]
 
 

@@ -40,7 +40,7 @@ app.command("import")(file_uploads.import_)
 def list_files(
     context: typer.Context,
     folder: Annotated[str | None, typer.Option("--folder", "-f", help="Only files of this folder.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only files of this agent, by id or name.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", "-a", help="Only files of this agent, by id or name.")] = None,
     name: Annotated[str | None, typer.Option(help="Only files whose name contains this text.")] = None,
     status: Annotated[list[Status] | None, typer.Option(help="Only files with this status. Can be repeated.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of files to list.")] = 100,

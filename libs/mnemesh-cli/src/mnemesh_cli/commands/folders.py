@@ -20,7 +20,9 @@ NO_FOLDERS = "There are no folders. Create one with `mnemesh folders create`."
 @app.command("list")
 def list_folders(
     context: typer.Context,
-    agent: Annotated[str | None, typer.Option(help="Only folders of this agent, by id or name.")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="Only folders of this agent, by id or name.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of folders to list.")] = 100,
 ) -> None:
     """List folders, newest first."""

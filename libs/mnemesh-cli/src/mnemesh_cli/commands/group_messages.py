@@ -75,7 +75,9 @@ async def _cancel(connection: Connection, key: str) -> None:
 def messages(
     context: typer.Context,
     group: GroupArgument,
-    agent: Annotated[str | None, typer.Option(help="Only messages of this agent, by id or name.")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="Only messages of this agent, by id or name.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages.")] = 50,
 ) -> None:
     """List the newest messages that the agents of a group wrote or received in its runs, oldest first."""

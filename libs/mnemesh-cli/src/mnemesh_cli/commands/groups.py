@@ -51,7 +51,8 @@ NO_GROUPS = "There are no groups. Create one with `mnemesh groups create`."
 def list_groups(
     context: typer.Context,
     agent: Annotated[
-        str | None, typer.Option(help="Only groups of this agent, by id or name, as a member or as the manager.")
+        str | None,
+        typer.Option("--agent", "-a", help="Only groups of this agent, by id or name, as a member or as the manager."),
     ] = None,
     type: Annotated[list[GroupType] | None, typer.Option(help="Only this type. Can be repeated.")] = None,  # noqa: A002
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of groups to list.")] = 100,

@@ -15,7 +15,12 @@ def mcp(
     context: typer.Context,
     agent: Annotated[
         str | None,
-        typer.Option(help="Name or id of the agent whose memory is used by default.", show_default="the only agent"),
+        typer.Option(
+            "--agent",
+            "-a",
+            help="Name or id of the agent whose memory is used by default.",
+            show_default="the only agent",
+        ),
     ] = None,
 ) -> None:
     """Serve the memory of agents to an MCP client, on standard input and output."""

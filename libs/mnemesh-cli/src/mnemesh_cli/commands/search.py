@@ -17,7 +17,9 @@ def search(
         list[str],
         typer.Argument(metavar="QUERY...", help="Words or a question; several count as other wordings of it."),
     ],
-    agent: Annotated[str | None, typer.Option(help="Id or name of the agent.", show_default="the first agent")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="Id or name of the agent.", show_default="the first agent")
+    ] = None,
     scope: Annotated[Scope, typer.Option("--in", help="Memory to search.")] = Scope.ALL,
     speaker: Annotated[
         list[str] | None, typer.Option(help="Only messages of this name; repeat it for several.", show_default="all")
