@@ -181,6 +181,22 @@ def test_call_that_is_not_in_a_list_or_without_a_function_is_read() -> None:
         assert calls(answer) == ONE
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"choices": [], "usage": {"total_tokens": 18}},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"total_tokens": 18}},
+        {"choices": [{"delta": {}, "finish_reason": "stop", "usage": {"total_tokens": 18}}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}], "x_groq": {"usage": {"total_tokens": 18}}},
+    ],
+    ids=["own chunk", "last chunk", "choice", "x_groq"],
+)
+def test_usage_is_found_wherever_servers_report_it(last: dict[str, Any]) -> None:
+    answer = ChatAnswer("fake")
+    read(answer, [chunk(content="Hello."), last])
+    assert answer.usage.total_tokens == 18
+
+
 def test_answer_is_settled_once_it_has_a_finish_reason_and_nothing_follows() -> None:
     def event(content: str, finish: str | None) -> dict[str, Any]:
         return {"choices": [{"delta": {"content": content}, "finish_reason": finish}]}

@@ -217,6 +217,11 @@ async def test_answer_is_the_same_with_what_servers_add_repeat_and_leave_out(wir
                     fake.script = [Fault(kind="body", body=stream, headers={"content-type": "text/event-stream"})]
                     _, answer = await everything(client, request)
                     assert gist(answer) == expected(reply), [mutation.__name__ for mutation in mutations]
+                if wire.body is not None:
+                    whole = json.dumps(wire.body(reply, number)).encode()
+                    fake.script = [Fault(kind="body", body=whole, headers={"content-type": "application/json"})]
+                    _, answer = await everything(client, request)
+                    assert (gist(answer), answer.usage.total_tokens) == (expected(reply), 18)
         finally:
             await client.close()
 

@@ -140,6 +140,12 @@ def _responses(
     return events
 
 
+def _response(reply: Reply, number: int) -> dict[str, Any]:
+    """The response that is not streamed, which ends the stream as well."""
+    last = _responses(reply, number)[-1].data
+    return dict(last["response"]) if isinstance(last, dict) else {}
+
+
 def _copilot(reply: Reply, number: int) -> list[Event]:
     return _responses(reply, number, changes_ids=True)
 
@@ -185,7 +191,7 @@ BLOCK_WIRES: Final = (
     Wire("anthropic", "anthropic", "messages", _anthropic, _messages_problem),
     Wire("bedrock, anthropic", "anthropic", "messages", _bedrock, _messages_problem),
     Wire("anthropic, no names of events", "anthropic", "messages", _nameless, _messages_problem),
-    Wire("responses", "openai", "responses", _openai, _responses_problem),
+    Wire("responses", "openai", "responses", _openai, _responses_problem, _response),
     Wire("responses, another id in each event", "openai", "responses", _copilot, _responses_problem),
     Wire("responses, open weights", "openai_compatible", "responses", _open_weights, _responses_problem),
     Wire("responses, no ends of items", "openai", "responses", _unclosed, _responses_problem),

@@ -163,9 +163,26 @@ class Shape:
             add({}, finish, **({"usage": _USAGE} if self.usage == "last" else {}), **(self.last or {}))
         if self.usage == "own":
             events.append(Event({**head, "choices": [], "usage": _USAGE}))
+        elif self.usage == "choice" and isinstance(data := events[-1].data, dict):
+            data["choices"][0]["usage"] = _USAGE
         elif self.usage == "empty":
             add({"role": "assistant", "content": ""}, None, usage=_USAGE)
         return events + ([DONE] if self.done else [])
+
+    def body(self, reply: Reply, number: int) -> dict[str, Any]:
+        """Returns the answer that is not streamed."""
+        message: dict[str, Any] = {"role": "assistant", "content": ""}
+        for delta in self.reasoning(reply.reasoning, number) if reply.reasoning else ():
+            for name, value in delta.items():
+                message[name] = (message.get(name) or type(value)()) + value
+        text = reply.text or ""
+        message["content"] += text if isinstance(message["content"], str) else [{"type": "text", "text": text}]
+        for ordinal, call in enumerate(reply.calls):
+            first = next(self.calls(call, number, ordinal))[0]
+            first["function"] = {"name": call.name, "arguments": arguments_of(call)}
+            message.setdefault("tool_calls", []).append(first)
+        choice = {"index": 0, "message": message, "finish_reason": self.finish if reply.calls else "stop"}
+        return {"id": f"chatcmpl-{number}", "object": "chat.completion", "choices": [choice], "usage": _USAGE}
 
     def _deltas(self, reply: Reply, number: int) -> Iterator[Delta]:
         yield {"role": "assistant", "content": ""} if self.opening is None else self.opening
@@ -266,7 +283,7 @@ def _wire(name: str, type_: str, shape: Shape, *rules: Rule) -> Wire:
         found = (rule(list(body["messages"]), sent) for rule in (_pairs, *rules))
         return next((words for words in found if words is not None), None)
 
-    return Wire(name, type_, "chat", shape.events, problem)
+    return Wire(name, type_, "chat", shape.events, problem, shape.body)
 
 
 _KIMI: Final = "thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}"

@@ -24,7 +24,8 @@ class Wire:
 
     `type` is the provider's type in mnemesh, and `api` is "chat", "responses" or "messages". `events` returns the
     stream for a reply; the number of the answer makes its ids unique. `problem` returns the words with which the server
-    refuses a request, given the replies that it has sent so far; None if it accepts it.
+    refuses a request, given the replies that it has sent so far; None if it accepts it. `body` returns the answer that
+    is not streamed, if the wire has one.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Wire:
     api: str
     events: Callable[[Reply, int], list[Event]]
     problem: Callable[[Body, Sequence[Reply]], str | None]
+    body: Callable[[Reply, int], dict[str, Any]] | None = None
 
 
 def encoded(events: Sequence[Event], line_end: str = "\n") -> bytes:

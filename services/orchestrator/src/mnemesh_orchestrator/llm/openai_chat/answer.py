@@ -105,9 +105,13 @@ class ChatAnswer(StreamedAnswer):
         self._has_chunks = True
         self._id = self._id or event.get("id")
         self._model = self._model or event.get("model")
-        if isinstance(usage := event.get("usage"), dict):
-            self._usage = usage
-        if (choice := self._only_choice(_rows(event.get("choices")))) is not None:
+        choice = self._only_choice(_rows(event.get("choices")))
+        # Groq and Moonshot have places of their own for usage.
+        for place in (event, choice or {}, _row(event.get("x_groq"))):
+            if isinstance(usage := place.get("usage"), dict):
+                self._usage = usage
+                break
+        if choice is not None:
             self._read_choice(choice)
 
     def _only_choice(self, choices: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
