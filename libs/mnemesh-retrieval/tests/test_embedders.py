@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import uvicorn
 from mnemesh_kit.backoff import Backoff
+from mnemesh_retrieval.config import EmbedderConfig
 from mnemesh_retrieval.embedder import LoadedEmbedder, embed_counted
 from mnemesh_retrieval.embedders.openai_compatible import OpenAICompatibleEmbedder
 from mnemesh_retrieval.embedders.wordllama import WordLlamaEmbedder
@@ -98,7 +99,7 @@ assert numpy.allclose(theirs.embed(texts, norm=True), numpy.array(ours), atol=1e
     [
         ("nonsense", EmbedderSettings(), "provider/model"),
         ("mnemesh/other", EmbedderSettings(), "no built-in embedder"),
-        ("openai/text-embedding-3-small", EmbedderSettings(), "API key"),
+        ("openai/text-embedding-3-small", EmbedderSettings(), "API key: set OPENAI_API_KEY"),
         ("acme/model", EmbedderSettings(dimension=3), "base URL"),
         ("acme/model", EmbedderSettings(base_url="http://localhost/v1"), "dimension"),
         ("acme/model", EmbedderSettings(base_url="localhost:8080", dimension=3), "http or https URL"),
@@ -255,3 +256,13 @@ async def test_unreachable_server_is_unavailable() -> None:
     with pytest.raises(EmbedderUnavailable, match="cannot be reached"):
         await embedder.embed(["hello"])
     await embedder.close()
+
+
+def test_key_of_openai_is_used_at_its_own_address_only() -> None:
+    def key(**given: str) -> str:
+        return EmbedderConfig(openai_api_key="sk-openai", **given).embedder_settings.api_key  # type: ignore[arg-type]
+
+    assert key() == "sk-openai"
+    assert key(embedder_api_key="sk-own") == "sk-own"
+    assert key(embedder_base_url="http://localhost/v1") == ""
+    assert key(embedder_base_url="http://localhost/v1", embedder_api_key="sk-own") == "sk-own"

@@ -110,6 +110,9 @@ def read_config(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
     values: dict[str, Any] = {}
     for field in fields(cls):  # type: ignore[arg-type]
         if not field.metadata.get("environment", True):
+            variable = field.metadata.get("variable")
+            if variable is not None and env.get(variable):
+                values[field.name] = _converted(variable, env[variable], hints[field.name])
             continue
         names = (f"MNEMESH_{service}_{field.name.upper()}", f"MNEMESH_{field.name.upper()}")
         name = next((candidate for candidate in names if env.get(candidate)), None)

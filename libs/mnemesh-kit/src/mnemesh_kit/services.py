@@ -156,6 +156,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
         3,
         (*_VECTOR_SETTINGS, "tombstone_days"),
         calls_hosts=True,
+        variables=("OPENAI_API_KEY",),
     ),
     ServiceSpec(
         "tools",

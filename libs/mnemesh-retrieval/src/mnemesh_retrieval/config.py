@@ -16,14 +16,19 @@ class EmbedderConfig:
     embedder_base_url: str = ""
     """Base URL of an OpenAI-compatible embeddings API, `…/v1`."""
     embedder_api_key: str = field(default="", repr=False)
+    openai_api_key: str = field(default="", repr=False, metadata={"environment": False, "variable": "OPENAI_API_KEY"})
+    """The key of `openai/…` at OpenAI's own address, if `embedder_api_key` is not set."""
     embedder_dimension: int = 0
     """The vector length of a model that mnemesh does not know; 0 for known models."""
 
     @property
     def embedder_settings(self) -> EmbedderSettings:
         """The settings that embedders over HTTP need."""
+        own_key = "" if self.embedder_base_url else self.openai_api_key
         return EmbedderSettings(
-            base_url=self.embedder_base_url, api_key=self.embedder_api_key, dimension=self.embedder_dimension
+            base_url=self.embedder_base_url,
+            api_key=self.embedder_api_key or own_key,
+            dimension=self.embedder_dimension,
         )
 
 

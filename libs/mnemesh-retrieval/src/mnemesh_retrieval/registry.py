@@ -63,16 +63,20 @@ def _over_http(handle: str, provider: str, model: str, settings: EmbedderSetting
 
     base_url = settings.base_url or (OPENAI_BASE_URL if provider == "openai" else "")
     if not base_url:
-        raise EmbedderMisconfigured(f"embedder {handle!r} needs the base URL of an OpenAI-compatible API")
+        raise EmbedderMisconfigured(
+            f"embedder {handle!r} needs the base URL of an OpenAI-compatible API: set MNEMESH_EMBEDDER_BASE_URL"
+        )
     problem = base_url_problem(base_url)
     if problem is not None:
         raise EmbedderMisconfigured(f"embedder {handle!r}: the base URL {problem}")
     native = _OPENAI_DIMENSIONS.get(model, 0)
     dimension = settings.dimension or native
     if dimension <= 0:
-        raise EmbedderMisconfigured(f"embedder {handle!r} needs its vector dimension to be configured")
+        raise EmbedderMisconfigured(f"embedder {handle!r} needs its vector dimension: set MNEMESH_EMBEDDER_DIMENSION")
     if not settings.api_key and base_url == OPENAI_BASE_URL:
-        raise EmbedderMisconfigured(f"embedder {handle!r} needs an API key")
+        raise EmbedderMisconfigured(
+            f"embedder {handle!r} needs an API key: set OPENAI_API_KEY, or MNEMESH_EMBEDDER_API_KEY"
+        )
     return OpenAICompatibleEmbedder(
         handle=handle,
         model=model,

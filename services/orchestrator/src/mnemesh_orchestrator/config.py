@@ -60,6 +60,8 @@ class Config(SqlConfig):
     """The embedder that recall and archival are configured with, for lists of embedding models. So are the next two."""
     embedder_base_url: str = ""
     embedder_dimension: int = 0
+    embedder_api_key: str | None = field(default=None, repr=False)
+    """The key that recall and archival have for it. Without one, an embedder that needs a key is refused."""
     provider_attempts: int = 5
     """The maximum number of requests to a provider for one answer."""
     provider_retry_seconds: float = 60.0
@@ -118,7 +120,10 @@ class Config(SqlConfig):
     def default_embedder(self) -> ConfiguredEmbedder:
         """The default embedder of new archives."""
         return ConfiguredEmbedder(
-            handle=self.embedder, base_url=self.embedder_base_url, dimension=self.embedder_dimension
+            handle=self.embedder,
+            base_url=self.embedder_base_url,
+            dimension=self.embedder_dimension,
+            has_key=bool(self.embedder_api_key or (self.openai_api_key and not self.openai_base_url)),
         )
 
     @property

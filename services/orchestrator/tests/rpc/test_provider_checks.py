@@ -10,6 +10,8 @@ import pytest
 from mnemesh.agents.v1 import models_pb2 as pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_orchestrator.errors import EmbedderUnknown
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.usecases import provider_reader
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
@@ -288,3 +290,28 @@ async def test_embedders_are_listed(tmp_path: Path) -> None:
         assert [m.endpoint for m in one.models] == ["http://127.0.0.1:1/v1"]
         after = await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest(after_id="mnemesh/hashing-256"))
         assert [m.handle for m in after.models] == ["mnemesh/wordllama-256"]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_there"),
+    [
+        ({}, False),
+        ({"openai_api_key": "sk-any"}, True),
+        ({"embedder_api_key": "sk-any"}, True),
+        ({"openai_api_key": "sk-any", "openai_base_url": "http://127.0.0.1:1/v1"}, False),
+    ],
+)
+async def test_embedder_of_openai_needs_a_key_and_the_error_names_the_setting(
+    tmp_path: Path, given: dict[str, str], is_there: bool
+) -> None:
+    directory = EmbedderDirectory(settings(tmp_path, **given).default_embedder)
+    handle = "openai/text-embedding-3-small"
+    assert (handle in {model.handle for model in await directory.models()}) == is_there
+    if is_there:
+        await directory.require(handle)
+    else:
+        with pytest.raises(EmbedderUnknown, match="set OPENAI_API_KEY, or MNEMESH_EMBEDDER_API_KEY"):
+            await directory.require(handle)
+    await directory.require("mnemesh/wordllama-256")
+    with pytest.raises(EmbedderUnknown, match="MNEMESH_EMBEDDER_BASE_URL"):
+        await directory.require("acme/unknown")

@@ -14,6 +14,8 @@ class ConfiguredEmbedder:
     handle: str
     base_url: str = ""
     dimension: int = 0
+    has_key: bool = False
+    """OpenAI's key, or one of the embedder's own, is set."""
 
 
 class EmbedderDirectory:
@@ -38,8 +40,9 @@ def _require(handle: str, configured: ConfiguredEmbedder) -> None:
     from mnemesh_retrieval.errors import EmbedderMisconfigured
     from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
 
-    # Nothing is embedded here, so no key is needed.
-    settings = EmbedderSettings(base_url=configured.base_url, api_key="-", dimension=configured.dimension)
+    # Nothing is embedded here. That there is a key suffices; the services have one for the embedder of their settings.
+    key = "-" if configured.has_key or handle == configured.handle else ""
+    settings = EmbedderSettings(base_url=configured.base_url, api_key=key, dimension=configured.dimension)
     try:
         make_embedder(handle, settings)
     except EmbedderMisconfigured as error:
@@ -56,7 +59,10 @@ def embedding_models(configured: ConfiguredEmbedder) -> tuple[EmbeddingModel, ..
     # Nothing is embedded here, so no key is needed.
     settings = EmbedderSettings(base_url=configured.base_url, api_key="-", dimension=configured.dimension)
     models = []
-    for handle in sorted({WORDLLAMA, HASHING, configured.handle}):
+    offered = {WORDLLAMA, HASHING, configured.handle}
+    if configured.has_key and not configured.base_url:
+        offered |= {"openai/text-embedding-3-small", "openai/text-embedding-3-large"}
+    for handle in sorted(offered):
         try:
             dimension = make_embedder(handle, settings).dimension
         except EmbedderMisconfigured:
