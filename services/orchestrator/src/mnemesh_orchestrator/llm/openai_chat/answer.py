@@ -28,7 +28,7 @@ class ChatAnswer(StreamedAnswer):
     def __init__(self, provider: str) -> None:
         super().__init__(provider)
         self._finish: str | None = None
-        self._choice: object = None
+        self._choice = 0
         self._has_choices = False
         self._has_chunks = False
         self._is_legacy: bool | None = None
@@ -118,8 +118,8 @@ class ChatAnswer(StreamedAnswer):
         """Returns the piece of the one choice that is read, if a server sends several: the first."""
         for choice in sorted(choices, key=lambda row: _index(row) or 0) if len(choices) > 1 else choices:
             if not self._has_choices:
-                self._has_choices, self._choice = True, _index(choice)
-            if _index(choice) == self._choice:
+                self._has_choices, self._choice = True, _index(choice) or 0
+            if (_index(choice) or 0) == self._choice:
                 return choice
         return None
 
