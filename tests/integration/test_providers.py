@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from mnemesh.agents.v1 import agents_pb2
+from mnemesh.agents.v1 import agents_pb2, models_pb2, models_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes import script
@@ -106,6 +106,22 @@ async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(
     again = await turn(agent, "Once more.")
     assert again.said == "I am back."
     assert "Tell me more." not in "".join(texts(fake_openai.requests[1 + request].body))
+
+
+async def test_runs_and_steps_have_their_cost_if_the_price_is_known(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Hello.", "Hello again."]
+    free = await turn(agent, "Hello")
+    assert not (await mesh.client.runs.get(free.run_id)).usage.HasField("cost_nano_usd")
+    model = models_pb2.Model(handle=MODEL, price=models_pb2.ModelPrice(input=2_000_000, output=8_000_000))
+    await mesh.client.models.stub.UpdateModel(
+        models_service_pb2.UpdateModelRequest(model=model, update_mask={"paths": ["price"]})
+    )
+    paid = await turn(agent, "Hello")
+    run = await mesh.client.runs.get(paid.run_id)
+    assert run.usage.cost_nano_usd == run.usage.prompt_tokens * 2_000 + run.usage.completion_tokens * 8_000 > 0
+    (step,) = [step async for step in mesh.client.runs.steps(paid.run_id)]
+    assert step.usage.cost_nano_usd == run.usage.cost_nano_usd
 
 
 def half(text: str, finish: str | None = None) -> str:

@@ -59,7 +59,7 @@ class Mnemesh:
 
     ```python
     async with Mnemesh("localhost:50050") as client:
-        agent = await client.agents.create(name="ada", model="openai/gpt-4.1-mini", blocks={"human": ""})
+        agent = await client.agents.create(name="ada", model="openai/gpt-6-luna", blocks={"human": ""})
         async for event in agent.send("My name is Ada."):
             ...
     ```

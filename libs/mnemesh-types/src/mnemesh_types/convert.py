@@ -73,6 +73,7 @@ _USAGE: Final = (
     "cached_input_tokens",
     "cache_write_tokens",
     "reasoning_tokens",
+    "cost_nano_usd",
 )
 
 

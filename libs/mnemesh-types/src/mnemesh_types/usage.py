@@ -1,11 +1,14 @@
-"""Token counts."""
+"""Token counts, and what they cost."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The tokens that a provider reported. None means that it reported nothing; zero means that it reported zero."""
+    """The tokens that a provider reported. None means that it reported nothing; zero means that it reported zero.
+
+    `cost_nano_usd` is their cost in billionths of a US dollar; None if the price of the model is not known.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -13,6 +16,7 @@ class Usage:
     cached_input_tokens: int | None = None
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cost_nano_usd: int | None = None
 
     def __add__(self, other: "Usage") -> "Usage":
         """Adds field by field. A sum is None only if neither side was reported."""
@@ -23,6 +27,7 @@ class Usage:
             _sum(self.cached_input_tokens, other.cached_input_tokens),
             _sum(self.cache_write_tokens, other.cache_write_tokens),
             _sum(self.reasoning_tokens, other.reasoning_tokens),
+            _sum(self.cost_nano_usd, other.cost_nano_usd),
         )
 
 

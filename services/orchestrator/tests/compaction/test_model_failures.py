@@ -166,9 +166,9 @@ async def test_long_summary_is_cut(world: World, process: Process, speaker: Spea
 @pytest.mark.parametrize(
     ("own", "asked"),
     [
-        ("anthropic/claude-opus-4-5", ["anthropic/claude-haiku-4-5", "anthropic/claude-opus-4-5"]),
-        ("anthropic/claude-haiku-4-5", ["anthropic/claude-haiku-4-5"]),
-        ("openai/gpt-5", ["openai/gpt-5-mini", "openai/gpt-5"]),
+        ("anthropic/claude-opus-4-5", ["anthropic/claude-haiku-5-5", "anthropic/claude-opus-4-5"]),
+        ("anthropic/claude-haiku-5-5", ["anthropic/claude-haiku-5-5"]),
+        ("openai/gpt-5", ["openai/gpt-6-luna", "openai/gpt-5"]),
         ("google_ai/gemini-2.5-pro", ["google_ai/gemini-2.5-flash", "google_ai/gemini-2.5-pro"]),
         ("lmstudio_openai/qwen", ["lmstudio_openai/qwen"]),
         ("scripted/one", ["scripted/one"]),

@@ -32,6 +32,14 @@ def tokens_text(row: runs_pb2.Run | runs_pb2.Step) -> str:
     return f"{row.usage.prompt_tokens:,}+{row.usage.completion_tokens:,}"
 
 
+def cost_text(row: runs_pb2.Run | runs_pb2.Step) -> str:
+    """Returns the cost in US dollars; "" if the price of the model is not known."""
+    if not row.usage.HasField("cost_nano_usd"):
+        return ""
+    dollars = row.usage.cost_nano_usd / 1e9
+    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.4f}"
+
+
 async def _delete(mnemesh: Mnemesh, found: runs_pb2.Run) -> None:
     await mnemesh.runs.stub.DeleteRun(runs_service_pb2.DeleteRunRequest(run_id=found.id))
 
@@ -44,6 +52,7 @@ RUNS = Resource(
         Column("STATUS", status_text),
         Column("STEPS", lambda row: str(row.step_count), right=True),
         Column("TIME", seconds_text, right=True),
+        Column("COST", cost_text, right=True),
         text_column("ERROR", lambda row: row.error.reason),
     ),
     list_all=lambda mnemesh, agent_id, limit: mnemesh.runs.list(agent_id=agent_id, limit=limit),
@@ -60,6 +69,7 @@ _STEPS = (
     Column("STATUS", lambda step: enum_text(runs_pb2.StepStatus, step.status, "STEP_STATUS_")),
     text_column("MODEL", lambda step: f"{step.provider}/{step.model}"),
     Column("TOKENS", tokens_text, right=True),
+    Column("COST", cost_text, right=True),
     Column("TIME", seconds_text),
     Column("ATTEMPTS", lambda step: str(step.attempts), right=True),
     text_column("ERROR", lambda step: step.error.reason),

@@ -59,7 +59,7 @@ class Mnemesh:
 
     ```python
     with Mnemesh("localhost:50050") as client:
-        agent = client.agents.create(name="ada", model="openai/gpt-4.1-mini", blocks={"human": ""})
+        agent = client.agents.create(name="ada", model="openai/gpt-6-luna", blocks={"human": ""})
         for event in agent.send("My name is Ada."):
             ...
     ```

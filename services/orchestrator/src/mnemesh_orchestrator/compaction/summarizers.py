@@ -32,8 +32,8 @@ from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, Response
 _log = structlog.get_logger("mnemesh.compaction")
 
 PROVIDER_DEFAULTS: Final = {
-    "anthropic": "anthropic/claude-haiku-4-5",
-    "openai": "openai/gpt-5-mini",
+    "anthropic": "anthropic/claude-haiku-5-5",
+    "openai": "openai/gpt-6-luna",
     "google_ai": "google_ai/gemini-2.5-flash",
 }
 """The summary model of a provider's own service. A server that only speaks its API has no such model."""

@@ -21,6 +21,7 @@ REHEARSAL_WINDOW: Final = 128_000
 
 OPENAI: Final = (
     KnownModel("gpt-6", 400_000),
+    KnownModel("gpt-6-luna", 400_000, is_listed=True),
     KnownModel("gpt-6.1-sol", 400_000, is_listed=True),
     KnownModel("gpt-6.1-terra", 400_000, is_listed=True),
     KnownModel("gpt-5", 400_000, is_listed=True),

@@ -20,6 +20,7 @@ from mnemesh_orchestrator.llm.known_models import (
     UNKNOWN_OFFICIAL_WINDOW,
     known_model,
 )
+from mnemesh_orchestrator.llm.model_figures import model_figures
 from mnemesh_orchestrator.llm.model_listing import models_of_page, served_models
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
@@ -29,7 +30,7 @@ from mnemesh_orchestrator.model.providers import ServedModel
 
 RemoteClient = OpenAiChatClient | OpenAiResponsesClient | AnthropicMessagesClient
 
-_DEFAULTS: Final = {"openai": "gpt-4.1", "anthropic": "claude-sonnet-4-5"}
+_DEFAULTS: Final = {"openai": "gpt-6-luna", "anthropic": "claude-haiku-5-5"}
 _TABLES: Final = {"openai": OPENAI, "anthropic": ANTHROPIC, "azure": OPENAI}
 # A vendor's list contains these in addition to its language models, with similar names.
 _NOT_LANGUAGE_MODEL: Final = re.compile(r"audio|realtime|transcribe|tts|image|embedding|moderation|instruct|search")
@@ -179,10 +180,12 @@ class Provider:
     def _model_info(self, name: str, window: int | None) -> ModelInfo:
         settings = self.settings
         entry = known_model(_TABLES.get(settings.dialect.type, ()), name)
+        figures = model_figures(settings.dialect.type, name)
         served = (self._served or {}).get(name)
         window, window_source = _first_known(
             (window, FigureSource.OVERRIDE),
             (served.context_window if served else None, FigureSource.PROVIDER),
+            (figures.context_window if figures else None, FigureSource.TABLE),
             (entry.context_window if entry else None, FigureSource.TABLE),
             (_default_window(settings), FigureSource.DEFAULT),
         )
@@ -202,6 +205,8 @@ class Provider:
             output,
             output_source,
         )
+        if figures is not None:
+            info = replace(info, price=figures.price)
         return replace(info, provider_id=self._provider_id, last_seen_at=self.refreshed_at if served else None)
 
 

@@ -17,6 +17,7 @@ from mnemesh_orchestrator.llm.attempts import MAX_INTERRUPTED_ANSWERS, MAX_UNUSA
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderContentFilter, ProviderError, ProviderUnavailable
 from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem
+from mnemesh_orchestrator.llm.model_figures import cost_of
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmRequest
 from mnemesh_orchestrator.llm.provider_errors import quote
 from mnemesh_orchestrator.loop.call_plan import plan_calls
@@ -95,7 +96,7 @@ class ModelCaller:
             try:
                 answer = await self._stream(context, state, record.id, assembled.request, budget, on_first_event)
             except BaseException as error:
-                usage = error.usage if isinstance(error, ProviderError) else Usage()
+                usage = _priced(error.usage if isinstance(error, ProviderError) else Usage(), state)
                 self._metrics.model_called(state.model.info, self._clock.monotonic() - sent, usage, error)
                 spend(usage)
                 request = rendered(state.model.client, assembled.request)
@@ -188,7 +189,12 @@ class ModelCaller:
                 deltas.flush()
         if answer is None:
             raise ProviderUnavailable("The model's answer broke off.", provider=state.model.info.provider)
-        return answer
+        return replace(answer, usage=_priced(answer.usage, state))
+
+
+def _priced(usage: Usage, state: TurnState) -> Usage:
+    """Returns the tokens of a call with their cost, if the price of the model is known."""
+    return replace(usage, cost_nano_usd=cost_of(usage, state.model.info.price))
 
 
 def _says_something(answer: LlmAnswer) -> bool:

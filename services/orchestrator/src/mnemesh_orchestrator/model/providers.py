@@ -134,7 +134,7 @@ class ModelOverride:
             defaults=defaults,
             display_name=self.display_name or info.display_name,
             max_output_tokens=self.max_output_tokens or info.max_output_tokens,
-            price=self.price,
+            price=self.price or info.price,
             hidden=bool(self.hidden),
             capabilities=self.capabilities,
             **sources,

@@ -648,12 +648,17 @@ class Usage(_message.Message):
     CACHED_INPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_WRITE_TOKENS_FIELD_NUMBER: _builtins.int
     REASONING_TOKENS_FIELD_NUMBER: _builtins.int
+    COST_NANO_USD_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     completion_tokens: _builtins.int
     total_tokens: _builtins.int
     cached_input_tokens: _builtins.int
     cache_write_tokens: _builtins.int
     reasoning_tokens: _builtins.int
+    cost_nano_usd: _builtins.int
+    """The cost in billionths of a US dollar, by the price of the model when it was called (Model.price). Absent if the price
+    is not known. In a sum it covers the calls whose price is known.
+    """
     def __init__(
         self,
         *,
@@ -663,10 +668,11 @@ class Usage(_message.Message):
         cached_input_tokens: _builtins.int | None = ...,
         cache_write_tokens: _builtins.int | None = ...,
         reasoning_tokens: _builtins.int | None = ...,
+        cost_nano_usd: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cache_write_tokens", b"_cache_write_tokens", "_cached_input_tokens", b"_cached_input_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "_reasoning_tokens", b"_reasoning_tokens", "_total_tokens", b"_total_tokens", "cache_write_tokens", b"cache_write_tokens", "cached_input_tokens", b"cached_input_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "reasoning_tokens", b"reasoning_tokens", "total_tokens", b"total_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cache_write_tokens", b"_cache_write_tokens", "_cached_input_tokens", b"_cached_input_tokens", "_completion_tokens", b"_completion_tokens", "_cost_nano_usd", b"_cost_nano_usd", "_prompt_tokens", b"_prompt_tokens", "_reasoning_tokens", b"_reasoning_tokens", "_total_tokens", b"_total_tokens", "cache_write_tokens", b"cache_write_tokens", "cached_input_tokens", b"cached_input_tokens", "completion_tokens", b"completion_tokens", "cost_nano_usd", b"cost_nano_usd", "prompt_tokens", b"prompt_tokens", "reasoning_tokens", b"reasoning_tokens", "total_tokens", b"total_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_write_tokens", b"_cache_write_tokens", "_cached_input_tokens", b"_cached_input_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "_reasoning_tokens", b"_reasoning_tokens", "_total_tokens", b"_total_tokens", "cache_write_tokens", b"cache_write_tokens", "cached_input_tokens", b"cached_input_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "reasoning_tokens", b"reasoning_tokens", "total_tokens", b"total_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_write_tokens", b"_cache_write_tokens", "_cached_input_tokens", b"_cached_input_tokens", "_completion_tokens", b"_completion_tokens", "_cost_nano_usd", b"_cost_nano_usd", "_prompt_tokens", b"_prompt_tokens", "_reasoning_tokens", b"_reasoning_tokens", "_total_tokens", b"_total_tokens", "cache_write_tokens", b"cache_write_tokens", "cached_input_tokens", b"cached_input_tokens", "completion_tokens", b"completion_tokens", "cost_nano_usd", b"cost_nano_usd", "prompt_tokens", b"prompt_tokens", "reasoning_tokens", b"reasoning_tokens", "total_tokens", b"total_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cache_write_tokens: _TypeAlias = _typing.Literal["cache_write_tokens"]  # noqa: Y015
     _WhichOneofArgType__cache_write_tokens: _TypeAlias = _typing.Literal["_cache_write_tokens", b"_cache_write_tokens"]  # noqa: Y015
@@ -674,6 +680,8 @@ class Usage(_message.Message):
     _WhichOneofArgType__cached_input_tokens: _TypeAlias = _typing.Literal["_cached_input_tokens", b"_cached_input_tokens"]  # noqa: Y015
     _WhichOneofReturnType__completion_tokens: _TypeAlias = _typing.Literal["completion_tokens"]  # noqa: Y015
     _WhichOneofArgType__completion_tokens: _TypeAlias = _typing.Literal["_completion_tokens", b"_completion_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__cost_nano_usd: _TypeAlias = _typing.Literal["cost_nano_usd"]  # noqa: Y015
+    _WhichOneofArgType__cost_nano_usd: _TypeAlias = _typing.Literal["_cost_nano_usd", b"_cost_nano_usd"]  # noqa: Y015
     _WhichOneofReturnType__prompt_tokens: _TypeAlias = _typing.Literal["prompt_tokens"]  # noqa: Y015
     _WhichOneofArgType__prompt_tokens: _TypeAlias = _typing.Literal["_prompt_tokens", b"_prompt_tokens"]  # noqa: Y015
     _WhichOneofReturnType__reasoning_tokens: _TypeAlias = _typing.Literal["reasoning_tokens"]  # noqa: Y015
@@ -686,6 +694,8 @@ class Usage(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_input_tokens) -> _WhichOneofReturnType__cached_input_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__completion_tokens) -> _WhichOneofReturnType__completion_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_nano_usd) -> _WhichOneofReturnType__cost_nano_usd | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_tokens) -> _WhichOneofReturnType__prompt_tokens | None: ...
     @_typing.overload
