@@ -16,8 +16,8 @@ from mnemesh_orchestrator.llm.errors import (
 from mnemesh_orchestrator.model.events import ErrorEvent, StepStarted
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
-from ..support.model import Cut, Item, call, say
-from ..support.world import ME, Process, World, deltas, kinds, lines, told
+from ..support.model import Cut, Item, call, say, together
+from ..support.world import ME, Process, World, deltas, kinds, lines, require_valid, told
 
 
 @pytest.mark.parametrize(
@@ -136,3 +136,17 @@ async def test_model_that_is_no_longer_served_fails_the_run_and_not_the_agent(wo
     assert run.error is not None
     assert (run.stop_reason, run.error.reason) == (StopReason.ERROR, "MODEL_UNKNOWN")
     assert (await process.agents.get(ME, agent.id)).model == "gone/model"
+
+
+@pytest.mark.parametrize("breaks", [1, 2])
+async def test_call_of_an_answer_that_broke_off_and_came_again_runs_once(
+    world: World, process: Process, breaks: int
+) -> None:
+    world.tools.add("launch", "launched")
+    agent = await world.agent(process, tool_names=("launch",))
+    answer = together(call("launch"), call("archival_memory_insert", content="tea"))
+    world.model.follow(*[Cut(answer)] * breaks, answer, say("Done."))
+    await process.send(agent)
+    assert len(world.tools.executed) == 1
+    assert await world.archival.texts(agent.id) == ["tea"]
+    require_valid(world.window(agent).messages)
