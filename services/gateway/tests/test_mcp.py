@@ -23,9 +23,9 @@ KEY = "k" * 32
 
 
 @asynccontextmanager
-async def connected(mesh: Mesh, token: str | None = None) -> AsyncIterator[Client]:
+async def connected(mesh: Mesh, token: str | None = None, agent: str = "") -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    url = f"http://{mesh.addresses['gateway']}/mcp"
+    url = f"http://{mesh.addresses['gateway']}/mcp{agent}"
     async with (
         httpx2.AsyncClient(headers=headers, timeout=scaled(60)) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
@@ -52,6 +52,24 @@ async def test_tools_over_http(mesh: Mesh, agent: Agent, fake_openai: FakeOpenAI
         assert (await call(client, "ask_agent", message="Where is the key?"))["reply"] == "Under the mat."
     memory = await mesh.client.blocks.core_memory(agent.id)
     assert "Name: Ada" in memory.blocks[0].value
+
+
+async def test_path_binds_the_tools_to_an_agent(mesh: Mesh, agent: Agent, fake_openai: FakeOpenAI) -> None:
+    other = await mesh.client.agents.create("bob", model="openai/fake-model", include_base_tools=False)
+    for key in (agent.id, "ada"):
+        async with connected(mesh, agent=f"/{key}") as client:
+            assert [entry["name"] for entry in await call(client, "list_agents")] == ["ada"]
+            await call(client, "remember", text=f"The key is under the mat of {key}.")
+            await call(client, "remember", text="The mat is green.", agent="ada")
+            refused = await client.call_tool("remember", {"text": "The mat is red.", "agent": "bob"})
+            assert refused.is_error
+    assert len([passage async for passage in mesh.client.passages.list(agent_id=agent.id)]) == 4
+    assert [passage async for passage in mesh.client.passages.list(agent_id=other.id)] == []
+    async with httpx2.AsyncClient(timeout=scaled(60)) as http:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        headers = {"Accept": "application/json, text/event-stream"}
+        missing = await http.post(f"http://{mesh.addresses['gateway']}/mcp/eve", json=body, headers=headers)
+        assert missing.status_code == 404
 
 
 async def test_each_request_is_for_its_own_principal(tmp_path: Path) -> None:

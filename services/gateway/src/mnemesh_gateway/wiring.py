@@ -83,7 +83,7 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     )
     work = HeavyWork()
     bodies = Bodies(config.max_body_mb << 20, work, ByteBudget(BODY_BYTES, BODY_BYTES // 2))
-    mcp = McpEndpoint(client, bodies)
+    mcp = McpEndpoint(client, agents, bodies)
     app = App(
         ChatEndpoint(chat, tasks, bodies, strict=config.strict_parameters).complete,
         ResponsesEndpoint(chat, bodies, strict=config.strict_parameters).create,

@@ -52,17 +52,20 @@ _INSTRUCTIONS: Final = (
 )
 
 
-def memory_server(client: ClientSource, agent: str | None = None) -> MCPServer[Any]:
+def memory_server(
+    client: ClientSource, agent: str | None = None, *, bound: Callable[[], str | None] = lambda: None
+) -> MCPServer[Any]:
     """Returns an MCP server over a mesh, for any transport of the SDK.
 
     Args:
         client: returns the client of a request.
         agent: the name or id of the agent that the tools use if the caller names none.
+        bound: returns the id of the only agent that the tools of a request may use; None is any.
     """
     server: MCPServer[Any] = MCPServer(
         "mnemesh", title="mnemesh", instructions=_INSTRUCTIONS, version=version("mnemesh-client"), log_level="WARNING"
     )
-    tools = _MemoryTools(client, agent)
+    tools = _MemoryTools(client, agent, bound)
     for function, annotations in (
         (tools.list_agents, _READ),
         (tools.search_memory, _READ),
@@ -92,13 +95,20 @@ def _with_tool_errors(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaita
 class _MemoryTools:
     """The tools. The docstrings and the annotations are what MCP clients show to their model."""
 
-    def __init__(self, client: ClientSource, agent: str | None) -> None:
+    def __init__(self, client: ClientSource, agent: str | None, bound: Callable[[], str | None]) -> None:
         self._client = client
         self._default = agent
+        self._bound = bound
 
     async def _agent(self, context: Context[Any, Any], key: str | None) -> Agent:
         """Returns the agent that a call names, the default agent, or the only one."""
-        client, key = self._client(context), key or self._default
+        client, bound = self._client(context), self._bound()
+        if bound is not None:
+            only = await client.agents.find(bound)
+            if key not in (None, "", only.id, only.name):
+                raise ToolError(f"These tools use the agent {only.name} only. Leave the argument agent out.")
+            return only
+        key = key or self._default
         if key is not None:
             return await client.agents.find(key)
         agents = [agent async for agent in client.agents.list(limit=2)]
@@ -109,6 +119,8 @@ class _MemoryTools:
 
     async def list_agents(self, context: Context[Any, Any]) -> list[AgentEntry]:
         """List the agents whose memory can be used, the newest 100."""
+        if self._bound() is not None:
+            return [agent_entry(await self._agent(context, None))]
         return [agent_entry(agent) async for agent in self._client(context).agents.list(limit=_MAX_AGENTS)]
 
     async def search_memory(

@@ -60,7 +60,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""
-        if scope["path"] == MCP_PATH:
+        if scope["path"] == MCP_PATH or scope["path"].startswith(f"{MCP_PATH}/"):
             await self._mcp(scope, receive, send)
             return
         scope["app"] = self  # routes then raise HTTPException for a wrong method

@@ -130,7 +130,10 @@ class Guard:
 
     def _finish(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope.get("route")
-        path = getattr(route, "path", None) or (scope["path"] if scope["path"] in (*OPEN_PATHS, MCP_PATH) else "other")
+        own = f"{MCP_PATH}/{{agent}}" if scope["path"].startswith(f"{MCP_PATH}/") else scope["path"]
+        path = getattr(route, "path", None) or (
+            own if own in (*OPEN_PATHS, MCP_PATH, f"{MCP_PATH}/{{agent}}") else "other"
+        )
         method = f"{scope['method']} {path}"
         if path not in OPEN_PATHS:
             _log.info("request", method=method, status=status, ms=round(seconds * 1000, 2))

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Final
 
 from mnemesh_client import Mnemesh
+from mnemesh_kit.principal import current_principal
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemesh_gateway.errors import BodyTooLarge
 from mnemesh_gateway.http.body import Bodies
+from mnemesh_gateway.usecases.agents import AgentService
 
 MCP_PATH: Final = "/mcp"
 _MAX_BYTES: Final = 4 << 20
 _MAX_VALUES: Final = 20_000
+_bound: ContextVar[str | None] = ContextVar("mnemesh_mcp_agent", default=None)
+"""The id of the agent to which the path of a request binds its tools."""
 
 
 class McpEndpoint:
@@ -25,7 +30,8 @@ class McpEndpoint:
     Requests have no session on the server: each is answered for its own principal, by any replica.
     """
 
-    def __init__(self, client: Mnemesh, bodies: Bodies) -> None:
+    def __init__(self, client: Mnemesh, agents: AgentService, bodies: Bodies) -> None:
+        self._agents = agents
         self._bodies = bodies
         # Its calls are for the current principal, which the guard has set for the task of the request.
         self._client = client
@@ -35,7 +41,11 @@ class McpEndpoint:
         self._stopping = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request."""
+        """Serves a request. A path below `MCP_PATH` is the id or the unique name of the agent that the tools use."""
+        key = scope["path"].removeprefix(MCP_PATH).strip("/")
+        if key:
+            _bound.set((await self._agents.find(current_principal(), key)).id)
+        scope = {**scope, "path": MCP_PATH, "raw_path": MCP_PATH.encode()}
         app = self._app or await self._start()
         if scope["method"] != "POST":
             await app(scope, receive, send)
@@ -67,7 +77,7 @@ class McpEndpoint:
         from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
         from mnemesh_client.mcp_server import memory_server  # noqa: PLC0415
 
-        return memory_server(lambda _: self._client).streamable_http_app(
+        return memory_server(lambda _: self._client, bound=_bound.get).streamable_http_app(
             streamable_http_path=MCP_PATH,
             stateless_http=True,
             max_request_body_size=_MAX_BYTES,

@@ -13,7 +13,32 @@ _EDGE: Final = 600
 """The characters at the beginning and at the end of a text in which a task is recognised."""
 _OPEN_WEBUI: Final = re.compile(r"\A\s*### Task:\s.*(<chat_history>|### Chat History:)", re.DOTALL)
 """Questions about documents begin with `### Task:` as well, but they have no chat history: they are messages."""
+_MESSAGES: Final = re.compile(
+    r"\A\s*(?:"
+    r"### Task:\s+You are an autocompletion system\b"
+    r"|You have been provided with a set of responses from various models to the latest user query\b"
+    r"|Your task is to reflect the speaker's likely facial expression through a fitting emoji\b"
+    r"|Summarize the discussion briefly in \d+ words or less to use as a prompt for future context\b"
+    r")",
+    re.IGNORECASE,
+)
+"""The beginnings of messages that front ends write: completion of what is typed, the answers of several models joined,
+an emoji for a message, a summary for later."""
+_TOOL_PROMPT: Final = re.compile(
+    r"\A\s*Available Tools:.*\bYour task is to choose and return the correct tool\(s\) from the list", re.DOTALL
+)
+"""Instructions that ask for tool calls as text. Their message is the query, as `Query: …`."""
+_QUERY: Final = re.compile(r"\s*(Query|History)\s*:")
+_INSTRUCTIONS: Final = re.compile(
+    r"\A\s*You are (?:a|an) (?:summarization AI\. Summarize the user's request into a single short sentence"
+    r"|(?:AI )?(?:conversation |chat |thread )?titles? (?:generator|assistant))\b",
+    re.IGNORECASE,
+)
+"""Instructions whose whole purpose is a title, whatever the message is."""
 _TITLES: Final = (
+    re.compile(r"\banaly[sz]e (this|the) conversation and provide\b[\s\S]{0,200}\btitle\b", re.IGNORECASE),
+    re.compile(r"\breply with a title for the (chat|conversation)\b", re.IGNORECASE),
+    re.compile(r"\bsummari[sz]e the given session as a \d+-word title\b", re.IGNORECASE),
     re.compile(
         r"\b(generate|create|write|provide|give|suggest|return|make)\b[^.\n]{0,60}\btitle\b[^.\n]{0,60}"
         r"\b(conversation|chat|dialogue|discussion|thread|following messages?)\b",
@@ -63,6 +88,10 @@ def is_task(header: str | None, metadata: Mapping[str, Any], texts: tuple[str, s
     if has_tools:
         return False
     instructions, last = texts
+    if _MESSAGES.match(last) or _INSTRUCTIONS.match(instructions):
+        return True
+    if _TOOL_PROMPT.match(instructions) and _QUERY.match(last):
+        return True
     # Instructions that mention titles are those of a task only if the message is the record of a conversation.
     return _asks_for_title(last) or (_asks_for_title(instructions) and _RECORD.match(last) is not None)
 
