@@ -171,10 +171,10 @@ class ByteBudget:
 
     async def _trim(self) -> None:
         await asyncio.sleep(_TRIM_SECONDS)
-        await _return_memory()
+        await return_memory()
 
 
-async def _return_memory() -> None:
+async def return_memory() -> None:
     """Returns memory that is not used to the system. The allocator of glibc keeps what lies below used memory."""
     trim = _trim()
     if trim is not None:

@@ -18,9 +18,11 @@ from typing import Any, Final
 import structlog
 
 from mnemesh_kit.auth import authenticator
+from mnemesh_kit.background import periodic
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.errors import TEMPORARY
+from mnemesh_kit.heavy_work import return_memory
 from mnemesh_kit.listener import Listener, ListenerParts
 from mnemesh_kit.metrics import Metric, Metrics
 from mnemesh_kit.sql.database import TRANSACTIONS
@@ -35,6 +37,8 @@ BACKGROUND_BACKOFF: Final = Backoff(first=0.5, maximum=10.0)
 Hook = Callable[[], Awaitable[None]]
 
 
+RETURN_SECONDS: Final = 60.0
+"""The interval in which a server returns memory that it no longer uses to the system, in 3 ms."""
 READY_SECONDS: Final = 3.0
 """How long a ready server may take to notice that it is asked."""
 PORT_SECONDS: Final = 5.0
@@ -111,7 +115,8 @@ class RunningServer:
             await self.stop()
             raise
         # They belong to no call, also if a call of this process starts the server.
-        self._tasks = [asyncio.create_task(self._watch(task), context=Context()) for task in assembly.background]
+        background = (*assembly.background, periodic(RETURN_SECONDS, return_memory))
+        self._tasks = [asyncio.create_task(self._watch(task), context=Context()) for task in background]
         return self.address
 
     async def stop(self) -> None:

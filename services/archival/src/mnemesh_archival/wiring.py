@@ -12,6 +12,7 @@ from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
+from mnemesh_kit.sql.sole_user import SoleUser
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import VectorIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
@@ -43,6 +44,10 @@ from mnemesh_archival.vectors.embedders import Embedders
 from mnemesh_archival.vectors.passage_index import VectorPassageIndex
 
 PURGE_SECONDS = 3600.0
+_SECOND_PROCESS = (
+    "The embedded index of this service belongs to one process, and another one uses the database. "
+    "Stop it, or set MNEMESH_QDRANT_URL for several replicas."
+)
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
@@ -51,6 +56,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     reranking, constants = reranking_from_config(config), constants_from_config(config)
     parts = await open_parts(config, clock, ids)
     embedders, passage_store, index = parts.embedders, parts.passages, parts.index
+    lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
     archive_store = SqlArchiveStore(parts.database, clock)
     archives = ArchiveService(archive_store, index, parts.reembedding, embedders, clock, ids)
     passages = PassageService(passage_store, index, embedders, clock, ids)
@@ -75,9 +81,16 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         ],
         service_names=service("archival").proto_services,
         start=[parts.upgrade.copy, parts.upgrade.derive, index.open],
-        background=[parts.indexer.run, parts.reembedding.run, periodic(PURGE_SECONDS, purge)],
+        background=[parts.indexer.run, parts.reembedding.run, periodic(PURGE_SECONDS, purge), lock.watch],
         metrics=[*parts.indexer.metrics, *reranking.metrics],
-        close=[parts.vectors.close, parts.database.close, embedders.close, reranking.close, parts.indexer.close],
+        close=[
+            lock.close,
+            parts.vectors.close,
+            parts.database.close,
+            embedders.close,
+            reranking.close,
+            parts.indexer.close,
+        ],
     )
 
 

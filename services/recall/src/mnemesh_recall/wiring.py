@@ -14,6 +14,7 @@ from mnemesh_kit.ids import IdSource, RandomIds, new_id
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
+from mnemesh_kit.sql.sole_user import SoleUser
 from mnemesh_retrieval.embedder import Embedder, LoadedEmbedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured
 from mnemesh_retrieval.flat import FlatIndex
@@ -59,6 +60,10 @@ from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 # No call reads a whole table. Without statistics the planner would prefer that to the full-text index; and a plan with
 # a forbidden scan has such a high cost that PostgreSQL would compile the query first.
 _POSTGRES_SETTINGS = {"enable_seqscan": "off", "jit": "off"}
+_SECOND_PROCESS = (
+    "The embedded index of this service belongs to one process, and another one uses the database. "
+    "Stop it, or set MNEMESH_QDRANT_URL for several replicas."
+)
 SEGMENTATION_SECONDS = 1.0
 PURGE_SECONDS = 3600.0
 RETENTION_SECONDS = 3600.0
@@ -75,6 +80,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     constants = constants_from_config(config)
     database = await open_database(config, "mnemesh_recall", postgres_settings=_POSTGRES_SETTINGS)
     index = await open_vector_index(config)
+    lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
     changed = ChangedAgents()
     store = SqlMessageStore(database, clock, ids, changed)
     episode_store = SqlEpisodeStore(database, clock, ids, changed)
@@ -110,9 +116,10 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             periodic(PURGE_SECONDS, purge),
             periodic(RETENTION_SECONDS, retention.sweep),
             lambda: load_later(embedder),
+            lock.watch,
         ],
         metrics=[*indexer.metrics, *reranking.metrics],
-        close=[database.close, embedder.close, reranking.close, index.close, indexer.close],
+        close=[lock.close, database.close, embedder.close, reranking.close, index.close, indexer.close],
     )
 
 
