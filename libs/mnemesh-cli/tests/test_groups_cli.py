@@ -131,7 +131,7 @@ def test_group_answers_with_the_names_of_the_speakers(cli: CommandLine) -> None:
     assert out.count("Your name is Grace") == 3, "bob quotes ada"
 
     code, listed, _ = cli.run("groups", "messages", "round", "--agent", "bob-3", "--limit", "3")
-    rows = [line.split()[2:4] for line in listed.splitlines()]
+    rows = [line.split()[3:5] for line in listed.splitlines()]
     assert (code, rows) == (0, [["bob-3", "user"], ["bob-3", "system"], ["bob-3", "assistant"]])
 
     assert cli.run("groups", "reset", "round", "--yes") == (0, f"reset {group_id}\n", "")
@@ -158,7 +158,7 @@ def test_supervisor_and_dynamic_manager(cli: CommandLine) -> None:
     assert (code, err) == (0, "")
     assert "I asked 2 members:\n- ada-5: I wrote your name, Grace" in out
     assert "\n- bob-5: I wrote your name, Grace" in out
-    listed = [line.split()[2:4] for line in cli.run("groups", "messages", supervised)[1].splitlines()]
+    listed = [line.split()[3:5] for line in cli.run("groups", "messages", supervised)[1].splitlines()]
     assert listed[0] == ["boss-5", "user"]
     assert listed[-1] == ["boss-5", "assistant"]
     assert listed.count(["bob-5", "assistant"]) == 2, "its edit and its reply"
