@@ -89,7 +89,7 @@ async def test_wrong_requests_name_the_field(sdk: openai.AsyncOpenAI, agent: Age
         ({"background": True}, "background"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"extra_body": {"nonsense": 1}}, "nonsense"),
+        ({"tool_choice": "required"}, "tool_choice"),
     ]
     for change, param in wrong:
         with pytest.raises(openai.BadRequestError) as refused:
