@@ -9,7 +9,6 @@ ROOT = Path(__file__).parents[2]
 OLD = "en" + "gram"
 SKIPPED = {".git", "node_modules", "__pycache__", "build", "data", "uv.lock"}
 EXPECTED = {
-    "CHANGELOG.md",
     "docs/decisions/product-name.md",
     "docs/operations.md",
     "libs/mnemesh-cli/src/mnemesh_cli/supervisor/data_lock.py",
