@@ -280,6 +280,16 @@ def test_facts_of_a_damaged_answer_are_read_without_asking_again(text: str) -> N
 
 
 @pytest.mark.parametrize(
+    "text", ["{}\n{}", "I found:\n- {}\n- {}\nThat is all {x}.", '{"facts": [{}, {}, {"text": "A bo']
+)
+def test_every_fact_of_an_answer_without_one_whole_document_is_read(text: str) -> None:
+    for item in ({"text": "One.", "messages": ["m1"]}, {"text": "Two.", "messages": ["m2"]}):
+        text = text.replace("{}", json.dumps(item), 1)
+    assert facts_problem(text, MATERIAL) is None
+    assert [change.text for change in parse_changes(text, MATERIAL) or ()] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
     ("given", "share"), [("0.9", 0.9), ("90%", 0.9), ("high", 0.9), (None, 0.5), (True, 0.5), ("?", 0.5), (7, 1.0)]
 )
 def test_shares_are_numbers_texts_or_words(given: object, share: float) -> None:

@@ -150,6 +150,18 @@ HEAD, TAIL = '{"n"', ":1}"
         pytest.param(
             [piece(0, "c1", "tick", HEAD + TAIL), piece(0, "c2", None, "")], ONE, id="empty piece with another id"
         ),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD), piece(0, "c2", "tick", TAIL)],
+            ONE,
+            id="another id and the name in each piece",
+        ),
+        pytest.param([piece(n, "c1", "tick", HEAD + TAIL) for n in range(3)], ONE, id="whole call at several indexes"),
+        pytest.param([piece(0, "c1", "tick"), piece(1, "c1", None, HEAD + TAIL)], ONE, id="arguments at another index"),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD + TAIL), piece(1, "c1", "tick", '{"n":2}')],
+            [*ONE, ("tick", {"n": 2}, "c1")],
+            id="one id for different calls",
+        ),
         pytest.param([piece(0, "c1", "tick", "")], [("tick", {}, "c1")], id="no arguments"),
         pytest.param([piece(0, "c1", "tick", None)], [("tick", {}, "c1")], id="null arguments"),
         pytest.param([piece(0, "c1", "tick", [])], [("tick", {}, "c1")], id="empty list as arguments"),
@@ -166,6 +178,13 @@ def test_pieces_of_calls_are_joined_to_the_calls_of_the_model(
     assert calls(answer) == expected
     announced = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
     assert {(delta.index, delta.name) for delta in announced} == {(n, call[0]) for n, call in enumerate(expected)}
+
+
+def test_call_that_is_streamed_again_at_another_index_is_made_once() -> None:
+    answer = ChatAnswer("fake")
+    pieces = [one for n in range(2) for one in (piece(n, "c1", "tick", ""), piece(n, arguments=HEAD + TAIL))]
+    read(answer, [*map(chunk, pieces), chunk(piece(2, "c2", "tock", '{"n":2}')), FINISH])
+    assert calls(answer) == TWO
 
 
 def test_calls_without_index_in_one_chunk_are_different_calls() -> None:
@@ -216,6 +235,28 @@ def test_legacy_function_call_is_a_call_and_not_one_more() -> None:
     both = ChatAnswer("fake")
     read(both, [chunk(piece(0, "c1", "tick", HEAD + TAIL), function_call=legacy[0]), chunk(function_call=legacy[1])])
     assert calls(both) == ONE
+
+
+@pytest.mark.parametrize("delta", [{}, {"delta": {}}, {"delta": None}], ids=["no delta", "empty", "null"])
+def test_whole_message_behind_its_pieces_adds_only_what_is_missing(delta: dict[str, Any]) -> None:
+    call = piece(0, "c1", "tick", '{"n":1}')
+    message = {"reasoning_content": "So.", "content": "Hello.", "tool_calls": [call], "audio": "x"}
+    last = {"id": "x", "choices": [{"finish_reason": "tool_calls", "message": message, **delta}]}
+    answer = ChatAnswer("fake")
+    read(answer, [chunk(content="Hel"), chunk(content="lo."), chunk(call), last])
+    assert [part.text for part in answer.content] == ["Hello.", "So."]  # type: ignore[union-attr]
+    assert calls(answer) == ONE
+    assert '"audio":"x"' in str(answer.carried)
+
+
+def test_start_of_a_block_that_its_first_delta_repeats_is_read_once() -> None:
+    def delta(text: str) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Ha"}}
+    answer = MessagesAnswer("fake")
+    read(answer, [start, delta("Ha"), delta("Ha"), delta("!")])
+    assert [part.text for part in answer.content] == ["HaHa!"]  # type: ignore[union-attr]
 
 
 def test_equal_calls_of_a_whole_body_are_all_made() -> None:

@@ -34,11 +34,22 @@ def read_memories(text: str) -> Memories | None:
     Documents in several blocks are read together. A fact or an episode whose fields cannot be read is left out; one
     that was cut off is left out as well.
     """
-    for documents in (_whole, _embedded, _repaired):
-        found = [part for document in documents(text) if (part := _memories(document)) is not None]
-        if found and (documents is not _repaired or any(part[name] for part in found for name in _NAMES)):
-            return {name: [item for part in found for item in part[name]] for name in _NAMES}
-    return None
+    for documents in (_whole, _embedded):
+        if (found := _joined(documents(text))) is not None:
+            return found
+    # Neither reading has everything of each text: one takes only what is valid, the other may stop early.
+    read = [found for documents in (_single_items, _repaired) if (found := _joined(documents(text))) is not None]
+    largest = max(read, key=_count, default=None)
+    return largest if largest is not None and _count(largest) else None
+
+
+def _joined(documents: Iterator[Any]) -> Memories | None:
+    found = [part for document in documents if (part := _memories(document)) is not None]
+    return {name: [item for part in found for item in part[name]] for name in _NAMES} if found else None
+
+
+def _count(memories: Memories) -> int:
+    return sum(len(memories[name]) for name in _NAMES)
 
 
 def _whole(text: str) -> Iterator[Any]:
@@ -52,6 +63,15 @@ def _whole(text: str) -> Iterator[Any]:
 
 def _embedded(text: str) -> Iterator[Any]:
     """Yields the valid documents in other text that have the lists of memories."""
+    return (document for document in _valid_objects(text) if not _is_item(document))
+
+
+def _single_items(text: str) -> Iterator[Any]:
+    """Yields the valid facts and episodes in other text, such as one in each line."""
+    return filter(_is_item, _valid_objects(text))
+
+
+def _valid_objects(text: str) -> Iterator[Any]:
     at = 0
     for _ in range(_MAX_OPENINGS):
         at = text.find("{", at)
@@ -62,8 +82,7 @@ def _embedded(text: str) -> Iterator[Any]:
         except (ValueError, RecursionError):
             at += 1
             continue
-        if not _is_item(document):
-            yield document
+        yield document
 
 
 def _repaired(text: str) -> Iterator[Any]:

@@ -269,10 +269,16 @@ class StreamedAnswer(ABC):
         """Returns what is stored of a part."""
 
     def _ordered_calls(self) -> list[CallPart]:
-        """Returns the calls in the order of their deltas. Pieces without a name and arguments are not calls."""
-        last = len(self._calls)
-        calls = [call for call in self._calls if call.name or call.arguments.length]
-        return sorted(calls, key=lambda call: last if call.ordinal is None else call.ordinal)
+        """Returns the calls in the order of their deltas. Pieces without a name and arguments are not calls.
+
+        Some servers stream a call again, at another index. It is one call if its id, name and arguments are the same.
+        """
+        last, known = len(self._calls), dict[tuple[object, ...], CallPart]()
+        for call in self._calls:
+            if call.name or call.arguments.length:
+                is_streamed = call.provider_id is not None and call.provider_id in self._calls_by_id
+                known.setdefault((call.provider_id, call.name, str(call.arguments)) if is_streamed else (call,), call)
+        return sorted(known.values(), key=lambda call: last if call.ordinal is None else call.ordinal)
 
     def _arguments_of(self, call: CallPart) -> str:
         return str(call.arguments)
@@ -359,8 +365,8 @@ class StreamedAnswer(ABC):
         """Returns the call that a piece continues, or None if it begins another.
 
         Servers repeat or omit names, ids and indexes, and send them early or late. The same index without another id is
-        the same call. Some servers give every piece of a call a new id, so another id alone begins no call while the
-        arguments are incomplete; a name does not, either, unless another call's arguments were complete before it.
+        the same call. Some servers give every piece of a call a new id, so another id begins no call while the
+        arguments are incomplete, unless the name differs as well. A new name alone begins one behind complete ones.
         """
         if index is None:
             return self._unnumbered_call(provider_id, name, arguments)
@@ -368,12 +374,21 @@ class StreamedAnswer(ABC):
             return known
         current = self._calls_by_key.get((index, None)) or self._unnumbered_before(provider_id, name)
         if current is None:
-            return None
+            return self._call_elsewhere(provider_id, name, arguments)
         is_another_id = bool(provider_id and current.provider_id and provider_id != current.provider_id)
-        if is_another_id and (name or current.arguments.is_whole):
+        may_begin = name and not (name == current.name and current.arguments.length)
+        if is_another_id and (may_begin or current.arguments.is_whole):
             return None
         is_another_name = bool(name and current.name) and name != current.name and current.arguments.is_whole
         return None if is_another_name else current
+
+    def _call_elsewhere(self, provider_id: str | None, name: str, arguments: str) -> CallPart | None:
+        """Returns the call that a piece at a new index continues or repeats. Some servers reuse the ids of calls."""
+        known = self._calls_by_id.get(provider_id) if provider_id else None
+        if known is None or name not in ("", known.name):
+            return None
+        is_first = bool(arguments) and not known.arguments.length
+        return known if not name or is_first or (arguments and known.arguments.equals(arguments)) else None
 
     def _unnumbered_call(self, provider_id: str | None, name: str, arguments: str) -> CallPart | None:
         """Returns the call that a piece without an index continues."""

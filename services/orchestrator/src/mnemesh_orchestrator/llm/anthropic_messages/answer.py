@@ -36,6 +36,7 @@ class MessagesAnswer(StreamedAnswer):
     def __init__(self, provider: str) -> None:
         super().__init__(provider)
         self._blocks: dict[int, Part] = {}
+        self._openings: dict[Part, str] = {}
         self._head: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._stop_reason: str | None = None
@@ -139,6 +140,7 @@ class MessagesAnswer(StreamedAnswer):
             for key, hidden in (("text", False), ("thinking", False), ("signature", True)):
                 if isinstance(piece := block.get(key), str) and piece and kind is not Kind.OPAQUE:
                     self._add_hidden(part, piece, key) if hidden else self._add_text(part, piece)
+                    self._openings[part] = piece
 
     def _extend(self, index: int, delta: Mapping[str, Any]) -> None:
         kind, part = str(delta.get("type")), self._blocks.get(index)
@@ -158,6 +160,8 @@ class MessagesAnswer(StreamedAnswer):
             part = self._blocks[index]
         if isinstance(part, CallPart):
             self._add_call(part.index, None, "", piece, name_is_whole=True)
+        elif self._openings.pop(part, None) == piece:
+            pass  # Some servers repeat the text of a block's start in its first delta.
         elif key == "signature":
             self._add_hidden(part, piece, key)
         else:

@@ -12,7 +12,7 @@ from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnsw
 from mnemesh_orchestrator.llm.carried import MergedFields
 from mnemesh_orchestrator.llm.errors import ProviderUnavailable
 from mnemesh_orchestrator.llm.finish_reasons import finish_reason_of, is_interruption
-from mnemesh_orchestrator.llm.openai_chat.carried import ChatCarried, call_fields
+from mnemesh_orchestrator.llm.openai_chat.carried import REASONING_FIELDS, ChatCarried, call_fields
 from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent
 from mnemesh_orchestrator.llm.provider_errors import error_from_response
 
@@ -31,6 +31,7 @@ class ChatAnswer(StreamedAnswer):
         self._choice = 0
         self._has_choices = False
         self._has_chunks = False
+        self._has_deltas = False
         self._is_legacy: bool | None = None
         self._id: object = None
         self._model: object = None
@@ -126,8 +127,12 @@ class ChatAnswer(StreamedAnswer):
     def _read_choice(self, choice: Mapping[str, Any]) -> None:
         if error := choice.get("error"):
             raise error_from_response(self._provider, None, {"error": error})
-        is_whole = "message" in choice and "delta" not in choice
-        message = _row(choice.get("delta") or choice.get("message"))
+        delta = _row(choice.get("delta"))
+        is_whole = not delta and isinstance(choice.get("message"), dict)
+        message = _row(choice.get("message")) if is_whole else delta
+        if is_whole and self._has_deltas:
+            message = self._missing(message)  # Some servers repeat the whole message behind its pieces.
+        self._has_deltas = self._has_deltas or bool(delta)
         self._carried.add(message, is_whole=is_whole)
         self._read_text(message)
         self._read_calls(message, is_whole=is_whole)
@@ -135,6 +140,14 @@ class ChatAnswer(StreamedAnswer):
         if not isinstance(finish, str) or finish.lower() in ("null", "none"):  # Some servers write null as a text.
             finish = None
         self._finish = finish or self._finish or ("stop" if is_whole else None)
+
+    def _missing(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the fields of a whole message whose pieces have not arrived."""
+        kinds = {part.kind for part in self._parts}
+        known = {"content", "refusal"} if Kind.TEXT in kinds else set[str]()
+        known |= set(REASONING_FIELDS) if Kind.REASONING in kinds else set()
+        known |= {"tool_calls", "function_call"} if Kind.CALL in kinds else set()
+        return {name: value for name, value in message.items() if name not in known}
 
     def _read_text(self, message: Mapping[str, Any]) -> None:
         self._say(Kind.REASONING, _text(message.get("reasoning_content")) or _text(message.get("reasoning")))

@@ -186,7 +186,8 @@ class ResponsesAnswer(StreamedAnswer):
 
     def _arguments_of(self, call: CallPart) -> str:
         final = call.fields.get("arguments")
-        return final if isinstance(final, str) and final.strip() else str(call.arguments)
+        # Some servers stream the arguments, and end with an empty object.
+        return final if isinstance(final, str) and final.strip() not in ("", "{}") else str(call.arguments)
 
     def _item(self, part: Part) -> dict[str, Any]:
         """Returns an item in the form of a response that is not streamed."""
