@@ -9,6 +9,8 @@ from urllib.parse import quote, quote_plus
 
 MIN_CHARS: Final = 6
 """A shorter value could be any word, so it stays."""
+MAX_FORMS: Final = 200
+"""The forms of learned values that are kept."""
 
 
 class Redactor:
@@ -20,9 +22,17 @@ class Redactor:
 
     def __init__(self, values: Mapping[str, str]) -> None:
         """Removes the values of at least `MIN_CHARS` characters, by name."""
-        forms = {form: name for name, value in values.items() if len(value) >= MIN_CHARS for form in _forms(value)}
-        # The longest first, because a value can be part of another one.
-        self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))
+        self._given = _named_forms(values)
+        self._learned: dict[str, str] = {}
+        self._forms = _ordered(self._given)
+
+    def learn(self, values: Mapping[str, str]) -> None:
+        """Removes these values, too. Of values that change, such as tokens, the newest `MAX_FORMS` forms are known."""
+        learned = _named_forms(values)
+        self._learned = {**{form: name for form, name in self._learned.items() if form not in learned}, **learned}
+        while len(self._learned) > MAX_FORMS:
+            del self._learned[next(iter(self._learned))]
+        self._forms = _ordered({**self._given, **self._learned})
 
     def redacted(self, text: str, *, is_cut: bool = False, begins_late: bool = False) -> str:
         """Returns `text` without the values.
@@ -72,6 +82,15 @@ class Redactor:
                     return f"{text[:start]}[secret {name}]"
                 start = text.find(form[:MIN_CHARS], start + 1)
         return text
+
+
+def _named_forms(values: Mapping[str, str]) -> dict[str, str]:
+    return {form: name for name, value in values.items() if len(value) >= MIN_CHARS for form in _forms(value)}
+
+
+def _ordered(forms: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the longest first, because a value can be part of another one."""
+    return sorted(forms.items(), key=lambda item: -len(item[0]))
 
 
 def _forms(value: str) -> set[str]:

@@ -93,6 +93,19 @@ async def test_tokens_are_refreshed_and_kept(tmp_path: Path) -> None:
             assert len(remote.clients) == 1, "it is registered once"
 
 
+@pytest.mark.parametrize("seconds", [3600, -1])
+async def test_no_result_shows_a_token_that_was_got_or_renewed_during_a_session(embedded: Stubs, seconds: int) -> None:
+    async with protected(shows_tokens=True, seconds=seconds) as remote:
+        remote.clients["us"] = {"client_secret": "a-secret-of-ours"}
+        grant = pb.MCP_AUTHORIZATION_GRANT_CLIENT_CREDENTIALS
+        secret = pb.McpSecret(value="a-secret-of-ours")
+        server = await _create(embedded, remote, grant=grant, client_id="us", client_secret=secret, issuer=remote.base)
+        for _ in range(2):
+            text = await _whoami(embedded, server)
+            assert "[secret access_token]" in text
+            assert remote.issued[-1] not in text
+
+
 async def test_client_credentials_need_no_person(embedded: Stubs) -> None:
     async with protected() as remote:
         remote.clients["us"] = {"client_secret": "a-secret-of-ours"}

@@ -43,6 +43,8 @@ class Protected:
     """The time for which those of an authorization by a person are; None for the same."""
     refuses: bool = False
     """Refuses every request for a token."""
+    shows_tokens: bool = False
+    """The tools return all tokens and secrets."""
     base: str = ""
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     """A call of the tool `wait` has begun."""
@@ -94,7 +96,8 @@ class Protected:
         if params.name == "wait":
             self.entered.set()
             await self.released.wait()
-        return types.CallToolResult(content=[types.TextContent(text="you")])
+        text = " ".join(self.issued) if self.shows_tokens else "you"
+        return types.CallToolResult(content=[types.TextContent(text=text)])
 
     async def _resource(self, _: Request) -> Response:
         return JSONResponse({"resource": self.url, "authorization_servers": [self.base]})

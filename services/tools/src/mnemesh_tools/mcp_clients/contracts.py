@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,7 +20,6 @@ from mnemesh_tools.model.mcp_tools import McpImage, RemoteTool
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
-NO_SECRETS: Final = Redactor({})
 
 Allowed = Callable[[IpAddress], bool]
 """Decides whether an address may be reached."""
@@ -61,6 +61,12 @@ class OAuthState:
     def __repr__(self) -> str:
         """Shows no value."""
         return "OAuthState()"
+
+    def secrets(self) -> dict[str, str]:
+        """Returns the tokens, and the secret of the registration, by name."""
+        found = {**json.loads(self.client or "{}"), **json.loads(self.tokens or "{}")}
+        names = ("client_secret", "access_token", "refresh_token")
+        return {name: found[name] for name in names if isinstance(found.get(name), str)}
 
     def to_json(self) -> str:
         """Returns the state as JSON."""
@@ -134,7 +140,7 @@ class McpTarget:
     """Stands for the values of the caller's variables in the settings of a program."""
     is_stored: bool = True
     """False for settings that are only tried."""
-    redactor: Redactor = field(default=NO_SECRETS, compare=False)
+    redactor: Redactor = field(default_factory=lambda: Redactor({}), compare=False)
     """Knows the values that no text may contain which the server returns."""
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ class McpAuthorizations:
         logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL)  # its ERROR has traces with tokens
         self._connect_seconds = connect_seconds
         # By the organization and its server.
-        self._clients: dict[tuple[str, str], tuple[McpTarget, httpx2.Auth]] = {}
+        self._clients: dict[tuple[str, str], tuple[McpTarget, Storage, httpx2.Auth]] = {}
         self._changed = changed
 
     def client(self, target: McpTarget) -> httpx2.Auth | None:
@@ -51,7 +51,9 @@ class McpAuthorizations:
         if target.oauth.grant is OAuthGrant.AUTHORIZATION_CODE and (state is None or state.tokens is None):
             return Unauthorized()
         if not target.is_stored or not target.server_id:
-            return target_client(target, target.oauth, Storage(target.oauth, target.oauth.state, None))
+            storage = Storage(target.oauth, target.oauth.state, None)
+            storage.hide_in(target.redactor)
+            return target_client(target, target.oauth, storage)
         key = target.organization_id, target.server_id
         known = self._clients.get(key)
         if known is None or (known[0].url, known[0].oauth) != (target.url, target.oauth):
@@ -59,9 +61,11 @@ class McpAuthorizations:
             async def keep(state: OAuthState) -> None:
                 await self._changed(target, state)
 
-            known = target, target_client(target, target.oauth, Storage(target.oauth, target.oauth.state, keep))
+            storage = Storage(target.oauth, target.oauth.state, keep)
+            known = target, storage, target_client(target, target.oauth, storage)
             self._clients[key] = known
-        return known[1]
+        known[1].hide_in(target.redactor)
+        return known[2]
 
     def forget(self, organization_id: str, server_id: str) -> None:
         """Forgets the client of a server whose settings or tokens have changed."""

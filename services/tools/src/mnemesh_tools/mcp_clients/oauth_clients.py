@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
@@ -18,6 +19,7 @@ from mcp.shared.auth import (
     OAuthToken,
     ProtectedResourceMetadata,
 )
+from mnemesh_sandbox.redaction import Redactor
 from pydantic import AnyUrl
 
 from mnemesh_tools.mcp_clients.contracts import McpTarget, McpUnauthorized, OAuthAccess, OAuthState
@@ -77,6 +79,12 @@ class Storage:
         self._keep = keep
         self.state = state or OAuthState()
         self.client: OAuthClientProvider | None = None
+        self._redactors: WeakSet[Redactor] = WeakSet()
+
+    def hide_in(self, redactor: Redactor) -> None:
+        """Makes the tokens secrets of a redactor: those of now, and those that replace them."""
+        self._redactors.add(redactor)
+        redactor.learn(self.state.secrets())
 
     async def get_tokens(self) -> OAuthToken | None:
         return None if self.state.tokens is None else OAuthToken.model_validate_json(self.state.tokens)
@@ -95,6 +103,8 @@ class Storage:
             authorization_server=context.auth_server_url,
             expires_at=None if ends is None else datetime.fromtimestamp(ends, UTC),
         )
+        for redactor in self._redactors:
+            redactor.learn(self.state.secrets())
         if self._keep is not None:
             await self._keep(self.state)
 

@@ -139,7 +139,7 @@ class McpTargets:
         if oauth.session is not None:
             text = self._box.open(oauth.session.sealed, _session_context(values.server_id))
             state = OAuthState.from_json(text)
-            values.note_tokens(state)
+            values.note(state.secrets())
         return OAuthAccess(oauth.grant, oauth.client_id, secret, oauth.scope, oauth.issuer, state)
 
     def _partition(self, used: Mapping[str, str]) -> str:
@@ -167,12 +167,9 @@ class _Values:
         """Removes the values from what the server returns."""
         return Redactor(self._secret)
 
-    def note_tokens(self, state: OAuthState) -> None:
-        """Notes the tokens of an authorization, which are secret, too."""
-        tokens = {} if state.tokens is None else json.loads(state.tokens)
-        for name in ("access_token", "refresh_token"):
-            if isinstance(tokens.get(name), str):
-                self._secret[name] = tokens[name]
+    def note(self, values: Mapping[str, str]) -> None:
+        """Notes further values that are secret, by name."""
+        self._secret |= values
 
     def of(self, secret: McpSecret, kind: str, *, is_header: bool = True) -> str:
         """Returns the value of a secret.
