@@ -21,7 +21,8 @@ def body(message: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("sample", REFUSALS, ids=lambda sample: f"{sample['vendor']}-{sample['error']}")
 def test_each_refusal_has_reason_code_and_retryability(sample: dict[str, Any]) -> None:
-    error = error_from_response(sample["vendor"], sample["status"], sample["body"])
+    error = error_from_response(sample["vendor"], sample["status"], sample["body"], sample.get("headers"))
+    assert error.retry_after == sample.get("wait", error.retry_after)
     assert type(error).__name__ == sample["error"]
     assert error.code is grpc.StatusCode[sample["code"]]
     reason, received = failure(error)
