@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -79,12 +78,16 @@ def server_options(max_request_bytes: int) -> tuple[tuple[str, int], ...]:
 
 def _max_connections() -> int:
     """Returns how many connections a server accepts: the other half of the files is for stores and other services."""
+    import resource  # noqa: PLC0415 - clients import this module on systems that do not have it
+
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_OPEN_FILES // 2 if files == resource.RLIM_INFINITY else min(files, MAX_OPEN_FILES) // 2
 
 
 def raise_open_files() -> None:
     """Raises the number of files and connections that this process may have open to what the system allows."""
+    import resource  # noqa: PLC0415 - clients import this module on systems that do not have it
+
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, MAX_OPEN_FILES)
     if files != resource.RLIM_INFINITY and files < wanted:

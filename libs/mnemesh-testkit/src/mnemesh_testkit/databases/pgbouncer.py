@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from mnemesh_testkit.databases.postgres import UNPRIVILEGED_UID, PostgresServer, open_process
+from mnemesh_testkit.directories import is_open_to_all, shared_parent
 from mnemesh_testkit.timeouts import scaled
 
 PORT: Final = 6432
@@ -44,7 +45,7 @@ class PooledServer(PostgresServer):
 @contextmanager
 def running_pgbouncer(server: PostgresServer, program: Path) -> Iterator[PooledServer]:
     """Starts a PgBouncer before a server, and stops it at the end."""
-    root = Path(tempfile.mkdtemp(prefix="mnemesh-pgb-"))
+    root = Path(tempfile.mkdtemp(prefix="mnemesh-pgb-", dir=shared_parent()))
     account = pwd.getpwuid(UNPRIVILEGED_UID) if os.geteuid() == 0 else None
     try:
         settings = root / "settings.ini"
@@ -57,7 +58,12 @@ def running_pgbouncer(server: PostgresServer, program: Path) -> Iterator[PooledS
         if account is not None:
             os.chown(root, account.pw_uid, account.pw_gid)
             root.chmod(0o755)
-        libraries = {"LD_LIBRARY_PATH": os.pathsep.join(map(str, _UNPACKED.glob("usr/lib/*")))}
+        unpacked = _UNPACKED
+        if account is not None and program.is_relative_to(unpacked) and not is_open_to_all(unpacked):
+            unpacked = root / "unpacked"
+            shutil.copytree(_UNPACKED, unpacked, symlinks=True)
+            program = unpacked / program.relative_to(_UNPACKED)
+        libraries = {"LD_LIBRARY_PATH": os.pathsep.join(map(str, unpacked.glob("usr/lib/*")))}
         process = open_process([program, settings], account, root / "log", libraries)
         try:
             _wait_until_ready(root / f".s.PGSQL.{PORT}", process, root / "log")

@@ -80,6 +80,14 @@ class StepAnswers:
                     on_first_event=lambda: state.mark_first_token(self._clock.monotonic() - context.started),
                     spend=step.spend,
                 )
+            except FALLBACK_ERRORS as error:
+                fallback = state.model.fallback
+                if fallback is None:
+                    raise
+                _log.warning("fallback_model_used", model=fallback.info.handle, error=error.message)
+                state.use_fallback(fallback.info.handle)
+                refusals, refused, budget = 0, None, AttemptBudget()
+                continue
             except ProviderRefused as error:
                 is_overflow = isinstance(error, ContextOverflow)
                 if refusals == MAX_COMPACTIONS or not (
@@ -88,14 +96,6 @@ class StepAnswers:
                     raise
                 refusals, refused = refusals + 1, (assembled, error)
                 state.tokens = self._budget.refuse(context, state, error)
-                continue
-            except FALLBACK_ERRORS as error:
-                fallback = state.model.fallback
-                if fallback is None:
-                    raise
-                _log.warning("fallback_model_used", model=fallback.info.handle, error=error.message)
-                state.use_fallback(fallback.info.handle)
-                refusals, refused, budget = 0, None, AttemptBudget()
                 continue
             state.tokens = self._budget.learn(context, state, found.answer.usage.prompt_tokens)
             problem = format_problem(context, found.answer)
