@@ -179,3 +179,24 @@ async def test_requests_with_one_purpose_are_bounded_whatever_level_repeats_them
         assert len(fake.requests) == most
         assert sum(waits.seconds) <= 7.5
         await client.close()
+
+
+@pytest.mark.parametrize("late", ['{"error":{"code":500,"message":"Too late."}}', "no JSON", "[done]"])
+async def test_error_behind_a_complete_answer_does_not_matter(late: str) -> None:
+    whole = 'data: {"choices":[{"delta":{"content":"Hello."},"finish_reason":"stop"}]}'
+    async with FakeOpenAI() as fake:
+        fake.script = [raw_stream(whole, "", f"data: {late}", "")]
+        client = OpenAiChatClient(at(fake.base_url, api_key=KEY), sleep=Waits())
+        _, answer = await everything(client, hello())
+        assert [part.text for part in answer.content] == ["Hello."]  # type: ignore[union-attr]
+        await client.close()
+
+
+async def test_error_behind_an_interrupted_answer_is_its_reason() -> None:
+    chunk = 'data: {"choices":[{"delta":{"content":"Hel"},"finish_reason":"error"}]}'
+    async with FakeOpenAI() as fake:
+        fake.script = [raw_stream(chunk, "", 'data: {"error":{"code":401,"message":"Nope."}}', "")]
+        client = OpenAiChatClient(at(fake.base_url, api_key=KEY), sleep=Waits())
+        with pytest.raises(errors.ProviderAuth):
+            await everything(client, hello())
+        await client.close()

@@ -345,6 +345,8 @@ class StreamedAnswer(ABC):
         if index is not None:
             call.index = index
             self._calls_by_key[index, None] = call
+            if len(self._calls_by_key) > MAX_PARTS:
+                raise self._refused(f"more than {MAX_PARTS:,} parts", MAX_PARTS)
         self._extend_name(call, name)
         self._extend_arguments(call, arguments, may_announce=name_is_whole)
         return call

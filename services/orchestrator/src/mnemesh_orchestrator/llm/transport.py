@@ -22,6 +22,7 @@ from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_orchestrator.llm.assembly import StreamedAnswer
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from mnemesh_orchestrator.llm.event_stream import MAX_EVENT_BYTES, EventStreamParser, EventTooLong, ServerEvent
+from mnemesh_orchestrator.llm.finish_reasons import is_interruption
 from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote, report_in_answer
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 
@@ -171,7 +172,15 @@ async def read_events(
         is_empty = not _STREAM_LINE.match(head)
         async with aclosing(_events(head, pieces, provider, answer)) as events:
             async for event in events:
-                for document in sdk_client.contents(event, headers):
+                try:
+                    documents = list(sdk_client.contents(event, headers))
+                except ProviderError as error:
+                    if not answer.is_finished or is_interruption(answer.finish_word):
+                        raise
+                    # The answer is whole, whatever the server reports behind it.
+                    _log.info("error_behind_the_answer", error=error.message)
+                    return
+                for document in documents:
                     if document is DONE:
                         await _read_rest(pieces)
                         yield DONE
