@@ -41,7 +41,7 @@ _SLICE_SECONDS: Final = 0.002
 """The time for which a fast stream keeps other coroutines waiting, and for which it waits then."""
 _MAX_BLANK_BYTES: Final = 64 << 10
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_STREAM_LINE: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*(?::|data|event|id|retry)")
+_STREAM_LINE: Final = re.compile(rb":|data|event|id|retry")
 _KEEPALIVE_NAMES: Final = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
 _KEEPALIVE: Final = re.compile(r"(?i)\W*(?:ping|pong|keep[-_ ]?alive|heart[-_ ]?beat|processing|waiting)?\W*")
 DONE: Final = object()
@@ -166,10 +166,11 @@ async def read_events(
     pieces = cast("AsyncGenerator[bytes]", aiter(cast("httpx2.AsyncByteStream", response.stream)))
     async with aclosing(pieces):
         head = await _head(pieces)
-        if head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
+        opening = head.lstrip().removeprefix(_BYTE_ORDER_MARK).lstrip()[:5]
+        if opening[:1] in (b"{", b"["):
             yield sdk_client.whole_body(await _joined(head, pieces, provider), headers)
             return
-        is_empty = not _STREAM_LINE.match(head)
+        is_empty = not _STREAM_LINE.match(opening)
         async with aclosing(_events(head, pieces, provider, answer)) as events:
             async for event in events:
                 try:
@@ -246,14 +247,13 @@ class _Turns:
 
 async def _head(pieces: AsyncIterator[bytes]) -> bytes:
     """Returns the beginning of a body up to a piece that is not blank; all of it if it is blank."""
-    head = b""
+    head = bytearray()
     async for piece in pieces:
         head += piece
-        if head.removeprefix(_BYTE_ORDER_MARK).strip():
+        # A blank head stays short, so this does not read much again.
+        if len(head) > _MAX_BLANK_BYTES or (piece.strip() and head.removeprefix(_BYTE_ORDER_MARK).strip()):
             break
-        if len(head) > _MAX_BLANK_BYTES:
-            break
-    return head
+    return bytes(head)
 
 
 async def _joined(head: bytes, pieces: AsyncIterator[bytes], provider: str) -> bytes:
