@@ -52,6 +52,18 @@ def _figures(sample: dict[str, Any]) -> dict[str, str]:
         ({}, body("Rate limit reached. Please try again in 7.66s."), 7.66),
         ({}, body("Rate limit reached. Please try again in 20ms."), 0.02),
         ({}, body("Rate limit reached. Please try again in 6m0s."), 360.0),
+        ({}, body("Rate limit reached. Please try again in 1h12m3.5s."), 4323.5),
+        ({}, body("Rate limit reached. Please try again in 1m30s."), 90.0),
+        ({}, body("Please try again after 2 seconds"), 2.0),
+        ({}, body("Please try again after 1 second."), 1.0),
+        ({}, body("Please retry after 26 sec."), 26.0),
+        ({}, body("Retry after 500 ms."), 0.5),
+        ({}, body("Try again in 2 minutes and 30 seconds."), 150.0),
+        ({}, body("Try again after 5 min"), 300.0),
+        ({}, body("Please wait 10 seconds before you retry in 3 months."), 10.0),
+        ({}, body("Do not retry in 2 models. Try again in 4s."), 4.0),
+        ({}, body(f"Please try again in {'9' * 400}m."), None),
+        ({}, {"error": {"message": "Slow down.", "retry_after": "9" * 400}}, None),
         ({}, body("Please try again later."), None),
         ({}, [{"error": {"status": "RESOURCE_EXHAUSTED", "details": [{"retryDelay": "34.5s"}]}}], 34.5),
         ({"retry-after": "3"}, body("Please try again in 7.66s."), 3.0),
@@ -69,6 +81,18 @@ def test_a_body_that_is_nested_deeply_is_an_error_of_the_provider(opening: str, 
     for body in (said, said.encode()):
         error = error_from_response("vendor", 500, body)
         assert (type(error).__name__, error.metadata["status"]) == ("ProviderUnavailable", "500")
+
+
+def test_a_code_is_cut_before_it_is_matched() -> None:
+    code = "invalid" * 100 + "image"
+    assert type(error_from_response("vendor", 500, {"code": "invalid_image"})).__name__ == "ProviderRefused"
+    assert type(error_from_response("vendor", 500, {"code": code})).__name__ == "ProviderUnavailable"
+
+
+def test_tokens_are_left_out_even_if_they_are_cut() -> None:
+    assert error_from_response(
+        "vendor", 400, body("Bad token eyJhbGciOiJIUzI1NiJ9, see eyJhbGciOiJI.eyJzdWI.c2ln.")
+    ).message == ("vendor answered 400: Bad token [key], see [key]")
 
 
 def test_retry_after_may_be_a_date() -> None:

@@ -29,16 +29,17 @@ from mnemesh_orchestrator.llm.errors import (
 _MAX_QUOTE_CHARACTERS: Final = 500
 _MAX_DEPTH: Final = 8
 _MAX_TEXTS: Final = 6
+_MAX_CODE_CHARACTERS: Final = 100
 _KEYS: Final = re.compile(
     r"(?i)\b(?:(?:sk|pk|rk|xai|gsk|csk|nvapi|pplx|key|api|hf|fw|r8|tgp_v1)[-_][\w*.\-]{6,}|bearer\s+[\w*.\-]{6,}"
-    r"|AIza[\w\-]{20,}|AKIA[\dA-Z]{12,}|eyJ[\w\-]{10,}\.[\w\-.]+)"
+    r"|AIza[\w\-]{20,}|AKIA[\dA-Z]{12,}|eyJ[\w\-.]{12,})"
 )
 _DOCUMENT: Final = re.compile(r'\{\s*"|\[\s*\{')
 _MARKUP: Final = re.compile(r"(?i)<(?:!doctype|html|head|body|title|center|h1)\b")
 
 # Where servers put codes, texts and further reports. `raw` is the answer that OpenRouter received from a provider.
 _CODE_KEYS: Final = ("code", "type", "status", "reason", "error_code", "errorCode", "error_type", "statusCode")
-_CODE_KEYS_2: Final = ("status_code", "http_status", "__type", "quotaId", "errorType")
+_CODE_KEYS_2: Final = ("status_code", "http_status", "__type", "quotaId", "errorType", "raw_status_code")
 _TEXT_KEYS: Final = ("message", "msg", "error_msg", "error_message", "errorMessage", "status_msg", "description")
 _TEXT_KEYS_2: Final = ("error_description", "Message", "title")
 _NESTED_KEYS: Final = ("error", "errors", "innererror", "inner_error", "last_error", "detail", "details", "violations")
@@ -73,8 +74,15 @@ _PAYMENT_TEXT: Final = re.compile(
     r"|requires more credits|billing hard limit|account is (?:in arrears|not in good standing)|余额不足|欠费"
 )
 _FILTER_TEXT: Final = re.compile(
-    r"(?i)content management policy|violat\w+ (?:our |the )?usage polic|input was flagged|considered high risk"
-    r"|(?:may contain|contains?) inappropriate content|不安全或敏感内容"
+    # OpenAI, Azure, Anthropic, Bedrock, xAI, OpenRouter, LiteLLM, Gemini
+    r"(?i)content management policy|input was flagged|considered high risk|flagged for (?:possible|potential)"
+    r"|violat\w{1,4} (?:[\w'’]{1,20} ){0,4}?(?:usage|content|safety|moderation|guardrail|acceptable use) (?:\w{1,20} )?"
+    r"(?:polic|guideline)|violat\w{1,4} (?:[\w'’]{1,20} ){0,3}?responsible ai|safety_check_type"
+    r"|(?:blocked|rejected|filtered) (?:by|due to|as a result of) (?:[\w'-]{1,20} ){0,3}?"
+    r"(?:content|safety|guardrails?|moderation|prohibited_content)\b(?! length)"
+    # DeepSeek, DashScope, Volcengine, MiniMax, StepFun, Zhipu
+    r"|content exists risk|(?:may contain|contains?) (?:inappropriate|sensitive) (?:content|information)|new_sensitive"
+    r"|unsafe or sensitive content|(?:outputted|content) is blocked|敏感(?:内容|信息|词)"
 )
 _AUTH_TEXT: Final = re.compile(
     r"(?i)api[ _]key (?:is )?(?:not valid|not found|expired|missing|invalid)|no (?:auth credentials|api key)"
@@ -87,50 +95,82 @@ _MODEL_TEXT: Final = re.compile(
 )
 _LONG_QUOTA: Final = re.compile(
     r"(?i)\b(?:per|a|this|for the) ?(?:day|month|week)\b|per-day|\b(?:daily|weekly|monthly)\b|\b[TR]PD\b"
-    r"|usage limit (?:is )?(?:reached|exceeded)"
+    r"|usage limit (?:is |has been )?(?:reached|exceeded)"
+)
+# A limit that the account has set itself, or that of its plan. Anthropic answers 400.
+_USAGE_LIMIT: Final = re.compile(
+    r"(?i)\b(?:reached|exceeded|hit) (?:your|its|the) (?:[\w-]{1,20} ){0,4}?usage limits?\b|\bregain access on\b"
 )
 _REFUSED_IMAGE: Final = re.compile(r"(?:invalid|empty|unsupported).*image|^image|^failedtodownloadimage")
-_WAIT_TEXT: Final = re.compile(r"(?i)(?:try again|retry) in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
+_WAIT_TEXT: Final = re.compile(
+    r"(?i)\b(?:(?:try|trying) again|retry(?:ing)?|wait)(?:[ -](?:in|after|for))?[ :]{1,3}"
+    r"(?:about |another |at least )?(?=\d)"
+)
+_WAIT_PART: Final = re.compile(
+    r"(?i)(?:,? ?(?:and )?)(\d{1,9}(?:\.\d{1,9})?)[ -]?(?:(ms|milliseconds?)|(s|secs?|seconds?)|(m|mins?|minutes?)"
+    r"|(h|hrs?|hours?))(?![a-z])"
+)
+_UNIT_SECONDS: Final = (0.001, 1.0, 60.0, 3600.0)
 
-# Codes are compared without case, signs and a final "error" or "exception". Numbers of four digits are Zhipu's, and
-# those with "minimax" MiniMax's.
+# Codes are compared without case, signs and a final "error" or "exception". A number has the name of its vendor before
+# it, because the same number means different things: 1300 is a filter's at Zhipu and a rate limit at Mistral.
 _OVERFLOW_CODES: Final = frozenset(
     {"contextlengthexceeded", "exceedcontextsize", "requesttoolarge", "maxtokensexceeded", "contextwindowexceeded"}
-    | {"modelmaxprompttokensexceeded", "prompttoolong", "tokenslimitreached", "1261", "minimax1039"}
+    | {"modelmaxprompttokensexceeded", "prompttoolong", "tokenslimitreached", "zhipu1261", "minimax1039"}
 )
 _PAYMENT_CODES: Final = frozenset(
     {"insufficientquota", "billing", "billingnotactive", "billinghardlimitreached", "exceededcurrentquota"}
     | {"insufficientuserquota", "insufficientcredits", "insufficientbalance", "arrearage", "paymentrequired"}
-    | {"creditsrequired", "1113", "minimax1008"}
+    | {"creditsrequired", "zhipu1113", "minimax1008"}
 )
 _FILTER_CODES: Final = frozenset(
     {"contentfilter", "contentpolicyviolation", "responsibleaipolicyviolation", "invalidprompt", "biopolicy"}
     | {"misalignmentpolicyviolation", "imagecontentpolicyviolation", "prohibitedcontent", "datainspectionfailed"}
-    | {"safety", "moderation", "guardrailintervened", "1300", "1301", "minimax1026", "minimax1027"}
+    | {
+        "safety",
+        "moderation",
+        "guardrailintervened",
+        "censorshipblocked",
+        "contentriskblocked",
+        "contentsensitive",
+        "zhipu1300",
+        "zhipu1301",
+        "minimax1026",
+        "minimax1027",
+    }
 )
 _MODEL_CODES: Final = frozenset(
-    {"modelnotfound", "deploymentnotfound", "invalidmodel", "modelnotavailable", "modelnotexist", "1211"}
+    {"modelnotfound", "deploymentnotfound", "invalidmodel", "modelnotavailable", "modelnotexist", "zhipu1211"}
 )
-_QUOTA_CODES: Final = frozenset({"1304", "1308", "1309", "minimax2056"})
+_QUOTA_CODES: Final = frozenset({"usagelimitreached", "zhipu1304", "zhipu1308", "zhipu1309", "minimax2056"})
 _CODE_STATUS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("authentication", "invalidapikey", "invalidauthentication", "unauthenticated"), 401),
     **dict.fromkeys(("unauthorized", "incorrectapikey", "apikeyinvalid", "expiredtoken", "unrecognizedclient"), 401),
-    **dict.fromkeys(("1000", "1001", "1002", "1003", "1004", "minimax1004", "minimax2049"), 401),
-    **dict.fromkeys(("permission", "permissiondenied", "accessdenied", "forbidden", "1220"), 403),
+    **dict.fromkeys(
+        ("zhipu1000", "zhipu1001", "zhipu1002", "zhipu1003", "zhipu1004", "minimax1004", "minimax2049"), 401
+    ),
+    **dict.fromkeys(("permission", "permissiondenied", "accessdenied", "forbidden", "zhipu1220"), 403),
     **dict.fromkeys(("notfound", "resourcenotfound"), 404),
     **dict.fromkeys(("invalidrequest", "badrequest", "invalidargument", "invalidparameter", "validation"), 400),
     **dict.fromkeys(("failedprecondition", "outofrange", "unimplemented", "dataresidencymismatch"), 400),
     **dict.fromkeys(("unprocessableentity", "requestvalidation", "unsupportedparameter", "unsupportedvalue"), 422),
-    **dict.fromkeys(("1210", "1212", "1213", "1214", "minimax2013", "missingparameter", "missing"), 400),
+    **dict.fromkeys(
+        ("zhipu1210", "zhipu1212", "zhipu1213", "zhipu1214", "minimax2013", "missingparameter", "missing"), 400
+    ),
     **dict.fromkeys(("ratelimit", "ratelimitexceeded", "ratelimited", "ratelimitreached", "toomanyrequests"), 429),
-    **dict.fromkeys(("tokens", "requests", "resourceexhausted", "throttling", "1302", "1303", "1305"), 429),
+    **dict.fromkeys(
+        ("tokens", "requests", "resourceexhausted", "throttling", "zhipu1302", "zhipu1303", "zhipu1305"), 429
+    ),
     **dict.fromkeys(("throttlingratequota", "throttlingallocationquota", "limitrequests"), 429),
     **dict.fromkeys(("minimax1002", "minimax1041", *_QUOTA_CODES), 429),
     **dict.fromkeys(("overloaded", "engineoverloaded", "modeloverloaded", "serviceunavailable", "unavailable"), 503),
-    **dict.fromkeys(("modelnotready", "capacityexceeded"), 503),
+    **dict.fromkeys(("modelnotready", "capacityexceeded", "unreachablebackend"), 503),
     **dict.fromkeys(("api", "server", "internal", "internalserver", "unknown", "modelstream"), 500),
     **dict.fromkeys(("timeout", "modeltimeout", "deadlineexceeded", "requesttimeout"), 504),
 }
+_CAUSES: Final = _OVERFLOW_CODES | _PAYMENT_CODES | _FILTER_CODES | _MODEL_CODES | _QUOTA_CODES
+# Zhipu's numbers that it sends with status 429: an empty account, and limits.
+_ZHIPU_429: Final = frozenset({"1113", "1302", "1303", "1304", "1305", "1308", "1309"})
 # Statuses that say more than the 400 or the 5xx around them. 498 is Groq's status for exhausted capacity.
 _PRECISE_STATUS: Final = frozenset({401, 402, 403, 404, 408, 413, 429})
 _RETRY_STATUS: Final = frozenset({408, 409, 425, 498})
@@ -148,6 +188,7 @@ class _Report:
 
     texts: list[str] = field(default_factory=list)
     codes: set[str] = field(default_factory=set)
+    numbers: list[str] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     retry_after: float | None = None
 
@@ -156,8 +197,8 @@ class _Report:
         return ": ".join(text.rstrip(" .:") if text != self.texts[-1] else text for text in self.texts)
 
     def add_text(self, text: str) -> None:
-        text = quote(text)
-        if text and len(self.texts) < _MAX_TEXTS and not any(text in known for known in self.texts):
+        text = quote(text) if len(self.texts) < _MAX_TEXTS else ""
+        if text and not any(text in known for known in self.texts):
             self.texts.append(text)
             wait = _wait_in_text(text)
             self.retry_after = wait if self.retry_after is None else self.retry_after
@@ -165,13 +206,27 @@ class _Report:
     def add_code(self, code: object, prefix: str = "") -> None:
         if isinstance(code, bool) or not isinstance(code, int | str):
             return
-        plain = re.sub(r"[^a-z0-9]", "", str(code).lower())
+        plain = re.sub(r"[^a-z0-9]", "", str(code)[:_MAX_CODE_CHARACTERS].lower())
+        if not prefix and len(plain) == 4 and plain.isdigit():
+            self.numbers.append(plain)
+            return
         plain = prefix + (re.sub(r"(?:error|exception)$", "", plain) or plain)
         if plain.isdigit() and len(plain) == 3 and 400 <= int(plain) <= 599:
             self.statuses.append(int(plain))
         elif plain in _CODE_STATUS:
             self.statuses.append(_CODE_STATUS[plain])
         self.codes.add(plain)
+
+    def add_numbers(self, status: int | None) -> None:
+        """Reads the bare numbers as Zhipu's, unless a word or the status says something that Zhipu never says with it.
+
+        Zhipu sends no words beside its numbers. Other vendors number their errors alike and do.
+        """
+        if any(code in _CAUSES or _CODE_STATUS.get(code, 400) != 400 for code in self.codes):
+            return
+        for number in self.numbers if status is None or status < 500 else ():
+            if number in _ZHIPU_429 or 429 not in (status, *self.statuses):
+                self.add_code(number, "zhipu")
 
 
 def error_from_response(
@@ -192,6 +247,7 @@ def error_from_response(
         report.texts = ["an answer that is nested too deeply"]
     if not report.texts and isinstance(body, Mapping | list) and body:
         report.add_text(json.dumps(body, ensure_ascii=False, default=str))
+    report.add_numbers(status)
     message = f"{provider} answered {status}" if status is not None else f"{provider} broke off with an error"
     message += f": {quote(report.text)}" if report.texts else "."
     if status is not None and 300 <= status < 400:
@@ -296,7 +352,7 @@ def _read_object(value: Mapping[str, Any], report: _Report, depth: int) -> None:
         if value.get(key):
             _read(value[key], report, depth + 1)
     for key in ("retry_after", "retry_after_seconds", "retryDelay"):
-        if report.retry_after is None and (match := re.fullmatch(r"(\d+(?:\.\d+)?)s?", str(value.get(key)))):
+        if report.retry_after is None and (match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)s?", str(value.get(key)))):
             report.retry_after = float(match[1])
     for key in (*_NESTED_KEYS, *_NESTED_KEYS_2):
         if value.get(key):
@@ -313,12 +369,15 @@ def _decoded(text: str) -> object | None:
 
 
 def _wait_in_text(text: str) -> float | None:
-    """Returns the wait that a text names: "try again in 7.66s", as OpenAI and Groq write."""
-    match = _WAIT_TEXT.search(text)
-    if match is None or not (match[1] or match[2]):
-        return None
-    seconds = float(match[2] or 0) / (1000.0 if match[3] == "ms" else 1.0)
-    return 60.0 * int(match[1] or 0) + seconds
+    """Returns the wait that a text names: "try again in 7m12.5s", "after 2 seconds"; None if it names none."""
+    for opening in _WAIT_TEXT.finditer(text):
+        seconds, end = 0.0, opening.end()
+        while part := _WAIT_PART.match(text, end):
+            unit = next(unit for unit, name in zip(_UNIT_SECONDS, part.groups()[1:], strict=True) if name)
+            seconds, end = seconds + float(part[1]) * unit, part.end()
+        if end > opening.end():
+            return seconds
+    return None
 
 
 def _precise_status(status: int | None, reported: list[int]) -> int | None:
@@ -348,15 +407,18 @@ def _kinds(status: int | None, report: _Report) -> Iterator[type[ProviderError] 
     is_minute_quota = status == 429 and "resourceexhausted" in codes
     if status == 402 or codes & _PAYMENT_CODES or (_PAYMENT_TEXT.search(text) and not is_minute_quota):
         yield ProviderPaymentRequired
-    if codes & _FILTER_CODES or _FILTER_TEXT.search(text):
+    is_filter = codes & _FILTER_CODES or any("sensitivecontent" in code for code in codes)
+    if status == 451 or is_filter or _FILTER_TEXT.search(text):
         yield ProviderContentFilter
+    if (is_refusal or status == 403) and _USAGE_LIMIT.search(text):
+        yield ProviderQuotaExhausted
     if status in (401, 403) or (status in (None, 400) and _AUTH_TEXT.search(text)):
         yield ProviderAuth
     if codes & _MODEL_CODES or (status in (None, 400, 404) and _MODEL_TEXT.search(text)):
         yield ProviderModelUnknown
     if status == 429:
         is_long_quota = codes & _QUOTA_CODES or any("perday" in code for code in codes)
-        if is_long_quota or (report.retry_after is None and _LONG_QUOTA.search(text)):
+        if is_long_quota or (report.retry_after is None and (_LONG_QUOTA.search(text) or _USAGE_LIMIT.search(text))):
             yield ProviderQuotaExhausted
         yield ProviderRateLimited
     if any(map(_REFUSED_IMAGE.search, codes)):
