@@ -32,6 +32,7 @@ async def test_variables_are_filled_into_blocks_and_prompt(world: World, process
         ("{{name}}{{name}}", "AdaAda"),
         ("{{{name}}}", "{Ada}"),
         ("{name} {{}} {{Name}} {{ name", "{name} {{}} {{Name}} {{ name"),
+        ("{{" + " " * 500_000 + "name {{name}}", "{{" + " " * 500_000 + "name Ada"),
         ("", ""),
     ],
 )

@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.partners import require_partner_type
 from mnemesh_orchestrator.model.prompts import require_prompt_key
 from mnemesh_orchestrator.model.rules import ToolRule
 
-_VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_VARIABLE: Final = re.compile(r"\{\{([^{}]*)\}\}")
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:
@@ -28,7 +28,7 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
 
     Unknown names stay. Values are not expanded again.
     """
-    return _VARIABLE.sub(lambda found: variables.get(found[1], found[0]), text)
+    return _VARIABLE.sub(lambda found: variables.get(found[1].strip(), found[0]), text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,7 @@ EDITING_TOOLS: Final = (
 _SECTION = re.compile(r"<memory_blocks>(.*)</memory_blocks>", re.DOTALL)
 _VALUE = re.compile(rf"<{LABEL}>.*?<value>\n?(.*?)\n?</value>\s*</{LABEL}>", re.DOTALL)
 _LINE_NUMBER = re.compile(r"^\s*\d+→ ?", re.MULTILINE)
-_NAME_LINE = re.compile(
-    r"^(?P<head>.*?\bname\s*(?::|=|\bis\b)[ \t]*)(?P<name>[^\n]*?)(?P<tail>[ \t.]*)$", re.IGNORECASE | re.MULTILINE
-)
+_NAME_LINE = re.compile(r"^(?P<head>.*?\bname[ \t]*(?::|=|\bis\b)[ \t]*+)(?P<rest>.*)$", re.IGNORECASE | re.MULTILINE)
 _UNKNOWN = re.compile(
     r"^(?:$|\?+$|unknown\b|none\b|n/a\b|tbd\b|(?:not|still|yet)\b.*|<[^>]*>$|\[[^\]]*\]$|\{[^}]*\}$)", re.IGNORECASE
 )
@@ -70,11 +68,9 @@ def human_block(system: str) -> str | None:
 def name_line(block: str) -> NameLine | None:
     """Returns the line of the block for the human's name."""
     for match in _NAME_LINE.finditer(block):
-        name = match["name"]
-        if _UNKNOWN.match(name):
-            return NameLine(match["head"], name, match["tail"])
-        if len(name.split()) <= 8:
-            return NameLine(match["head"], name, match["tail"])
+        name = match["rest"].rstrip(" \t.")
+        if _UNKNOWN.match(name) or len(name.split()) <= 8:
+            return NameLine(match["head"], name, match["rest"][len(name) :])
     return None
 
 
