@@ -27,6 +27,7 @@ from mnemesh_orchestrator.groups.speakers import MAX_SELECTIONS
 from mnemesh_orchestrator.llm.attempts import (
     DEFAULT_LIMITS,
     MAX_INTERRUPTED_ANSWERS,
+    MAX_OTHER_FORMS,
     MAX_UNUSABLE_ANSWERS,
     PROVIDER_BACKOFF,
 )
@@ -86,6 +87,7 @@ def seconds(value: float) -> str:
         ("interrupted answer", MAX_INTERRUPTED_ANSWERS, grown(PROVIDER_BACKOFF), []),
         ("unusable answer", MAX_UNUSABLE_ANSWERS, "none", []),
         ("overlong request", MAX_COMPACTIONS + 1, "none", [compactor.TOTAL_SECONDS]),
+        ("history form", MAX_OTHER_FORMS + 1, "none", []),
         ("answer format", model_call.MAX_FORMAT_CALLS, "none", []),
         ("selection of a speaker", MAX_SELECTIONS, "none", []),
         (
@@ -154,9 +156,9 @@ def test_adapter_defaults_are_those_of_the_configuration() -> None:
 
 def test_attempts_of_a_model_answer() -> None:
     config = Config()
-    formats = model_call.MAX_FORMAT_CALLS - 1
-    per_model = config.provider_attempts + MAX_COMPACTIONS + formats
-    assert f"{config.provider_attempts} + {MAX_COMPACTIONS} + {formats} = {per_model} " in PAGE
+    parts = config.provider_attempts, MAX_COMPACTIONS, model_call.MAX_FORMAT_CALLS - 1, MAX_OTHER_FORMS
+    per_model = sum(parts)
+    assert f"{' + '.join(map(str, parts))} = {per_model} " in PAGE
     assert f"2 × {per_model} = {2 * per_model} " in PAGE
     delays = total(PROVIDER_BACKOFF, config.provider_attempts - 1)
     assert f"| {config.provider_attempts} | {delays:g} s of delays |" in PAGE

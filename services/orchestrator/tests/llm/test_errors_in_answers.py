@@ -18,7 +18,7 @@ from mnemesh_testkit.fakes.openai_responses import FakeResponses
 from mnemesh_testkit.fakes.script import Fault, cut_stream, garbage, raw_stream, status
 from mnemesh_types.messages import Role
 
-from .windows import CLAUDE, OPENAI, THINKER, ask, at, everything, hello, message
+from .windows import CLAUDE, OPENAI, THINKER, ask, at, called, everything, hello, message, returned
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -159,15 +159,26 @@ def test_the_words_of_the_provider_behind_a_router_are_shown_without_keys() -> N
 
 
 async def _call(client: LlmClient, budget: AttemptBudget) -> errors.ProviderError:
+    history = message(1, Role.SYSTEM, "Be."), message(2, Role.USER, "Hi"), called(3, "c", "search")
+    request = ask(OPENAI, *history, returned(4, "c", "search", "None."), message(5, Role.USER, "So?"))
     with pytest.raises(errors.ProviderError) as caught:
-        async for _ in client.stream(ask(OPENAI, message(1, Role.SYSTEM, "Be."), message(2, Role.USER, "Hi")), budget):
+        async for _ in client.stream(request, budget):
             pass
     return caught.value
 
 
 @pytest.mark.parametrize(
     ("fault", "most"),
-    [(status(503), 5), (cut_stream(after=0), 5), (cut_stream(after=3), 3), (garbage(), 2), (status(401), 1)],
+    [
+        (status(503), 5),
+        (cut_stream(after=0), 5),
+        (cut_stream(after=3), 3),
+        (garbage(), 2),
+        (status(401), 1),
+        (status(400, "Conversation roles must alternate."), 4),
+        # An exception of a template is repeated as an error of the server, and beside it in other forms.
+        (status(500, "Jinja: conversation roles must alternate."), 9),
+    ],
 )
 async def test_requests_with_one_purpose_are_bounded_whatever_level_repeats_them(fault: Fault, most: int) -> None:
     waits = Waits()

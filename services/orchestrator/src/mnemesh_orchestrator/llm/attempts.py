@@ -20,6 +20,8 @@ MAX_INTERRUPTED_ANSWERS: Final = 3
 """The requests with one purpose, if each answer is interrupted after its first event."""
 MAX_UNUSABLE_ANSWERS: Final = 2
 """The requests with one purpose, if each answer is empty or cannot be read."""
+MAX_OTHER_FORMS: Final = 4
+"""The requests with one purpose that repeat another one in another form of the history. A refused one costs nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +50,15 @@ class AttemptBudget:
     """The requests that one purpose, such as a step, has spent at one model, whatever level repeats them.
 
     The adapter counts the requests that it repeats and sets the limits; its caller counts those that end a call. A
-    request that is too long is not counted: its caller sends a shorter one, within a bound of its own.
+    request that is too long is not counted: its caller sends a shorter one, within a bound of its own. `forms` counts
+    those that repeat a refused request in another form.
     """
 
     limits: CallLimits = DEFAULT_LIMITS
     failures: int = 0
     interrupted: int = 0
     unusable: int = 0
+    forms: int = 0
     waited: float = 0.0
     due: float = 0.0
     """The seconds to wait before the next request."""

@@ -23,6 +23,7 @@ from mnemesh_types.messages import (
     TextPart,
 )
 
+from mnemesh_orchestrator.llm.attempts import MAX_OTHER_FORMS, AttemptBudget
 from mnemesh_orchestrator.llm.carried import carried_names
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.errors import ProviderError, ProviderRefused, ProviderUnavailable
@@ -30,8 +31,6 @@ from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
 
 _log = structlog.get_logger("mnemesh.llm")
 
-MAX_FORMS: Final = 5
-"""The requests in different forms for one answer. All but the last were refused, and cost nothing."""
 _MAX_MODELS: Final = 1_000
 _MAX_REFUSED: Final = 100_000
 
@@ -107,6 +106,7 @@ class HistoryForms:
         request: LlmRequest,
         render: Callable[[HistoryForm], bytes],
         send: Callable[[bytes], AsyncIterator[LlmEvent]],
+        budget: AttemptBudget,
     ) -> AsyncIterator[LlmEvent]:
         """Yields the events of an answer. A request that is refused for its history is sent again in other forms.
 
@@ -114,6 +114,7 @@ class HistoryForms:
             request: the request.
             render: returns its body in a form.
             send: sends a body once.
+            budget: the requests in other forms that the step may still send.
 
         Raises:
             ProviderError: the call failed, or the history is refused in every form.
@@ -132,13 +133,14 @@ class HistoryForms:
                 return
             except ProviderError as error:
                 refusals.append(error)
-                if has_begun or len(refusals) == MAX_FORMS:
+                if has_begun or budget.forms >= MAX_OTHER_FORMS:
                     raise
                 following = _following(form, body, request, error, render)
                 if following is None:
                     # After a guess that failed, the first refusal says more.
                     raise (error if _says_what(refusals[0]) else refusals[0]) from None
                 form, body = following
+                budget.forms += 1
 
     def _keep(self, request: LlmRequest, form: HistoryForm, refusal: ProviderError) -> None:
         model = request.model.provider_model

@@ -52,8 +52,8 @@ class AnthropicMessagesClient:
 
     def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port."""
-        secrets = self._settings.secrets
-        return with_retries(lambda: self._attempt(request), self._limits, self._sleep, secrets, budget)
+        secrets, spent = self._settings.secrets, budget or AttemptBudget()
+        return with_retries(lambda: self._attempt(request, spent), self._limits, self._sleep, secrets, spent)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
@@ -82,9 +82,9 @@ class AnthropicMessagesClient:
     def _encoded(self, request: LlmRequest, form: HistoryForm) -> bytes:
         return encode_body(render_body(request, self._cache, form, cache_breakpoints=self._cache_breakpoints))
 
-    def _attempt(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+    def _attempt(self, request: LlmRequest, budget: AttemptBudget) -> AsyncIterator[LlmEvent]:
         return self._forms.stream(
-            request, lambda form: self._encoded(request, form), lambda body: self._send(request, body)
+            request, lambda form: self._encoded(request, form), lambda body: self._send(request, body), budget
         )
 
     def _send(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
