@@ -11,7 +11,7 @@ from mnemesh_retrieval.words.analysis import MAX_TERMS, indexed, query_words, te
 from mnemesh_retrieval.words.languages import LANGUAGES
 from mnemesh_retrieval.words.sparse import document_vector, query_numbers
 from mnemesh_retrieval.words.stemming import stem
-from mnemesh_retrieval.words.tokens import folded, query_words_of, words_of
+from mnemesh_retrieval.words.tokens import folded, normal_form, query_words_of, words_of
 
 TEXTS = st.one_of(
     st.text(max_size=200),
@@ -21,6 +21,17 @@ TEXTS = st.one_of(
     ),
 )
 WORDS = st.text(st.characters(categories=("L",), max_codepoint=0x24F), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("query", [" ".join(f"ß{n}x" for n in range(2_000)), "".join(map(chr, range(0x4E00, 0x5E00)))])
+def test_a_query_has_a_bounded_number_of_words(query: str) -> None:
+    assert len(set(query_words(query).values())) == MAX_TERMS
+    assert len(query_words(query)) <= MAX_TERMS * (len(LANGUAGES) + 1)
+
+
+def test_normal_form_of_combining_marks_takes_no_more_than_a_few() -> None:
+    assert len(normal_form("NFKC", "a" + "\u0316\u0301" * 1_000 + "b")) < 40
+    assert normal_form("NFC", "e\u0301" * 1_000 + "-" * 100) == "\u00e9" * 1_000 + "-" * 100
 
 
 @given(TEXTS)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from hashlib import blake2b
 from typing import Final
 
 from mnemesh_retrieval.words.speakers import split_speaker
+from mnemesh_retrieval.words.tokens import normal_form
 
 _GAP: Final = re.compile(r"[\W_]+")
 
@@ -17,7 +17,7 @@ def normalized(text: str) -> str:
 
     The name of the speaker is left out. A text without letters and digits is returned without spaces around it.
     """
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = normal_form("NFKC", text).casefold()
     spoken = split_speaker(folded, is_folded=True)[1].strip()
     return _GAP.sub(" ", spoken).strip() or spoken
 

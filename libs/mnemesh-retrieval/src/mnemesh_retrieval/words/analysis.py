@@ -68,9 +68,9 @@ def terms(query: str, languages: Collection[str] = ()) -> dict[str, str]:
 
 
 def query_words(query: str) -> dict[str, str]:
-    """Returns the words of a query for an index without phrases, in all languages; else like `terms`."""
-    words = [part for word in _significant(query) for part in _characters(word)]
-    return _stems(words, LANGUAGES)
+    """Returns the first 64 words of a query for an index without phrases, in all languages; else like `terms`."""
+    words = dict.fromkeys(part for word in _significant(query) for part in _characters(word))
+    return _stems(list(islice(words, MAX_TERMS)), LANGUAGES)
 
 
 def _significant(query: str) -> list[str]:

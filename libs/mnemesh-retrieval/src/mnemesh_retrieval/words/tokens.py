@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from typing import Final, Literal
 
 from mnemesh_retrieval.words.cjk import CJK_RUN
 
@@ -15,6 +15,7 @@ _ASCII_WORD: Final = re.compile("[a-z0-9]+")
 _MARKS: Final = re.compile("[\u0300-\u036f]+")
 _SYMBOLS: Final = re.compile(r"[^\w\s]{32,}")
 """Contains no letter. Unicode's normal form of many combining marks takes time that grows with their square."""
+_LONG_SYMBOLS: Final = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
 _APOSTROPHES: Final = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u2032\uff07", "'"))
 _NEGATION: Final = re.compile(r"([^\W\d_]+)n't\b")
 _CLITIC: Final = re.compile(r"(?<=[^\W_])'(?:s|d|m|ll|re|ve)\b")
@@ -56,6 +57,11 @@ def folded(word: str) -> str:
         return word
     decomposed = unicodedata.normalize("NFD", word.translate(_PLAIN_LETTERS))
     return unicodedata.normalize("NFC", _MARKS.sub("", decomposed))
+
+
+def normal_form(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
+    """Returns a text in a normal form of Unicode, in linear time: of a long run of symbols the first 32 are kept."""
+    return unicodedata.normalize(form, _LONG_SYMBOLS.sub(r"\1", text))
 
 
 def _lowered(text: str) -> str:

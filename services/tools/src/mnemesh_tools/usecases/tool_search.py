@@ -182,7 +182,6 @@ def _word_scores(query: str, documents: Sequence[_Document]) -> list[float]:
 def _counts(document: _Document, terms: dict[str, str]) -> Counter[str]:
     """Returns how often a document has each word of the query, whatever the language of the form."""
     found: Counter[str] = Counter()
-    for term, word in terms.items():
-        count = document.words.get(term, 0)
-        found[word] = max(found[word], count)
-    return +found
+    for term in terms.keys() & document.words.keys():
+        found[terms[term]] = max(found[terms[term]], document.words[term])
+    return found

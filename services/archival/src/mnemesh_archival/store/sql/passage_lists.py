@@ -12,6 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_retrieval.words.tokens import normal_form
 
 from mnemesh_archival.model.passages import Passage
 from mnemesh_archival.store.base.passages import PassageScope
@@ -134,7 +135,7 @@ def _words(text: str) -> frozenset[str]:
     """Returns the words of a text, in lower case and without accents."""
     folded = text.lower()
     if not folded.isascii():
-        folded = "".join(char for char in unicodedata.normalize("NFKD", folded) if not unicodedata.combining(char))
+        folded = "".join(char for char in normal_form("NFKD", folded) if not unicodedata.combining(char))
     return frozenset(_WORD.findall(folded))
 
 
