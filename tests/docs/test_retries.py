@@ -37,7 +37,7 @@ from mnemesh_orchestrator.runs import lease_renewal, worker
 from mnemesh_orchestrator.usecases import memory_extractions
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
 from mnemesh_retrieval.indexing import collections
-from mnemesh_retrieval.rerankers import breaker, http
+from mnemesh_retrieval.rerankers import http, reranking
 from mnemesh_retrieval.rerankers.registry import DEFAULT_TIMEOUT_SECONDS
 from mnemesh_tools.web import searcher
 
@@ -104,7 +104,7 @@ def seconds(value: float) -> str:
             [EMBEDDER["timeout_seconds"]],
         ),
         ("reranker over HTTP", http.ATTEMPTS, grown(http.BACKOFF), [DEFAULT_TIMEOUT_SECONDS]),
-        ("reranker", None, grown(breaker.PAUSE), []),
+        ("reranker", None, grown(reranking.PAUSE), []),
         ("web search", searcher.ATTEMPTS, grown(searcher.BACKOFF), [searcher.SECONDS]),
         ("PostgreSQL transaction", postgresql.WRITE_ATTEMPTS, grown(postgresql.CONFLICT_BACKOFF), []),
         ("SQLite transaction", sqlite.WRITE_ATTEMPTS, grown(sqlite.BUSY_BACKOFF), [sqlite.BUSY_TIMEOUT_MS / 1000]),

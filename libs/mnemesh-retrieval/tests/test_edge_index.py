@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_retrieval.edge.page_cache import write_back
+from mnemesh_retrieval.edge.engine import write_back
 from mnemesh_retrieval.edge.shard import Shard
 from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexFull, IndexLocked, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING

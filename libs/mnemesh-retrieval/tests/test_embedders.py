@@ -16,8 +16,8 @@ import uvicorn
 from mnemesh_kit.backoff import Backoff
 from mnemesh_retrieval.config import EmbedderConfig
 from mnemesh_retrieval.embedder import LoadedEmbedder, embed_counted
+from mnemesh_retrieval.embedders.built_in import WordLlamaEmbedder
 from mnemesh_retrieval.embedders.openai_compatible import OpenAICompatibleEmbedder
-from mnemesh_retrieval.embedders.wordllama import WordLlamaEmbedder
 from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured, EmbedderRejected, EmbedderUnavailable
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
 from starlette.applications import Starlette

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_retrieval.filters import EVERYTHING, Match
-from mnemesh_retrieval.flat import FlatIndex, segment
+from mnemesh_retrieval.flat import FlatIndex, segments
 from mnemesh_retrieval.index import SearchMode, SearchQuery
 from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point, unit
 
@@ -57,7 +57,7 @@ async def test_file_of_version_1_is_upgraded(tmp_path: Path) -> None:
 async def make_version_3(directory: Path) -> None:
     """Writes a file of version 3: 300 points in segments of 64, in pages of 8 kB."""
     with pytest.MonkeyPatch.context() as earlier:
-        earlier.setattr(segment, "CAPACITY", 64)
+        earlier.setattr(segments, "CAPACITY", 64)
         index = await FlatIndex.open(directory)
         await index.ensure_collection(PLANTS)
         await index.write("plants", [point(n) for n in range(1, 301)])

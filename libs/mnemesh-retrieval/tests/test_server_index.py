@@ -17,7 +17,7 @@ from mnemesh_retrieval.errors import IndexClosed, IndexUnavailable, VectorIndexE
 from mnemesh_retrieval.filters import HasWords
 from mnemesh_retrieval.index import Point, WriteMode
 from mnemesh_retrieval.server import ServerIndex, ServerSettings
-from mnemesh_retrieval.server.schema import own_name, server_name
+from mnemesh_retrieval.server.protocol import own_name, server_name
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
 from mnemesh_testkit.suites.nearest_index import PLANTS
 from mnemesh_testkit.suites.vector_index import VectorIndexSuite

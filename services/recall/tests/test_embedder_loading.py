@@ -10,7 +10,7 @@ from mnemesh_kit.server import RunningServer
 from mnemesh_recall import wiring
 from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import load_later
-from mnemesh_retrieval.embedders.wordllama import WordLlamaEmbedder
+from mnemesh_retrieval.embedders.built_in import WordLlamaEmbedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured
 from mnemesh_testkit.timeouts import scaled
 from structlog.testing import capture_logs

@@ -28,7 +28,7 @@ from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
-from mnemesh_retrieval.flat.segment import CAPACITY
+from mnemesh_retrieval.flat.segments import CAPACITY
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder

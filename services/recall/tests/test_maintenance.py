@@ -33,7 +33,7 @@ from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 from mnemesh_retrieval.embedder import Vector
-from mnemesh_retrieval.embedders.hashing import HashingEmbedder
+from mnemesh_retrieval.embedders.built_in import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.indexing.indexer import Indexer

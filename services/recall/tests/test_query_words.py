@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from mnemesh_recall.store.sql.word_segments.building import DocumentRow, QueryWords, built
-from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_retrieval.ranking.texts import fingerprint
 from mnemesh_retrieval.words.analysis import indexed
 
 

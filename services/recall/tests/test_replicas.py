@@ -35,7 +35,7 @@ from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 from mnemesh_recall.wiring import assemble, open_vector_index
 from mnemesh_retrieval.embedder import Vector
-from mnemesh_retrieval.embedders.hashing import HashingEmbedder
+from mnemesh_retrieval.embedders.built_in import HashingEmbedder
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, SearchMode, SearchQuery, VectorIndex
 from mnemesh_retrieval.indexing.indexer import Indexer

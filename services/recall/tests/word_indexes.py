@@ -28,7 +28,7 @@ from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.word_segments import rows as segment_rows
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_retrieval.ranking.texts import fingerprint
 from mnemesh_types.messages import Message, Role, TextPart
 
 ORGANIZATION: Final = "org-1"

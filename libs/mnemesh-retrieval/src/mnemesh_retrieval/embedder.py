@@ -104,3 +104,7 @@ async def embed_counted(embedder: Embedder, texts: Sequence[str]) -> CountedVect
     if isinstance(embedder, CountingEmbedder):
         return await embedder.embed_counted(texts)
     return CountedVectors(await embedder.embed(texts), None)
+
+
+WORDLLAMA: Final = "mnemesh/wordllama-256"
+HASHING: Final = "mnemesh/hashing-256"

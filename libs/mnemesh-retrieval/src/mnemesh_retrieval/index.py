@@ -12,7 +12,7 @@ from uuid import UUID
 
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.filters import EVERYTHING, Filter
-from mnemesh_retrieval.mark import IndexMark
+from mnemesh_retrieval.index_directory import IndexMark
 
 Payload = Mapping[str, Any]
 

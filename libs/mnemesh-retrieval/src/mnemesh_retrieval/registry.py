@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mnemesh_retrieval.base_urls import base_url_problem
-from mnemesh_retrieval.embedder import Embedder
+from mnemesh_retrieval.embedder import HASHING, WORDLLAMA, Embedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured
-from mnemesh_retrieval.handles import HASHING, WORDLLAMA
 
 __all__ = ["HASHING", "OPENAI_BASE_URL", "WORDLLAMA", "EmbedderSettings", "make_embedder"]
 
@@ -48,11 +47,11 @@ def make_embedder(handle: str, settings: EmbedderSettings | None = None) -> Embe
 
 def _built_in(handle: str) -> Embedder:
     if handle == WORDLLAMA:
-        from mnemesh_retrieval.embedders.wordllama import WordLlamaEmbedder  # noqa: PLC0415 - loaded when configured
+        from mnemesh_retrieval.embedders.built_in import WordLlamaEmbedder  # noqa: PLC0415 - loaded when configured
 
         return WordLlamaEmbedder()
     if handle == HASHING:
-        from mnemesh_retrieval.embedders.hashing import HashingEmbedder  # noqa: PLC0415 - loaded when configured
+        from mnemesh_retrieval.embedders.built_in import HashingEmbedder  # noqa: PLC0415 - loaded when configured
 
         return HashingEmbedder()
     raise EmbedderMisconfigured(f"there is no built-in embedder {handle!r}; use {WORDLLAMA} or {HASHING}")

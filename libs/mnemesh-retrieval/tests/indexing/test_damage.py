@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_retrieval.damaged import FOLDER, KEPT
-from mnemesh_retrieval.edge.failures import surviving
+from mnemesh_retrieval.edge.engine import surviving
 from mnemesh_retrieval.errors import IndexDamaged
+from mnemesh_retrieval.index_directory import FOLDER, KEPT
 from mnemesh_testkit.fakes.notes import NOTES, note_id
 from structlog.testing import capture_logs
 

@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 from mnemesh_retrieval.errors import RankingMisconfigured
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants, load_constants
-from mnemesh_retrieval.ranking.fusion import EXACT, Candidate, best_of_queries, factor, fuse_scores
-from mnemesh_retrieval.ranking.strands import Strands, shared_similarity
-from mnemesh_retrieval.ranking.times import time_factor
-from mnemesh_retrieval.ranking.words import limited
+from mnemesh_retrieval.ranking.scores import (
+    EXACT,
+    Candidate,
+    Strands,
+    best_of_queries,
+    factor,
+    fuse_scores,
+    limited,
+    shared_similarity,
+    time_factor,
+)
 from mnemesh_retrieval.registry import make_embedder
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve
 

@@ -1,8 +1,7 @@
 """The parts of a text, and the equality of a query and a text."""
 
 import pytest
-from mnemesh_retrieval.ranking.exact import fingerprint, normalized
-from mnemesh_retrieval.ranking.utterances import utterance
+from mnemesh_retrieval.ranking.texts import fingerprint, normalized, utterance
 from mnemesh_retrieval.words.speakers import split_speaker
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from mnemesh_kit.backoff import Backoff
 from mnemesh_retrieval.errors import RerankerError, RerankerMisconfigured, RerankerRejected, RerankerUnavailable
-from mnemesh_retrieval.rerankers.http import MAX_ANSWER_BYTES, HttpReranker
+from mnemesh_retrieval.rerankers.http import COHERE, MAX_ANSWER_BYTES, HttpReranker
 from mnemesh_retrieval.rerankers.registry import RerankerSettings, make_reranker
-from mnemesh_retrieval.rerankers.wire import COHERE
 from mnemesh_testkit.fakes.reranker import FakeReranker
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 from starlette.responses import JSONResponse, PlainTextResponse, Response

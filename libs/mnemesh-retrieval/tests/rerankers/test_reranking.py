@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from mnemesh_kit.backoff import Backoff
 from mnemesh_retrieval.errors import RerankerError, RerankerRejected, RerankerUnavailable
-from mnemesh_retrieval.ranking.fusion import EXACT, Ranked
-from mnemesh_retrieval.rerankers.breaker import Breaker
-from mnemesh_retrieval.rerankers.reranking import Reranking, readable
+from mnemesh_retrieval.ranking.scores import EXACT, Ranked
+from mnemesh_retrieval.rerankers.reranking import Breaker, Reranking, readable
 
 PAUSE = Backoff(first=10.0, maximum=60.0, jitter=0.0)
 

@@ -11,20 +11,24 @@ import numpy as np
 import pytest
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
-from mnemesh_retrieval.ranking.exact import normalized
-from mnemesh_retrieval.ranking.fusion import Candidate, factor, fuse_scores
-from mnemesh_retrieval.ranking.strands import Strands
-from mnemesh_retrieval.ranking.times import time_factor
-from mnemesh_retrieval.ranking.utterances import utterance
-from mnemesh_retrieval.ranking.words import limited, rarity, saturation
+from mnemesh_retrieval.ranking.scores import (
+    Candidate,
+    Strands,
+    factor,
+    fuse_scores,
+    limited,
+    rarity,
+    saturation,
+    time_factor,
+)
+from mnemesh_retrieval.ranking.texts import normalized, utterance
 from mnemesh_retrieval.registry import HASHING, make_embedder
 from mnemesh_retrieval.time_expressions.resolver import resolve
 from mnemesh_retrieval.tuning import fitting
-from mnemesh_retrieval.tuning.analysis import AnalysedQuestion, analysed
 from mnemesh_retrieval.tuning.dialogues import Dialogue, Question, Session, Turn
 from mnemesh_retrieval.tuning.fitting import TooFewQuestions, changes, tune
 from mnemesh_retrieval.tuning.formats import read_dialogues
-from mnemesh_retrieval.tuning.trial import Trial, ranking
+from mnemesh_retrieval.tuning.trial import AnalysedQuestion, Trial, analysed, ranking
 from mnemesh_retrieval.words.analysis import indexed, terms
 
 WRITTEN = Path(__file__).parents[4] / "benchmarks" / "data" / "written.json"

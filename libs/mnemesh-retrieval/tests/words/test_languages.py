@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mnemesh_retrieval.words.analysis import indexed, terms, text_language
+from mnemesh_retrieval.words.analysis import indexed, terms, text_language, words_of
 from mnemesh_retrieval.words.languages import LANGUAGES
-from mnemesh_retrieval.words.tokens import words_of
 
 SENTENCES = {
     "czech": "Mám psa a dvě kočky, ale jsem často v práci.",

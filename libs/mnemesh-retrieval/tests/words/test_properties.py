@@ -7,11 +7,19 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh_retrieval.words.analysis import MAX_TERMS, indexed, query_words, terms
+from mnemesh_retrieval.words.analysis import (
+    MAX_TERMS,
+    folded,
+    indexed,
+    normal_form,
+    query_words,
+    query_words_of,
+    stem,
+    terms,
+    words_of,
+)
 from mnemesh_retrieval.words.languages import LANGUAGES
 from mnemesh_retrieval.words.sparse import document_vector, query_numbers
-from mnemesh_retrieval.words.stemming import stem
-from mnemesh_retrieval.words.tokens import folded, normal_form, query_words_of, words_of
 
 TEXTS = st.one_of(
     st.text(max_size=200),

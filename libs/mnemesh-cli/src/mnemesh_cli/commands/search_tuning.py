@@ -13,12 +13,11 @@ from mnemesh_kit.config import StartupError
 from mnemesh_retrieval.errors import EmbedderError, RankingMisconfigured
 from mnemesh_retrieval.ranking.constants import RankingConstants, load_constants
 from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
-from mnemesh_retrieval.tuning.analysis import AnalysedQuestion, analysed
 from mnemesh_retrieval.tuning.dialogues import DatasetInvalid
 from mnemesh_retrieval.tuning.fitting import METRICS, TooFewQuestions, Tuning, changes, objective, tune
 from mnemesh_retrieval.tuning.formats import read_dialogues
 from mnemesh_retrieval.tuning.metrics import Estimate, gain, mean
-from mnemesh_retrieval.tuning.trial import Trial
+from mnemesh_retrieval.tuning.trial import AnalysedQuestion, Trial, analysed
 
 _KEY = "MNEMESH_EMBEDDER_API_KEY"
 _METRICS = {**METRICS, "mean": objective}

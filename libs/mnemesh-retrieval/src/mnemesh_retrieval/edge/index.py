@@ -15,12 +15,18 @@ from uuid import UUID
 
 import structlog
 
-from mnemesh_retrieval.comparison import SearchedComparison, compared_by_search
-from mnemesh_retrieval.edge.directory import ShardDirectory
-from mnemesh_retrieval.edge.failures import engine_error, is_panic, surviving
-from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages, write_back
-from mnemesh_retrieval.edge.rewrite import RewriteReport
+from mnemesh_retrieval.edge.directory import RewriteReport, ShardDirectory
+from mnemesh_retrieval.edge.engine import (
+    MAX_MAPPED_BYTES,
+    engine_error,
+    is_panic,
+    mapped_bytes,
+    release_pages,
+    surviving,
+    write_back,
+)
 from mnemesh_retrieval.edge.shard import Shard
+from mnemesh_retrieval.engine_queries import SearchedComparison, compared_by_search
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
@@ -34,8 +40,7 @@ from mnemesh_retrieval.index import (
     StoredPoint,
     WriteMode,
 )
-from mnemesh_retrieval.mark import IndexMark
-from mnemesh_retrieval.space import DiskReserve
+from mnemesh_retrieval.index_directory import DiskReserve, IndexMark
 
 T = TypeVar("T")
 VERIFYING = ".verifying"

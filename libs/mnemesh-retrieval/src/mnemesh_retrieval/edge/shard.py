@@ -6,26 +6,39 @@ import shutil
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import numpy as np
 import qdrant_edge as qe
 
-from mnemesh_retrieval.edge.failures import surviving
-from mnemesh_retrieval.edge.filters import engine_filter
-from mnemesh_retrieval.edge.page_cache import flush_path, release_pages
-from mnemesh_retrieval.edge.rewrite import CREATING
-from mnemesh_retrieval.edge.schema import (
+from mnemesh_retrieval.edge.directory import CREATING
+from mnemesh_retrieval.edge.engine import (
     DENSE,
     TEXT,
     add_missing_indexes,
     engine_config,
+    flush_path,
+    release_pages,
     require_dimension,
     stored_dimension,
+    surviving,
 )
-from mnemesh_retrieval.edge.verification import PARTS, require_intact
-from mnemesh_retrieval.filters import Filter
+from mnemesh_retrieval.engine_queries import (
+    AllPoints,
+    PointQuery,
+    Scored,
+    listed_ids,
+    query_vector,
+    require_one_list,
+    sorted_matches,
+    sorted_scores,
+    stored_vector,
+    translate_filter,
+    word_match,
+)
+from mnemesh_retrieval.errors import IndexDamaged
+from mnemesh_retrieval.filters import Filter, Scalar
 from mnemesh_retrieval.index import (
     Candidates,
     Collection,
@@ -38,18 +51,71 @@ from mnemesh_retrieval.index import (
     SearchQuery,
     StoredPoint,
     WriteMode,
-)
-from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
-from mnemesh_retrieval.search_parts import (
-    Scored,
-    query_vector,
-    require_one_list,
-    sorted_matches,
-    sorted_scores,
-    stored_vector,
-    word_match,
+    instant,
 )
 from mnemesh_retrieval.words.sparse import document_vector, query_numbers
+
+if TYPE_CHECKING:
+    from qdrant_edge import ConditionType
+
+
+def engine_filter(condition: Filter) -> qe.Filter:
+    """Returns a filter of the engine that matches the same points."""
+    return qe.Filter(must=[translate_filter(condition, _FilterBuilder())])
+
+
+class _FilterBuilder:
+    """See FilterBuilder in `filter_translation`."""
+
+    def equals(self, field: str, value: Scalar) -> ConditionType:
+        return qe.FieldCondition(field, match=qe.MatchValue(value))
+
+    def among(self, field: str, values: Sequence[str]) -> ConditionType:
+        return qe.FieldCondition(field, match=qe.MatchAny(list(values)))
+
+    def words(self, field: str, text: str) -> ConditionType:
+        return qe.FieldCondition(field, match=qe.MatchText(text))
+
+    def substring(self, field: str, text: str) -> ConditionType:
+        return qe.FieldCondition(field, match=qe.MatchSubstring(text))
+
+    def between(self, field: str, gte: datetime | None, lt: datetime | None) -> ConditionType:
+        return qe.FieldCondition(field, range=qe.RangeDateTime(gte=_bound(gte), lt=_bound(lt)))
+
+    def ids(self, ids: Sequence[UUID]) -> ConditionType:
+        return qe.HasIdCondition(set(ids))
+
+    def every(self, conditions: Sequence[ConditionType]) -> ConditionType:
+        return qe.Filter(must=list(conditions))
+
+    def some(self, conditions: Sequence[ConditionType]) -> ConditionType:
+        return qe.Filter(should=list(conditions))
+
+    def none(self, condition: ConditionType) -> ConditionType:
+        return qe.Filter(must_not=[condition])
+
+
+def _bound(value: datetime | None) -> str | None:
+    return instant(value) if value is not None else None
+
+
+PARTS: Final = "_parts"
+"""The payload field with the names of the vectors that a point was written with."""
+NORM_TOLERANCE: Final = 0.001
+
+
+def require_intact(record: qe.Record, tenant_field: str | None) -> None:
+    """Raises IndexDamaged if a point has lost its payload or a vector, or if its vector has another length."""
+    vectors = record.vector if isinstance(record.vector, dict) else {}
+    parts = (record.payload or {}).get(PARTS)
+    if parts is None and tenant_field not in (record.payload or {}) and tenant_field is not None:
+        raise IndexDamaged(f"point {record.id} has lost its payload")
+    if parts is not None and set(parts) - set(vectors):
+        raise IndexDamaged(f"point {record.id} has lost a vector")
+    dense = vectors.get(DENSE)
+    if dense is not None and not abs(float(np.linalg.norm(np.asarray(dense, np.float32))) - 1) < NORM_TOLERANCE:
+        raise IndexDamaged(f"the vector of point {record.id} has changed")
+
 
 MODES = {
     WriteMode.UPSERT: qe.UpdateMode.Upsert,

@@ -14,19 +14,15 @@ from uuid import UUID
 import numpy as np
 import structlog
 
+from mnemesh_retrieval.engine_queries import query_vector, stored_vector
 from mnemesh_retrieval.errors import CollectionMismatch, CollectionMissing, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING, Filter, HasId
-from mnemesh_retrieval.flat import checks, file, search
-from mnemesh_retrieval.flat.connections import Connections
-from mnemesh_retrieval.flat.filters import labels_of, time_of
-from mnemesh_retrieval.flat.rewrite import RewriteReport, rewritten
+from mnemesh_retrieval.flat import connections, file, search
+from mnemesh_retrieval.flat.connections import Connections, RewriteReport, rewritten
 from mnemesh_retrieval.flat.search import FlatComparison
-from mnemesh_retrieval.flat.segment import Entry, ids_of, require_few_labels
+from mnemesh_retrieval.flat.segments import Entry, ids_of, labels_of, require_few_labels, time_of
 from mnemesh_retrieval.index import CHECK_PAUSE, Collection, Hit, Point, SearchMode, SearchQuery
-from mnemesh_retrieval.lock import DirectoryLock
-from mnemesh_retrieval.mark import IndexMark
-from mnemesh_retrieval.search_parts import query_vector, stored_vector
-from mnemesh_retrieval.space import DiskReserve
+from mnemesh_retrieval.index_directory import DirectoryLock, DiskReserve, IndexMark
 
 _log = structlog.get_logger("mnemesh.retrieval")
 
@@ -224,17 +220,17 @@ class FlatIndex:
         """See NearestIndex.verify. Most of the time is left to other calls."""
         opened, after = self._named(collection), 0
         number, dimension = opened.number, opened.schema.dimension
-        await self._connections.check(checks.verify_pages)
+        await self._connections.check(connections.verify_pages)
         while True:
             began = time.monotonic()
             last = await self._connections.check(
-                functools.partial(checks.verify_segments, collection=number, dimension=dimension, after=after)
+                functools.partial(connections.verify_segments, collection=number, dimension=dimension, after=after)
             )
             if last is None:
                 break
             after = last
             await asyncio.sleep(CHECK_PAUSE * (time.monotonic() - began))
-        await self._connections.check(lambda conn: checks.verify_lists(conn, number))
+        await self._connections.check(lambda conn: connections.verify_lists(conn, number))
 
     async def set_aside(self, collection: str) -> str | None:  # noqa: ARG002  (one file has all collections)
         """See NearestIndex.set_aside. All collections are stored in one file."""

@@ -15,8 +15,7 @@ from mnemesh_kit.sql.readahead import Readahead
 
 from mnemesh_retrieval.filters import And, Filter, HasId
 from mnemesh_retrieval.flat import file
-from mnemesh_retrieval.flat.filters import Mask, matching, segment_filter
-from mnemesh_retrieval.flat.segment import CAPACITY, Codes, SegmentBatch
+from mnemesh_retrieval.flat.segments import CAPACITY, Codes, Mask, SegmentBatch, matching, segment_filter
 from mnemesh_retrieval.index import Hit, SearchQuery
 
 MIN_POINTS: Final = 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -11,20 +12,92 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock, SystemClock
-from mnemesh_kit.metrics import Metric
+from mnemesh_kit.metrics import Gauge, Metric
 
-from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, IndexUnavailable
+from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, IndexUnavailable, VectorIndexError
 from mnemesh_retrieval.index import NearestIndex
-from mnemesh_retrieval.indexing.applier import Applier
-from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections
-from mnemesh_retrieval.indexing.history import History
-from mnemesh_retrieval.indexing.metrics import index_metrics
+from mnemesh_retrieval.indexing.applier import Applier, WordRenewal
+from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections, Tracked
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION, CLAIM_MARGIN, PendingChanges
-from mnemesh_retrieval.indexing.ports import Outbox, Source
-from mnemesh_retrieval.indexing.records import Change, Claim
-from mnemesh_retrieval.indexing.tracked import Tracked
+from mnemesh_retrieval.indexing.records import Change, Claim, Outbox, Source
 from mnemesh_retrieval.indexing.walks import Walks
-from mnemesh_retrieval.indexing.word_renewal import WordRenewal
+
+_log = structlog.get_logger("mnemesh.retrieval.indexer")
+
+
+class History:
+    """Names each state that the index has flushed, in the index and with the records."""
+
+    def __init__(self, outbox: Outbox, index: NearestIndex) -> None:
+        self._outbox = outbox
+        self._index = index
+        self._last: str | None = None
+
+    async def is_shared(self) -> bool:
+        """Returns false if the index is of another history than the records.
+
+        Then a point may be of a state that its record never had, or no longer has.
+        """
+        self._last = await self._outbox.get_mark()
+        if self._index.mark is None or self._last is None:
+            return True
+        try:
+            names = await asyncio.to_thread(self._index.mark.names)
+            if self._last in names or not await self._index.collections():
+                return True
+        except (OSError, VectorIndexError) as error:
+            _log.warning("vector_index_mark_not_read", error=str(error))
+            return True
+        _log.error("vector_index_of_another_history", index=next(iter(names), None), records=self._last)
+        return False
+
+    async def adopt(self) -> None:
+        """Gives the index the name of the records. All that it has is of their history."""
+        if self._index.mark is not None and self._last is not None:
+            try:
+                await asyncio.to_thread(self._index.mark.store, self._last, None)
+            except OSError as error:
+                _log.warning("vector_index_mark_not_stored", error=str(error))
+
+    async def settle(self, changes: Sequence[Change], instance_id: str | None) -> None:
+        """Settles changes that the index has flushed. Raises VectorIndexError if the index cannot be named."""
+        mark = self._index.mark
+        if mark is None:
+            await self._outbox.settle(changes, instance_id)
+            return
+        name = uuid.uuid4().hex
+        try:
+            await asyncio.to_thread(mark.store, name, self._last)
+        except OSError as error:
+            raise VectorIndexError(f"the mark of the index cannot be stored: {error}") from error
+        await self._outbox.settle(changes, instance_id, name)
+        self._last = name
+
+
+def index_metrics(collections: Collections, rows: Callable[[], float], lag: Callable[[], float]) -> Sequence[Metric]:
+    """Returns the metrics.
+
+    Args:
+        collections: the collections of the index.
+        rows: returns the number of changes in the outbox.
+        lag: returns the age of the oldest change that is not in the index, in seconds.
+    """
+    return (
+        Gauge("mnemesh_index_outbox_rows", "Changes that the index has not flushed.", rows),
+        Gauge("mnemesh_index_outbox_lag_seconds", "Age of the oldest change not in the index.", lag),
+        Gauge(
+            "mnemesh_index_rebuild_remaining_records",
+            "Records that running rebuilds of the index have not reached.",
+            collections.remaining,
+        ),
+        Gauge(
+            "mnemesh_index_complete",
+            "1 if the index has every record except those of the newest changes, else 0.",
+            lambda: float(all(each.available and each.complete for each in collections.all())),
+        ),
+        collections.rebuilds,
+    )
+
 
 BATCH: Final = 256
 """The number of changes that are read together."""
@@ -34,8 +107,6 @@ BEHIND_SECONDS: Final = 1.0
 """The age of a change from which on the index counts as behind. Changes of writes that are under way are younger."""
 GATHER_SECONDS: Final = 0.2
 """The delay after a notification, so that the changes of several writes are embedded together."""
-
-_log = structlog.get_logger("mnemesh.retrieval.indexer")
 
 
 class Indexer:

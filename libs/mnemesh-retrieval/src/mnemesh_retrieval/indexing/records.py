@@ -1,13 +1,18 @@
-"""The values of the outbox: changes, claims and records."""
+"""The records of a collection, from which its points are derived, and the changes and claims of the outbox."""
 
 from __future__ import annotations
 
+from collections.abc import Collection as AbstractCollection
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
 
-from mnemesh_retrieval.embedder import Vector
-from mnemesh_retrieval.index import Payload
+from mnemesh_retrieval.embedder import Embedder, Vector
+from mnemesh_retrieval.filters import Filter
+from mnemesh_retrieval.index import Collection, Payload
 
 
 class ChangeKind(StrEnum):
@@ -50,3 +55,101 @@ class Record:
     """The text that words are matched against, in an index with words."""
     vector: Vector | None = None
     """A vector of `text` that the collection's embedder made earlier: the text is not embedded again."""
+
+
+class Source(Protocol):
+    """The records of one collection, from which its points are derived. A service implements it over its stores.
+
+    A subject is the id of a record in the outbox; every subject has exactly one point id.
+    """
+
+    @property
+    def schema(self) -> Collection:
+        """The collection in the index. If the index has none of that name, it is created and filled."""
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder of the collection."""
+
+    @property
+    def words_version(self) -> str | None:
+        """The version of the analysis of `Record.words`; None in an index without words.
+
+        If the points of the collection have words of another version, these are replaced in the background.
+        """
+
+    @property
+    def keep_without_vector(self) -> bool:
+        """True keeps the point of a record without a vector, so that words find it; False deletes the point."""
+
+    async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
+        """Returns the current records of these subjects. One that is gone, or belongs elsewhere, has no entry."""
+
+    def point_id(self, subject: str) -> UUID:
+        """Returns the point id of a subject."""
+
+    def subject_of(self, point_id: UUID) -> str:
+        """Returns the subject of a point that has no record, so that a change can delete it."""
+
+    def group_filter(self, group: str) -> Filter:
+        """Returns the filter for all points of a group."""
+
+    async def list_subjects(self, after: str | None, limit: int) -> Sequence[tuple[str, str]]:
+        """Returns pairs of a position and a subject, of all records of the collection, in the order of positions.
+
+        Args:
+            after: the position after which to continue; None for the beginning. Records that are stored later may be
+                before it: they have changes of their own.
+            limit: the largest number.
+        """
+
+    async def existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
+        """Returns those of the points that have a record in the collection."""
+
+    async def count(self) -> int:
+        """Returns the number of records of the collection."""
+
+
+class Outbox(Protocol):
+    """The changes that the index may not have on its stable storage, of all collections of a service.
+
+    A change is written in the transaction of the record. It is deleted only after the index has flushed it.
+    """
+
+    async def read(self, after: int, limit: int, collections: AbstractCollection[str] | None = None) -> list[Change]:
+        """Returns the oldest changes with a row id above `after`, claimed or not; of all collections if None."""
+
+    async def claim(
+        self, instance_id: str, duration: timedelta, limit: int, collections: AbstractCollection[str]
+    ) -> list[Change]:
+        """Claims the oldest changes of these collections that no replica has claimed."""
+
+    async def release(self, changes: Sequence[Change], instance_id: str) -> None:
+        """Gives up the claims of this replica, so that any replica applies the changes."""
+
+    async def words_version(self, collection: str) -> str | None:
+        """Returns the version of the words in a collection; None if it is not known."""
+
+    async def put_words_version(self, collection: str, version: str) -> None:
+        """Stores the version of the words in a collection."""
+
+    async def get_mark(self) -> str | None:
+        """Returns the name of the last state that the index has flushed; None if it has none."""
+
+    async def settle(self, changes: Sequence[Change], instance_id: str | None, mark: str | None = None) -> None:
+        """Deletes changes that the index has on stable storage, and stores the name of that state if it has one.
+
+        With an `instance_id`, other replicas may have applied changes of the same records at the same time, so that an
+        older state of a record may overwrite a newer one. Claims of other replicas on changes of the same record (for
+        a group: on any earlier change of the collection) are therefore taken away, so that these changes are applied
+        again; and a change that another replica has deleted is added again.
+        """
+
+    async def add(self, collection: str, subjects: Sequence[str], claim: Claim | None) -> tuple[Change, ...]:
+        """Adds changes of records, claimed by the caller if `claim` is given."""
+
+    async def count(self, collection: str | None = None) -> int:
+        """Returns the number of changes."""
+
+    async def hold(self, collection: str, instance_id: str, duration: timedelta) -> bool:
+        """Takes or renews the right to check and rebuild a collection. Returns false if another replica has it."""

@@ -19,12 +19,10 @@ import structlog
 from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, RetrievalError
 from mnemesh_retrieval.filters import EVERYTHING, HasId
 from mnemesh_retrieval.index import CHECK_PAUSE, NearestIndex
-from mnemesh_retrieval.indexing.collections import FAILURES, Collections
+from mnemesh_retrieval.indexing.applier import WordRenewal
+from mnemesh_retrieval.indexing.collections import FAILURES, Collections, Tracked
 from mnemesh_retrieval.indexing.pending import PendingChanges
-from mnemesh_retrieval.indexing.ports import Outbox
-from mnemesh_retrieval.indexing.records import Change
-from mnemesh_retrieval.indexing.tracked import Tracked
-from mnemesh_retrieval.indexing.word_renewal import WordRenewal
+from mnemesh_retrieval.indexing.records import Change, Outbox
 
 PAGE: Final = 500
 """The number of records that are compared together."""

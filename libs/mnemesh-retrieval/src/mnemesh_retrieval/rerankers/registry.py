@@ -1,18 +1,46 @@
-"""Builds rerankers from their handles: `provider/model`."""
+"""The port of rerankers, and their construction from handles: `provider/model`."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from mnemesh_kit.extras import install_hint
 
 from mnemesh_retrieval.base_urls import base_url_problem
 from mnemesh_retrieval.errors import RerankerMisconfigured
-from mnemesh_retrieval.rerankers.port import Reranker
-from mnemesh_retrieval.rerankers.wire import COHERE, JINA, TEI, VOYAGE, WireForm
+from mnemesh_retrieval.rerankers.http import COHERE, JINA, TEI, VOYAGE, WireForm
+
+
+class Reranker(Protocol):
+    """Scores texts by how well they answer a query.
+
+    Example:
+        >>> reranker = make_reranker("cohere/rerank-v3.5", RerankerSettings(api_key=key))
+        >>> await reranker.rerank("Who sold the boat?", ["Nora: I sold it.", "Tomas: It rained."])
+        [0.91, 0.02]
+    """
+
+    @property
+    def handle(self) -> str:
+        """The name of the model in settings, logs and metrics, as `provider/model`."""
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Returns one finite score per text, in the order of the texts; higher is better.
+
+        Scores of one call are comparable with each other only. Cancelling the call stops it.
+
+        Raises:
+            RerankerUnavailable: a temporary failure.
+            RerankerRejected: the same call would fail again.
+        """
+
+    async def close(self) -> None:
+        """Releases connections and threads."""
+
 
 DEFAULT_TIMEOUT_SECONDS: Final = 0.8
 ONNX: Final = "onnx"

@@ -1,6 +1,6 @@
 """The vector index on a Qdrant server; the only code that uses its client. Needs the extra `qdrant`."""
 
-from mnemesh_retrieval.server.calls import ServerSettings
 from mnemesh_retrieval.server.index import ServerIndex
+from mnemesh_retrieval.server.protocol import ServerSettings
 
 __all__ = ["ServerIndex", "ServerSettings"]

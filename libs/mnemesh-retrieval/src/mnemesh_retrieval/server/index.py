@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from mnemesh_kit.proxies import may_use_proxy
 from qdrant_client import AsyncQdrantClient, models
 
-from mnemesh_retrieval.comparison import SearchedComparison, compared_by_search
+from mnemesh_retrieval.engine_queries import (
+    AllPoints,
+    PointQuery,
+    Scored,
+    SearchedComparison,
+    compared_by_search,
+    listed_ids,
+    query_vector,
+    require_one_list,
+    sorted_matches,
+    sorted_scores,
+    stored_vector,
+    word_match,
+)
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
@@ -21,18 +35,142 @@ from mnemesh_retrieval.index import (
     Payload,
     Point,
     Position,
+    SearchMode,
     SearchQuery,
     StoredPoint,
     WriteMode,
 )
-from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
-from mnemesh_retrieval.search_parts import require_one_list
-from mnemesh_retrieval.server.calls import ServerSettings, answered, position_of, stored_point
-from mnemesh_retrieval.server.features import Features
-from mnemesh_retrieval.server.filters import server_filter
-from mnemesh_retrieval.server.schema import DENSE, ensure, own_name, server_name
-from mnemesh_retrieval.server.searching import PointSearch
-from mnemesh_retrieval.server.writing import PointWriter
+from mnemesh_retrieval.server.protocol import (
+    DENSE,
+    TEXT,
+    Features,
+    ServerSettings,
+    answered,
+    ensure,
+    own_name,
+    position_of,
+    server_filter,
+    server_name,
+    stored_point,
+    with_runs,
+)
+from mnemesh_retrieval.words.sparse import document_vector, query_numbers
+
+Target = list[float] | models.SparseVector | None
+
+
+class PointSearch:
+    """Searches collections by their names on the server. The client's errors are raised as they are."""
+
+    def __init__(self, client: AsyncQdrantClient, features: Features) -> None:
+        self._client = client
+        self._features = features
+
+    async def scored(self, name: str, dimension: int, query: SearchQuery) -> Scored:
+        """Returns the nearest points by vector, or those by words."""
+        if query.mode is SearchMode.DENSE:
+            return await self._nearest(name, query_vector(query, dimension), DENSE, query)
+        found = await self._nearest(name, _sparse(_words_of(query)), TEXT, query)
+        return [(id_, score) for id_, score in found if score > 0]
+
+    async def candidates(self, name: str, dimension: int, query: SearchQuery) -> Candidates:
+        """See VectorIndex.candidates."""
+        words = _words_of(query)
+        dense, found = await asyncio.gather(
+            self._nearest(name, query_vector(query, dimension), DENSE, query),
+            self._points(name, _sparse(words), TEXT, query, with_vectors=[TEXT]),
+        )
+        texts = [
+            word_match(UUID(str(point.id)), point.score, words, sparse.indices, sparse.values)
+            for point in found
+            if words
+            and isinstance(point.vector, dict)
+            and isinstance(sparse := point.vector[TEXT], models.SparseVector)
+        ]
+        return Candidates(dense, sorted_matches(texts))
+
+    async def _nearest(self, name: str, target: Target, using: str, query: SearchQuery) -> Scored:
+        found = await self._points(name, target, using, query)
+        return sorted_scores([(UUID(str(point.id)), point.score) for point in found])
+
+    async def _points(
+        self, name: str, target: Target, using: str, query: SearchQuery, with_vectors: bool | list[str] = False
+    ) -> list[models.ScoredPoint]:
+        if target is None:
+            return []
+        response = await self._client.query_points(
+            name,
+            query=target,
+            using=using,
+            query_filter=server_filter(query.filter, self._features),
+            limit=query.limit,
+            with_payload=False,
+            with_vectors=with_vectors,
+        )
+        return response.points
+
+
+def _words_of(query: SearchQuery) -> Mapping[int, int]:
+    return query_numbers(query.text) if query.mode is not SearchMode.DENSE else {}
+
+
+def _sparse(words: Iterable[int]) -> models.SparseVector | None:
+    numbers = list(words)
+    return models.SparseVector(indices=numbers, values=[1.0] * len(numbers)) if numbers else None
+
+
+_MODES: Final = {
+    WriteMode.UPSERT: models.UpdateMode.UPSERT,
+    WriteMode.INSERT_ABSENT: models.UpdateMode.INSERT_ONLY,
+    WriteMode.UPDATE_PRESENT: models.UpdateMode.UPDATE_ONLY,
+}
+_NO_POINT: Final = models.Filter(must=[models.HasIdCondition(has_id=[])])
+
+
+class PointWriter:
+    """Writes points with the features of the server. The client's errors are raised as they are."""
+
+    def __init__(self, client: AsyncQdrantClient, features: Features) -> None:
+        self._client = client
+        self._features = features
+
+    async def write(self, name: str, collection: Collection, points: Sequence[Point], mode: WriteMode) -> None:
+        """Writes points to the collection that the server knows by `name`. Of points with the same id, the last one."""
+        whole = list({point.id: self._struct(point, collection) for point in points}.values())
+        if not whole:
+            return
+        if self._features.update_modes:
+            await self._client.upsert(name, whole, wait=True, update_mode=_MODES[mode])
+        else:
+            await self._write_without_modes(name, whole, mode)
+
+    def payload(self, fields: Payload, collection: Collection) -> dict[str, object]:
+        """Returns payload fields as the server stores them."""
+        return dict(fields) if self._features.substrings else with_runs(fields, tuple(collection.text_fields))
+
+    async def _write_without_modes(self, name: str, points: list[models.PointStruct], mode: WriteMode) -> None:
+        """Writes to a server of version 1.16.
+
+        It has no write of present points only. Theirs are looked up first, and one that is deleted meanwhile returns.
+        """
+        if mode is WriteMode.UPDATE_PRESENT:
+            present = await self._client.retrieve(name, [point.id for point in points], with_payload=False)
+            ids = {record.id for record in present}
+            points = [point for point in points if point.id in ids]
+        unchanged = _NO_POINT if mode is WriteMode.INSERT_ABSENT else None
+        if points:
+            await self._client.upsert(name, points, wait=True, update_filter=unchanged)
+
+    def _struct(self, point: Point, collection: Collection) -> models.PointStruct:
+        vectors: dict[str, Any] = {}
+        dense = stored_vector(point, collection.dimension)
+        if dense is not None:
+            vectors[DENSE] = dense
+        words = document_vector(point.text)
+        if words:
+            vectors[TEXT] = models.SparseVector(indices=list(words), values=list(words.values()))
+        return models.PointStruct(id=str(point.id), vector=vectors, payload=self.payload(point.payload, collection))
+
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mnemesh_retrieval.ranking.constants import RankingConstants
-from mnemesh_retrieval.tuning.analysis import AnalysedQuestion
 from mnemesh_retrieval.tuning.metrics import Estimate, Outcome, gain
-from mnemesh_retrieval.tuning.trial import Trial, tried
+from mnemesh_retrieval.tuning.trial import AnalysedQuestion, Trial, tried
 
 WEIGHTS: Final = (0.0, 0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """The weights of an embedder that are tried."""

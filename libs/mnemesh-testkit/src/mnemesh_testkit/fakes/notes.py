@@ -11,14 +11,13 @@ from uuid import UUID
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.embedder import Vector
-from mnemesh_retrieval.embedders.hashing import HashingEmbedder
+from mnemesh_retrieval.embedders.built_in import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderRejected, EmbedderUnavailable
 from mnemesh_retrieval.filters import EVERYTHING, Filter, HasId, Match
 from mnemesh_retrieval.index import Collection as IndexCollection
 from mnemesh_retrieval.index import NearestIndex, SearchMode, SearchQuery
-from mnemesh_retrieval.indexing.outbox import add_changes, add_group
+from mnemesh_retrieval.indexing.outbox import add_changes, add_group, outbox_tables
 from mnemesh_retrieval.indexing.records import Change, Claim, Record
-from mnemesh_retrieval.indexing.tables import outbox_tables
 
 NOTES: Final = "notes"
 REFUSED: Final = "refused"

@@ -29,7 +29,7 @@ _IMPORTED: Final = (
     "mnemesh_kit.sql.migrations",
     "mnemesh_orchestrator.llm.openai_chat.client",
     "mnemesh_retrieval.edge",
-    "mnemesh_retrieval.embedders.hashing",
+    "mnemesh_retrieval.embedders.built_in",
     "mnemesh_testkit.failpoints.kill_observer",
     "httpcore2",
     "openai.resources.chat",

@@ -15,10 +15,17 @@ from uuid import UUID
 import numpy as np
 from mnemesh_retrieval.index import WordMatch
 from mnemesh_retrieval.ranking.constants import RankingConstants
-from mnemesh_retrieval.ranking.fusion import Candidate, Ranked, fuse_scores
-from mnemesh_retrieval.ranking.strands import Bools, Floats, Strands
-from mnemesh_retrieval.ranking.times import time_factor
-from mnemesh_retrieval.ranking.words import limited, rarity
+from mnemesh_retrieval.ranking.scores import (
+    Bools,
+    Candidate,
+    Floats,
+    Ranked,
+    Strands,
+    fuse_scores,
+    limited,
+    rarity,
+    time_factor,
+)
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 
 from mnemesh_archival.model.continuity import LINKED, Asking, Continuity

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_text
-from mnemesh_retrieval.ranking.exact import normalized
+from mnemesh_retrieval.ranking.texts import normalized
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 
 from mnemesh_archival.model.passages import Passage, PassageFilter, validate_filter

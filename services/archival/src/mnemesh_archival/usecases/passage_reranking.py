@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from mnemesh_retrieval.ranking.fusion import Ranked
-from mnemesh_retrieval.ranking.utterances import utterance
+from mnemesh_retrieval.ranking.scores import Ranked
+from mnemesh_retrieval.ranking.texts import utterance
 from mnemesh_retrieval.rerankers.reranking import Reranking, readable
 
 from mnemesh_archival.model.passages import Passage

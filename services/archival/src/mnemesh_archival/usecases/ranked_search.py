@@ -9,13 +9,11 @@ from typing import Final
 from uuid import UUID
 
 from mnemesh_retrieval.ranking.constants import RankingConstants
-from mnemesh_retrieval.ranking.exact import fingerprint
-from mnemesh_retrieval.ranking.fusion import Ranked
-from mnemesh_retrieval.ranking.utterances import utterance
-from mnemesh_retrieval.ranking.words import REACH
+from mnemesh_retrieval.ranking.scores import REACH, Ranked
+from mnemesh_retrieval.ranking.texts import fingerprint, utterance
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
-from mnemesh_retrieval.word_query import WordQuery
-from mnemesh_retrieval.words.names import name_words, without_names
+from mnemesh_retrieval.words.sparse import WordQuery
+from mnemesh_retrieval.words.speakers import name_words, without_names
 
 from mnemesh_archival.model import query_dates, ranking
 from mnemesh_archival.model.passages import PassagePosition

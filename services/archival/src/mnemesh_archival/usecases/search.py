@@ -10,7 +10,7 @@ from uuid import UUID
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
-from mnemesh_retrieval.ranking.fusion import Ranked, best_of_queries
+from mnemesh_retrieval.ranking.scores import Ranked, best_of_queries
 from mnemesh_retrieval.rerankers.reranking import Reranking
 from mnemesh_retrieval.time_expressions.resolver import resolve, resolve_all
 

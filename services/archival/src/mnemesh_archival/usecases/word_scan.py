@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from mnemesh_retrieval.index import WordMatch
-from mnemesh_retrieval.word_query import WordQuery
+from mnemesh_retrieval.words.sparse import WordQuery
 
 from mnemesh_archival.model import ranking
 from mnemesh_archival.store.base.passages import PassageScope, PassageStore

@@ -19,7 +19,7 @@ from mnemesh_archival.vectors.points import payload
 
 
 class PassageSource:
-    """See mnemesh_retrieval.indexing.ports.Source. A subject is a point id as text; a group is an archive."""
+    """See mnemesh_retrieval.indexing.records.Source. A subject is a point id as text; a group is an archive."""
 
     keep_without_vector = True
     words_version = VERSION

@@ -9,10 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from mnemesh_retrieval.ranking.constants import RankingConstants
-from mnemesh_retrieval.ranking.fusion import Candidate as Scored
-from mnemesh_retrieval.ranking.fusion import Ranked, factor, fuse_scores
-from mnemesh_retrieval.ranking.strands import shared_similarity
-from mnemesh_retrieval.ranking.times import time_factor
+from mnemesh_retrieval.ranking.scores import Candidate as Scored
+from mnemesh_retrieval.ranking.scores import Ranked, factor, fuse_scores, shared_similarity, time_factor
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 
 from mnemesh_recall.model.candidates import SECTION, Candidates, Key, time_of

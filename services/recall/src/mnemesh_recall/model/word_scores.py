@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from mnemesh_retrieval.ranking.constants import RankingConstants
-from mnemesh_retrieval.ranking.words import limited, share
+from mnemesh_retrieval.ranking.scores import limited, share
 
 from mnemesh_recall.model.candidates import Candidates
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import structlog
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
-from mnemesh_retrieval.ranking.exact import normalized
-from mnemesh_retrieval.ranking.fusion import Candidate, fuse_scores
+from mnemesh_retrieval.ranking.scores import Candidate, fuse_scores
+from mnemesh_retrieval.ranking.texts import normalized
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.episode_operations import EpisodeFilter, MemoryHits, MemorySearch

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from mnemesh_kit.principal import Principal
-from mnemesh_retrieval.ranking.utterances import utterance
+from mnemesh_retrieval.ranking.texts import utterance
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.model.search import MessageHit, MessageSearch, Surroundings

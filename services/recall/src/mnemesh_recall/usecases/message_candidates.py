@@ -14,8 +14,8 @@ from mnemesh_retrieval.embedder import averages_words
 from mnemesh_retrieval.index import Comparison, SearchQuery
 from mnemesh_retrieval.index import SearchMode as IndexMode
 from mnemesh_retrieval.ranking.constants import RankingConstants
-from mnemesh_retrieval.ranking.exact import fingerprint
-from mnemesh_retrieval.words.names import without_names
+from mnemesh_retrieval.ranking.texts import fingerprint
+from mnemesh_retrieval.words.speakers import without_names
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.candidates import Candidates, Key, id_of

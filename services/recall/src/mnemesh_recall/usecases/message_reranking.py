@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mnemesh_kit.principal import Principal
-from mnemesh_retrieval.ranking.fusion import Ranked
+from mnemesh_retrieval.ranking.scores import Ranked
 from mnemesh_retrieval.rerankers.reranking import Reranking, readable
 
 from mnemesh_recall.model.search import MessageSearch

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
-from mnemesh_retrieval.ranking.fusion import Ranked, best_of_queries
+from mnemesh_retrieval.ranking.scores import Ranked, best_of_queries
 from mnemesh_retrieval.rerankers.reranking import Reranking
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve
 

@@ -80,7 +80,7 @@ class PassagePoint:
 
 
 class Equals(NamedTuple):
-    """A condition: the passages with a fingerprint; see mnemesh_retrieval.ranking.exact."""
+    """A condition: the passages with a fingerprint; see mnemesh_retrieval.ranking.texts."""
 
     fingerprint: str
     limit: int

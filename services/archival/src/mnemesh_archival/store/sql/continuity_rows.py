@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import sqlalchemy as sa
-from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_retrieval.ranking.texts import fingerprint
 
 from mnemesh_archival.model.continuity import WINDOW, Asking, Continuity, Turn, cues_of, dialogue_positions
 from mnemesh_archival.model.passages import Passage, strand_of

@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting
 from mnemesh_kit.sql.pages import paginate
-from mnemesh_retrieval.words.tokens import normal_form
+from mnemesh_retrieval.words.analysis import normal_form
 
 from mnemesh_archival.model.passages import Passage
 from mnemesh_archival.store.base.passages import PassageScope

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
-from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_retrieval.ranking.texts import fingerprint
 
 from mnemesh_archival.model.continuity import Continuity, cues_of
 from mnemesh_archival.model.passages import (

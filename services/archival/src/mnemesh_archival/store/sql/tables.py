@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
-from mnemesh_retrieval.indexing.tables import outbox_tables
+from mnemesh_retrieval.indexing.outbox import outbox_tables
 
 metadata = sa.MetaData()
 
@@ -111,7 +111,7 @@ passages = sa.Table(
     # The name of the speaker at the beginning of the text, and whether the text asks a question.
     sa.Column("speaker", sa.Text, nullable=False, server_default=""),
     sa.Column("asking", sa.SmallInteger, nullable=False, server_default="0"),
-    # The same for texts that are equal in words; see mnemesh_retrieval.ranking.exact.
+    # The same for texts that are equal in words; see mnemesh_retrieval.ranking.texts.
     sa.Column("fingerprint", sa.Text, nullable=False, server_default=""),
     # The vector of the text that came with the passage, and its embedder; see model/given_vectors.py. They are here so
     # that the statements that read, change and delete the text also do that with them.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.words import rarity
+from mnemesh_retrieval.ranking.scores import rarity
 from mnemesh_retrieval.words.analysis import indexed, terms
 
 from mnemesh_recall.model.candidates import Candidate, Candidates

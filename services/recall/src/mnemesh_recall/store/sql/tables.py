@@ -7,7 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
-from mnemesh_retrieval.indexing.tables import outbox_tables
+from mnemesh_retrieval.indexing.outbox import outbox_tables
 
 metadata = sa.MetaData()
 

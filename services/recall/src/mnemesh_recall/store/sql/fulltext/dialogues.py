@@ -12,8 +12,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.utterances import Utterance, utterance
-from mnemesh_retrieval.ranking.words import REACH
+from mnemesh_retrieval.ranking.scores import REACH
+from mnemesh_retrieval.ranking.texts import Utterance, utterance
 from mnemesh_retrieval.words.analysis import analysed
 
 from mnemesh_recall.store.sql.fulltext.documents import Document, FulltextIndex, SearchableMessage, sections

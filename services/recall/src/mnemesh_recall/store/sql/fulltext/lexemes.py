@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_retrieval.ranking.texts import fingerprint
 
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql.fulltext.documents import Document

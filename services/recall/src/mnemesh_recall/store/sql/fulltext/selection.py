@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import sqlalchemy as sa
-from mnemesh_retrieval.ranking.words import rarity
+from mnemesh_retrieval.ranking.scores import rarity
 from mnemesh_retrieval.words.analysis import terms
 
 from mnemesh_recall.model.candidates import Candidates

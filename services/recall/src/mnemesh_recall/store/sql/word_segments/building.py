@@ -9,8 +9,8 @@ from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
-from mnemesh_retrieval.ranking.exact import fingerprint, normalized
-from mnemesh_retrieval.words.cjk import CJK_CHARACTER
+from mnemesh_retrieval.ranking.texts import fingerprint, normalized
+from mnemesh_retrieval.words.analysis import CJK_CHARACTER
 
 from mnemesh_recall.model.candidates import (
     SECTION,

@@ -1,11 +1,13 @@
-"""The parts of a text that the ranking distinguishes: its speaker, its question sentences, and its other sentences."""
+"""What the ranking reads in a text: equality with a query, the speaker, question sentences, other sentences."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
+from mnemesh_retrieval.words.analysis import normal_form
 from mnemesh_retrieval.words.speakers import split_speaker
 
 # A sentence ends at a line break, at marks before a space, a closing quote or bracket, or the end, and at wide marks.
@@ -54,3 +56,21 @@ def utterance(text: str, *, is_folded: bool = False) -> Utterance:
         "\n".join(filter(None, statements)),
         end is not None and _QUESTION_MARK.search(end[0]) is not None,
     )
+
+
+_GAP: Final = re.compile(r"[\W_]+")
+
+
+def normalized(text: str) -> str:
+    """Returns the letters and digits of a text in lower case, with single spaces between words.
+
+    The name of the speaker is left out. A text without letters and digits is returned without spaces around it.
+    """
+    folded = normal_form("NFKC", text).casefold()
+    spoken = split_speaker(folded, is_folded=True)[1].strip()
+    return _GAP.sub(" ", spoken).strip() or spoken
+
+
+def fingerprint(text: str) -> str:
+    """Returns 16 hexadecimal digits that are the same for texts that are equal when normalized."""
+    return blake2b(normalized(text).encode(errors="replace"), digest_size=8).hexdigest()

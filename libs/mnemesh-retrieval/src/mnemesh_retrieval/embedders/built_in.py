@@ -1,14 +1,17 @@
-"""The default embedder, which works offline: wordllama's 256-dimensional token vectors, averaged over a text.
+"""The embedders that work offline: wordllama, the default, and the hashing of words, for tests.
 
-The weights are part of the wordllama package and are read from its files. Importing the package would cost 45 MB and
-half a second, reconfigure the root logger, and pad every text of a batch to the longest one.
+wordllama averages 256-dimensional token vectors over a text. Its weights are part of the wordllama package and are
+read from its files. Importing the package would cost 45 MB and half a second, reconfigure the root logger, and pad
+every text of a batch to the longest one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
 import math
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mnemesh_retrieval.embedder import CountedVectors, Vector
+from mnemesh_retrieval.embedder import HASHING, WORDLLAMA, CountedVectors, Vector
 from mnemesh_retrieval.errors import EmbedderMisconfigured
-from mnemesh_retrieval.handles import WORDLLAMA
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -113,3 +115,39 @@ def _load() -> _Model:
     with safe_open(package / WEIGHTS, framework="np") as weights:
         rows: npt.NDArray[np.float16] = weights.get_tensor("embedding.weight")
     return _Model(tokenizer, rows)
+
+
+WORD = re.compile(r"\w+")
+INLINE_CHARACTERS = 20_000
+"""Longer texts are embedded in a thread, so that they do not delay other calls."""
+
+
+class HashingEmbedder:
+    """Embeds texts so that those with common words are similar, and no others."""
+
+    handle = HASHING
+    dimension = DIMENSION
+    similarity_weight = 0.0001
+    least_similarity = 0.0
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """See Embedder.embed; never fails."""
+        if sum(map(len, texts)) > INLINE_CHARACTERS:
+            return await asyncio.to_thread(_vectors, texts)
+        return _vectors(texts)
+
+    async def close(self) -> None:
+        """See Embedder.close."""
+
+
+def _vectors(texts: Sequence[str]) -> list[Vector]:
+    return [_vector(text) for text in texts]
+
+
+def _vector(text: str) -> Vector:
+    total = np.zeros(DIMENSION, dtype=np.float32)
+    for word in WORD.findall(text.casefold()):
+        digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+        total[digest[0]] += 1.0 if digest[1] & 1 else -1.0
+    norm = float(np.linalg.norm(total))
+    return total / np.float32(norm) if norm > 0 else total

@@ -1,0 +1,343 @@
+"""The scores of texts for a query: by words, by times, by what neighbours lend, and the fusion of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from mnemesh_retrieval.ranking.constants import RankingConstants
+from mnemesh_retrieval.time_expressions.resolver import TimeRange
+
+AnyFloats = npt.NDArray[np.floating[Any]]
+REACH: Final = 2
+"""The largest distance of neighbours that share words."""
+RECEIVED_PART: Final = 1 - 1e-6
+"""The part of the difference to the best text with a word that a text can receive from its neighbours. Without it, both
+could have the same score, and rounding would decide which is first."""
+
+
+def rarity(holders: int, size: int) -> float:
+    """Returns BM25's inverse document frequency of a word in `holders` of `size` texts."""
+    return math.log(1 + (max(size, holders) - holders + 0.5) / (holders + 0.5))
+
+
+def saturation(average_length: float, constants: RankingConstants) -> Callable[[int, float], float]:
+    """Returns the function that computes the weight of a word in a text from its count and the length of the text.
+
+    The count is at least 1; lengths are in any unit, that of `average_length`.
+    """
+    largest = constants.saturation + 1
+    least = constants.saturation * (1 - constants.length_share)
+    slope = constants.saturation * constants.length_share / average_length
+
+    def weight(count: int, length: float) -> float:
+        return count * largest / (count + least + slope * length)
+
+    return weight
+
+
+def share(distance: int, constants: RankingConstants, *, is_asked: bool = False) -> float:
+    """Returns the share of a word's weight that a text receives from a neighbour; 0 beyond the reach.
+
+    Args:
+        distance: the place of the neighbour: -1 for the text before, 2 for the text after the next.
+        constants: the constants of the ranking.
+        is_asked: whether the word is in a question sentence of the neighbour.
+    """
+    match distance:
+        case -1:
+            return constants.question_share if is_asked else constants.before_share
+        case -2:
+            return constants.second_before_share
+        case 1:
+            return constants.after_share
+        case 2:
+            return constants.second_after_share
+    return 0.0
+
+
+def limited(received: AnyFloats, own: AnyFloats, largest: AnyFloats) -> AnyFloats:
+    """Returns the weights that texts receive from their neighbours, with the limit of each word.
+
+    A word weighs less than in the text where it weighs most: a text between two others with a word is not more about it
+    than they are.
+
+    Args:
+        received: the weights that texts receive: any arrays that fit together, with an axis of texts and one of words.
+        own: the weights of the words of the query in each text, the name of its speaker and its day.
+        largest: the largest own weight of each word; infinite for a word without a limit.
+    """
+    weights: AnyFloats = np.minimum(received, RECEIVED_PART * (largest - own))
+    return weights
+
+
+def time_factor(created_at: datetime, named: Sequence[TimeRange], constants: RankingConstants) -> float:
+    """Returns the factor of a text from a time: the largest of the named times; 1 if there are none.
+
+    A text from a named time has the whole factor. After its end the factor falls to 1, in proportion to the time.
+    """
+    best = 1.0
+    fade = timedelta(days=constants.time_fade_days)
+    for each in named:
+        is_after = each.end is not None and created_at >= each.end
+        if not is_after and (each.start is None or each.start <= created_at):
+            return max(best, constants.time_factor)
+        if is_after and each.end is not None and (passed := created_at - each.end) < fade:
+            best = max(best, 1 + (constants.time_factor - 1) * (1 - passed / fade))
+    return best
+
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+NONE: Final = -1
+"""The row of a neighbour that does not exist."""
+_SECONDS_PER_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Strands:
+    """The neighbours of texts, which are numbered by rows.
+
+    Example:
+        >>> strands = Strands.of(strands=[1, 1, 2], positions=[7, 8, 9], times=[0.0, 60.0, 60.0], constants=DEFAULTS)
+        >>> strands.by_distance[-1]
+        array([-1,  0, -1])
+    """
+
+    by_distance: Mapping[int, Rows]
+    """The row of the neighbour at each distance, from -2 to 2 without 0; NONE if there is none."""
+
+    @classmethod
+    def of(
+        cls,
+        strands: Sequence[int],
+        positions: Sequence[int],
+        times: Sequence[float],
+        constants: RankingConstants,
+    ) -> Strands:
+        """Returns the neighbours of each text: those of its strand that are near in position and time.
+
+        Args:
+            strands: the strand of each text.
+            positions: the position of each text, unique in its strand.
+            times: the time of each text in seconds.
+            constants: the constants of the ranking.
+        """
+        strand, position = np.asarray(strands, np.int64), np.asarray(positions, np.int64)
+        seconds = np.asarray(times, np.float64)
+        order = np.lexsort((position, strand))
+        found = {sign * far: np.full(len(order), NONE, np.int64) for far in range(1, REACH + 1) for sign in (-1, 1)}
+        for step in range(1, REACH + 1):
+            before, after = order[:-step], order[step:]
+            distance = position[after] - position[before]
+            is_near = (strand[before] == strand[after]) & (
+                np.abs(seconds[after] - seconds[before]) <= constants.neighbour_hours * _SECONDS_PER_HOUR
+            )
+            for far in range(step, REACH + 1):
+                pairs = is_near & (distance == far)
+                found[-far][after[pairs]] = before[pairs]
+                found[far][before[pairs]] = after[pairs]
+        return cls(found)
+
+    def received_words(self, lent: Floats, asked: Bools, constants: RankingConstants) -> Floats:
+        """Returns the weights of words that texts receive from their neighbours, with a row for each text.
+
+        Args:
+            lent: the weights of words in each text, without the name of its speaker: a row for each text, a column for
+                each word.
+            asked: whether the word is in a question sentence of the text.
+            constants: the constants of the ranking.
+        """
+        received = np.zeros_like(lent)
+        for distance, rows in self.by_distance.items():
+            parts = share(distance, constants) * lent
+            if asked.any():
+                parts = np.where(asked, share(distance, constants, is_asked=True) * lent, parts)
+            received += _of_neighbours(parts, rows)
+        return received
+
+    def shared_similarities(self, similarities: Floats, asks: Bools, constants: RankingConstants) -> Floats:
+        """Returns the similarities of texts with the shares of their neighbours; see `shared_similarity`.
+
+        Args:
+            similarities: the cosine of each text; 0 if unknown.
+            asks: whether each text has a question sentence.
+            constants: the constants of the ranking.
+        """
+        before, after = self.by_distance[-1], self.by_distance[1]
+        return shared_similarity(
+            similarities,
+            _of_neighbours(similarities, before),
+            _of_neighbours(similarities, after),
+            constants,
+            before_asks=_of_neighbours(asks, before),
+        )
+
+    def largest_nearby(self, values: Floats) -> Floats:
+        """Returns the largest value of each text and the texts before and after it; values are at least 0."""
+        before, after = (_of_neighbours(values, self.by_distance[step]) for step in (-1, 1))
+        largest: Floats = np.maximum(values, np.maximum(before, after))
+        return largest
+
+
+def shared_similarity(
+    own: Floats, before: Floats, after: Floats, constants: RankingConstants, *, before_asks: Bools
+) -> Floats:
+    """Returns the similarities of texts with the shares of the texts before and after them. All are cosines.
+
+    A negative similarity of a neighbour counts as 0.
+    """
+    part = np.where(before_asks, constants.similarity_after_question, constants.similarity_before)
+    total: Floats = own + part * np.maximum(0.0, before) + constants.similarity_after * np.maximum(0.0, after)
+    return total
+
+
+def _of_neighbours(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
+    """Returns the values of the neighbours at these rows; zeros where there is none."""
+    found = values[rows]
+    found[rows == NONE] = 0
+    return found
+
+
+Id = TypeVar("Id", bound=Hashable)
+EXACT: Final = 10.0
+"""Added to the score of a text that equals the query. No other part of a score reaches it."""
+
+
+# Named tuples, because a search makes hundreds: a frozen dataclass takes four times as long to make.
+class Candidate(NamedTuple, Generic[Id]):
+    """A text that a search considers."""
+
+    id: Id
+    text_score: float = 0.0
+    """The score by words; see `words.limited`. 0 if neither the text nor a neighbour has a word of the query."""
+    vector_score: float = 0.0
+    """The similarity with the shares of neighbours; see `strands.shared_similarity`. 0 if unknown or none."""
+    factor: float = 1.0
+    """The product of its factors: question, speaker, time."""
+    is_exact: bool = False
+    """Whether the text equals the query; see `exact.normalized`."""
+
+
+class Ranked(NamedTuple, Generic[Id]):
+    """A text in the order of a search."""
+
+    id: Id
+    score: float
+    """Comparable within one answer."""
+    text_score: float | None = None
+    """None if the text is not in the list by words. The rank counts from 1."""
+    text_rank: int | None = None
+    vector_score: float | None = None
+    """None if the text is not in the list by similarity."""
+    vector_rank: int | None = None
+    is_exact: bool = False
+    rerank_score: float | None = None
+    """None if no reranker scored the text."""
+
+
+_score: Final = itemgetter(1)
+"""The score of a Ranked. A reverse sort keeps the order of equal scores."""
+
+
+def factor(constants: RankingConstants, *, ends_in_question: bool, is_named_speaker: bool, time: float = 1.0) -> float:
+    """Returns the factor of a text.
+
+    Args:
+        constants: the constants of the ranking.
+        ends_in_question: whether the text ends in a question.
+        is_named_speaker: whether the query names the speaker of the text.
+        time: the factor of its time; see `times.time_factor`.
+    """
+    question = constants.question_factor if ends_in_question else 1.0
+    return question * (constants.speaker_factor if is_named_speaker else 1.0) * time
+
+
+def fuse_scores(
+    candidates: Iterable[Candidate[Id]],
+    similarity_weight: float,
+    constants: RankingConstants,
+    *,
+    depth: int = 0,
+    least_similarity: float = 0.0,
+) -> list[Ranked[Id]]:
+    """Returns the candidates that match by words or by similarity, best first. Equal scores keep their order.
+
+    A score is the factor of the text, times the sum of its score by words relative to the best one, and its similarity
+    relative to the best one times the weight. Texts that are in neither list are left out.
+
+    Args:
+        candidates: the candidates, in the order of preference, such as newest first.
+        similarity_weight: the weight of similarities, where words weigh 1; `Embedder.similarity_weight` for hybrid
+            search. 0 ignores similarities.
+        constants: the constants of the ranking.
+        depth: the least length of each list, if a search returns more hits than usual.
+        least_similarity: a text without a word of the query is similar only above this;
+            `Embedder.least_similarity` for hybrid search.
+    """
+    known = list(candidates)
+    by_words = _best(
+        [(each.text_score * each.factor, each.id) for each in known], max(depth, constants.word_candidates)
+    )
+    by_similarity: dict[Id, int] = {}
+    if similarity_weight:
+        scored = [
+            (each.vector_score * each.factor, each.id)
+            for each in known
+            if each.text_score > 0 or each.vector_score > least_similarity
+        ]
+        by_similarity = _best(scored, max(depth, constants.similarity_candidates))
+    best_words = max((each.text_score for each in known), default=0.0)
+    best_similarity = max((each.vector_score for each in known), default=0.0)
+    word_scale = 1 / best_words if best_words > 0 else 0.0
+    similarity_scale = similarity_weight / best_similarity if best_similarity > 0 else 0.0
+    found = []
+    for id_, text_score, vector_score, factor_, is_exact in known:
+        text_rank, vector_rank = by_words.get(id_), by_similarity.get(id_)
+        if text_rank is None and vector_rank is None and not is_exact:
+            continue
+        score = (text_score * word_scale + max(0.0, vector_score) * similarity_scale) * factor_
+        found.append(
+            Ranked(
+                id_,
+                score + EXACT if is_exact else score,
+                text_score if text_rank is not None else None,
+                text_rank,
+                vector_score if vector_rank is not None else None,
+                vector_rank,
+                is_exact,
+            )
+        )
+    return sorted(found, key=_score, reverse=True)
+
+
+def best_of_queries(rankings: Sequence[Sequence[Ranked[Id]]]) -> list[Ranked[Id]]:
+    """Fuses the rankings of several queries. A text counts with its best score relative to the first of that query.
+
+    A single ranking is returned as it is.
+    """
+    if len(rankings) == 1:
+        return list(rankings[0])
+    best: dict[Id, Ranked[Id]] = {}
+    for ranking in rankings:
+        top = max((each.score - EXACT * each.is_exact for each in ranking), default=0.0)
+        for each in ranking:
+            own = each.score - EXACT * each.is_exact
+            score = (own / top if top > 0 else 0.0) + (EXACT if each.is_exact else 0.0)
+            if each.id not in best or score > best[each.id].score:
+                best[each.id] = each._replace(score=score)
+    return sorted(best.values(), key=_score, reverse=True)
+
+
+def _best(scored: Iterable[tuple[float, Id]], length: int) -> dict[Id, int]:
+    """Returns the ids with the best scores above 0, with their ranks."""
+    best = sorted((item for item in scored if item[0] > 0), key=itemgetter(0), reverse=True)
+    return {id_: rank for rank, (_, id_) in enumerate(best[:length], start=1)}
