@@ -185,7 +185,15 @@ async def test_calls_become_text_for_a_template_without_tools(fake: FakeOpenAI, 
     assert "tool_calls" not in str(shown)
 
 
-@pytest.mark.parametrize("fault", [status(401, "reasoning_content"), context_overflow(8_000, 9_000), status(404, "no")])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        status(401, "reasoning_content"),
+        context_overflow(8_000, 9_000),
+        status(404, "no"),
+        status(501, "Switch to an alternative provider."),
+    ],
+)
 async def test_refusals_of_other_things_are_not_repeated(
     fake: FakeOpenAI, client: OpenAiChatClient, fault: Fault
 ) -> None:

@@ -2,38 +2,24 @@
 
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
-from mnemesh_orchestrator.llm.dialects import Api
-from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
-from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
-from mnemesh_orchestrator.llm.port import LlmAnswer, LlmClient
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.model.runs import RunStatus
-from mnemesh_testkit.fakes.anthropic import FakeAnthropic
-from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.openai_responses import FakeResponses
-from mnemesh_testkit.fakes.script import Fault, Reply, status
-from mnemesh_testkit.fakes.server import FakeProvider
+from mnemesh_testkit.fakes.script import Fault, Reply
 from mnemesh_testkit.wires import WIRES, Event, Wire, encoded
 from mnemesh_types.messages import TextPart
 
-from ..support.model import OneOffer, OneProvider
 from ..support.world import ME, World, opened, require_valid
 from .windows import at, everything, hello, tool
+from .wire_servers import CLIENTS, FAKES, ServedModel, StrictServer, insert, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-def insert(*contents: str) -> list[tuple[str, dict[str, str]]]:
-    return [("archival_memory_insert", {"content": content}) for content in contents]
 
 
 TURNS = (
@@ -46,56 +32,6 @@ TURNS = (
     (Reply(reasoning="A last one.", tool_calls=insert("four")), Reply(text="Again.")),
 )
 """The replies of a turn of three steps, of a compaction, and of the turn behind it."""
-MODELS = {"chat": "a-model", "responses": "gpt-5", "messages": "claude-sonnet-4-5"}
-FAKES: dict[str, type[FakeProvider]] = {"chat": FakeOpenAI, "responses": FakeResponses, "messages": FakeAnthropic}
-CLIENTS: dict[str, Callable[..., LlmClient]] = {
-    "chat": OpenAiChatClient,
-    "responses": OpenAiResponsesClient,
-    "messages": AnthropicMessagesClient,
-}
-
-
-class StrictServer:
-    """Plays the replies of a wire, and refuses what its server refuses."""
-
-    def __init__(self, wire: Wire, replies: Sequence[Reply]) -> None:
-        self.wire = wire
-        self.replies = replies
-        self.sent: list[Reply] = []
-        self.refusals: list[str] = []
-
-    def __call__(self, body: dict[str, Any]) -> Fault:
-        problem = self.wire.problem(body, self.sent)
-        if problem is not None:
-            self.refusals.append(problem)
-            return status(400, problem)
-        reply = self.replies[len(self.sent)]
-        stream = encoded(self.wire.events(reply, len(self.sent)))
-        self.sent.append(reply)
-        return Fault(kind="body", body=stream, headers={"content-type": "text/event-stream"})
-
-
-class ServedModel(OneOffer):
-    """A model of a server."""
-
-    def __init__(self, wire: Wire, endpoint: str, client: LlmClient) -> None:
-        apis = {"chat": Api.CHAT, "responses": Api.RESPONSES, "messages": Api.MESSAGES}
-        settings = ModelSettings(context_window=32_000, max_output_tokens=4_096, enable_reasoner=True)
-        name, is_official = MODELS[wire.api], wire.type in ("openai", "anthropic")
-        where = None if is_official else endpoint
-        self.info = ModelInfo(f"{wire.type}/{name}", wire.type, name, apis[wire.api], settings, where, wire.type)
-        self.client = client
-
-    async def default_handle(self) -> str:
-        return self.info.handle
-
-    def resolve(self, handle: str) -> Any:
-        return self.info, self.client
-
-
-class ServedProvider(OneProvider):
-    def __init__(self, offer: ServedModel) -> None:
-        self.offer = offer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -103,18 +39,6 @@ async def shared_world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     """One world for all servers, each with an agent of its own."""
     async with opened(tmp_path_factory.mktemp("wires")) as world:
         yield world
-
-
-@asynccontextmanager
-async def served(world: World, wire: Wire, server: StrictServer) -> AsyncIterator[FakeProvider]:
-    """Replaces the model of a world by one of a server."""
-    async with FAKES[wire.api](server) as fake:
-        client = CLIENTS[wire.api](at(fake.base_url, wire.type, api_key="k"))
-        world.provider = ServedProvider(ServedModel(wire, fake.base_url, client))
-        try:
-            yield fake
-        finally:
-            await client.close()
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
@@ -234,7 +158,9 @@ def with_usage_elsewhere(events: list[Event], rng: random.Random) -> list[Event]
                 made.append(event)
     if usage is None:
         return events
-    end = next(place for place, event in enumerate(made) if _has_finish_reason(event))
+    end = next((place for place, event in enumerate(made) if _has_finish_reason(event)), None)
+    if end is None:
+        return events
     chunk: Any = made[end].data
     match rng.choice(["before", "into", "behind"]):
         case "into":

@@ -48,7 +48,7 @@ def _messages(
         texts = ["", *pieces(arguments_of(call), 5)]
         block = {"type": "tool_use", "id": f"toolu_{prefix}{number}_{ordinal}", "name": call.name, "input": {}}
         add_block(block, [{"type": "input_json_delta", "partial_json": text} for text in texts])
-    stop = {"stop_reason": "tool_use" if reply.calls else "end_turn", "stop_sequence": None}
+    stop = {"stop_reason": reply.finish_reason or ("tool_use" if reply.calls else "end_turn"), "stop_sequence": None}
     add("message_delta", delta=stop, usage={"output_tokens": 7})
     add("message_stop", **(last or {}))
     return events
@@ -120,12 +120,13 @@ def _responses(
             (kind, {**place, "delta": piece}) for piece in pieces(reply.reasoning, 6)
         ]
         add_item(item, {"summary": [], "content": []}, steps)
-    if reply.text:
-        content = [{"type": "output_text", "text": reply.text, "annotations": []}]
+    if said := reply.text or reply.refusal:
+        type_, name = ("output_text", "text") if reply.text else ("refusal", "refusal")
+        content = [{"type": type_, name: said, "annotations": []}]
         item = {"id": f"msg_{number}", "type": "message", "role": "assistant", "content": content}
         place = {"content_index": 0}
-        steps = [("response.output_text.delta", {**place, "delta": piece}) for piece in pieces(reply.text, 6)]
-        steps.append(("response.output_text.done", {**place, "text": reply.text}))
+        steps = [(f"response.{type_}.delta", {**place, "delta": piece}) for piece in pieces(said, 6)]
+        steps.append((f"response.{type_}.done", {**place, name: said}))
         add_item(item, {"content": []}, steps)
     for ordinal, call in enumerate(reply.calls):
         id_, arguments = f"fc_{number}_{ordinal}", arguments_of(call)
@@ -136,7 +137,9 @@ def _responses(
             {**item, "arguments": arguments}, {"arguments": ""}, [*steps, (f"{kind}.done", {"arguments": arguments})]
         )
     usage = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
-    add("response.completed", response={**head, "status": "completed", "output": output, "usage": usage})
+    word = "incomplete" if reply.finish_reason else "completed"
+    details = {"incomplete_details": {"reason": reply.finish_reason}} if reply.finish_reason else {}
+    add(f"response.{word}", response={**head, "status": word, "output": output, "usage": usage, **details})
     return events
 
 

@@ -158,7 +158,7 @@ class Shape:
 
         for delta in self._deltas(reply, number):
             add(delta)
-        finish = (self.finish if reply.calls else "stop") if self.finishes else None
+        finish = reply.finish_reason or ((self.finish if reply.calls else "stop") if self.finishes else None)
         if finish is not None:
             add({}, finish, **({"usage": _USAGE} if self.usage == "last" else {}), **(self.last or {}))
         if self.usage == "own":
@@ -189,6 +189,7 @@ class Shape:
         if reply.reasoning:
             yield from self.reasoning(reply.reasoning, number)
         yield from ({"content": piece} for piece in pieces(reply.text or "", 6))
+        yield from ({"refusal": piece} for piece in pieces(reply.refusal or "", 6))
         for ordinal, call in enumerate(reply.calls):
             yield from ({"tool_calls": given} for given in self.calls(call, number, ordinal))
 

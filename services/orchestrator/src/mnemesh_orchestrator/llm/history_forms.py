@@ -35,8 +35,8 @@ _MAX_MODELS: Final = 1_000
 _MAX_REFUSED: Final = 100_000
 
 _ROLES: Final = re.compile(
-    r"(?i)\broles?\b|alternat|message_order|consecutive (?:user|assistant|message)|no user query found|last message"
-    r"|(?:message|conversation|chat)s?\b.{0,60}\b(?:start|begin|end)s? with|jinja|chat template"
+    r"(?i)\broles?\b|alternat(?:e|ing|ion)\b|message_order|consecutive (?:user|assistant|message)|no user query found"
+    r"|last message|(?:message|conversation|chat)s?\b.{0,60}\b(?:start|begin|end)s? with|jinja|chat template"
     r"|tool_calls?.{0,60}(?:must be followed|did not have response)|preceding.{0,40}tool_calls"
 )
 _SYSTEM: Final = re.compile(
