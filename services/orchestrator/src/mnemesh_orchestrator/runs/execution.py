@@ -14,7 +14,7 @@ from mnemesh_orchestrator.loop.journal import Journals, JournalWriter, shielded
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.stop_reasons import failure
 from mnemesh_orchestrator.model.child_runs import ChildRun
-from mnemesh_orchestrator.model.claims import FinishedRun
+from mnemesh_orchestrator.model.claims import Claim, FinishedRun
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason, status_of
@@ -22,7 +22,6 @@ from mnemesh_orchestrator.ports.child_runs import ChildRunsPort
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.run_reports import report_end
 from mnemesh_orchestrator.runs.work import Work, Works
-from mnemesh_orchestrator.store.base import Claim
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")

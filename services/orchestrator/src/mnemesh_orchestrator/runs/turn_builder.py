@@ -24,7 +24,7 @@ from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import OpenRequest, open_request
-from mnemesh_orchestrator.model.claims import TurnClaim
+from mnemesh_orchestrator.model.claims import TurnClaim, UnfinishedDecision
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
@@ -35,7 +35,7 @@ from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.input_recorder import InputRecorder
 from mnemesh_orchestrator.runs.supervision import supervising
-from mnemesh_orchestrator.store.base import RunStore, UnfinishedDecision
+from mnemesh_orchestrator.store.base import RunStore
 
 _log = structlog.get_logger("mnemesh.runs")
 

@@ -17,15 +17,16 @@ from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.claims import Claim, StartedRun
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.leases import Lease
-from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents
 from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.run_reports import report_end
-from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
+from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
