@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL as ME
-from mnemesh_orchestrator.processors import MEMORY_ORDER, InputFacts, Refused, ToolResultFacts
-from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
+from mnemesh_orchestrator.processors import (
+    INPUT_GROUP,
+    MEMORY_ORDER,
+    TOOL_RESULT_GROUP,
+    InputFacts,
+    Refused,
+    ToolResultFacts,
+    load,
+)
 from mnemesh_testkit.fakes.fake_distributions import install
 
 PAGE = (Path(__file__).parents[2] / "docs" / "processors.md").read_text()

@@ -21,7 +21,7 @@ from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.sql import postgresql, sqlite
 from mnemesh_orchestrator import wiring as orchestrator
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.compaction import compactor, extraction_answers, summarizers
+from mnemesh_orchestrator.compaction import compactor, completion, summarizers
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.speakers import MAX_SELECTIONS
 from mnemesh_orchestrator.llm.attempts import (
@@ -32,7 +32,7 @@ from mnemesh_orchestrator.llm.attempts import (
     PROVIDER_BACKOFF,
 )
 from mnemesh_orchestrator.loop import model_call, retry
-from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
+from mnemesh_orchestrator.loop.request_assembly import MAX_COMPACTIONS
 from mnemesh_orchestrator.runs import lease_renewal, worker
 from mnemesh_orchestrator.usecases import memory_extractions
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
@@ -92,7 +92,7 @@ def seconds(value: float) -> str:
         ("selection of a speaker", MAX_SELECTIONS, "none", []),
         (
             "memory extraction",
-            extraction_answers._MAX_ATTEMPTS,
+            completion._MAX_ATTEMPTS,
             "none",
             [summarizers.CALL_SECONDS, compactor.TOTAL_SECONDS],
         ),

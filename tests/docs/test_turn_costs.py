@@ -79,7 +79,7 @@ async def test_cost_of_a_turn_that_edits_memory(mesh: Mesh, cost: Counter[str]) 
 
 async def test_cost_of_a_round_of_four(mesh: Mesh, cost: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     # The events of a member's turn are one batch, however long the turn takes on a loaded machine.
-    monkeypatch.setattr("mnemesh_orchestrator.groups.batches.BATCH_SECONDS", 3600.0)
+    monkeypatch.setattr("mnemesh_orchestrator.groups.executor.BATCH_SECONDS", 3600.0)
     blocks = {"human": "", "persona": ""}
     members = [await mesh.client.agents.create(name=name, blocks=blocks) for name in ("Ada", "Bob", "Cleo", "Dan")]
     for member in members:

@@ -15,31 +15,25 @@ from mnemesh_orchestrator.compaction.compactor import model_compactor
 from mnemesh_orchestrator.compaction.fact_extraction import FactExtractor
 from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
-from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.executor import GroupExecutor
 from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_budget import ContextBudget
+from mnemesh_orchestrator.loop.compaction import TurnCompaction, WindowCompactor, WindowReplacement
 from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.loop.delta_log import DeltaLog
-from mnemesh_orchestrator.loop.engine import Engine
+from mnemesh_orchestrator.loop.deltas import DeltaLog
+from mnemesh_orchestrator.loop.engine import Engine, StepAnswers
 from mnemesh_orchestrator.loop.journal import Journals
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.model_call import ModelCaller
-from mnemesh_orchestrator.loop.optional_services import OptionalServices
-from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
-from mnemesh_orchestrator.loop.request_images import RequestImages
-from mnemesh_orchestrator.loop.retry import RetryPolicy
-from mnemesh_orchestrator.loop.step_answers import StepAnswers
+from mnemesh_orchestrator.loop.request_assembly import ContextBudget, RequestAssembler, RequestImages
+from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
-from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
-from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
-from mnemesh_orchestrator.processors.chain import Processors
+from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.child_runs import ChildRuns, RunStarter
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock

@@ -50,8 +50,7 @@ from mnemesh_orchestrator.model.run_pools import PoolLimits, RunPool
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.ports.records import RecordPart, RecordParts
-from mnemesh_orchestrator.processors.chain import Processors
-from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
+from mnemesh_orchestrator.processors import INPUT_GROUP, TOOL_RESULT_GROUP, Processors, load
 from mnemesh_orchestrator.rpc.agent_transfers import AgentTransferRpcs
 from mnemesh_orchestrator.rpc.agents import AgentsServicer
 from mnemesh_orchestrator.rpc.conversations import ConversationsServicer

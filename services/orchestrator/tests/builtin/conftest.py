@@ -11,8 +11,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools
-from mnemesh_orchestrator.loop.optional_services import OptionalServices
-from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.model.archival import PassageHit
 from mnemesh_orchestrator.model.context_window import MessageHits, NamedTime
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, NewBlock

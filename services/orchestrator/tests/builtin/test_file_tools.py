@@ -9,8 +9,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, Unavailable
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.files import FileTools
-from mnemesh_orchestrator.loop.optional_services import OptionalServices
-from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.model.files import (
     FileHit,
     FileHits,

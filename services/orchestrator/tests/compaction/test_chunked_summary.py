@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_kit.clock import FrozenClock
-from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS, MIN_CAPACITY, ChunkedReader
 from mnemesh_orchestrator.compaction.port import SummaryFailed
+from mnemesh_orchestrator.compaction.summarizers import MAX_PARTS, MIN_CAPACITY, ChunkedReader
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_orchestrator.compaction.snapshot import EPISODIC_HEADING
+from mnemesh_orchestrator.compaction.stored_memory import EPISODIC_HEADING
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
@@ -111,7 +111,7 @@ async def test_known_facts_include_those_related_to_the_turns(world: World, proc
 
 
 def test_episodic_mode_triggers_at_four_fifths() -> None:
-    from mnemesh_orchestrator.compaction.modes import trigger_ratio
+    from mnemesh_orchestrator.compaction.planner import trigger_ratio
 
     assert trigger_ratio(EPISODIC) == 0.8
     assert trigger_ratio(CompactionSettings("episodic", trigger_ratio=0.5)) == 0.5

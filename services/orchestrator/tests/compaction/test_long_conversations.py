@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from mnemesh_kit.ids import derive_id
-from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS
+from mnemesh_orchestrator.compaction.summarizers import MAX_PARTS
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 

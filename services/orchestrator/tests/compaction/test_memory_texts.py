@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from mnemesh_orchestrator.compaction.episodic import merge_commits
 from mnemesh_orchestrator.compaction.extraction import (
     Material,
     answer_problem,
@@ -13,9 +14,8 @@ from mnemesh_orchestrator.compaction.extraction import (
     parse_changes,
     parse_commits,
 )
-from mnemesh_orchestrator.compaction.merge import merge_commits
 from mnemesh_orchestrator.compaction.planner import Sizes, plan_whole_turns
-from mnemesh_orchestrator.compaction.snapshot import join_notes, snapshot, split_notes, with_commits
+from mnemesh_orchestrator.compaction.stored_memory import join_notes, snapshot, split_notes, with_commits
 from mnemesh_orchestrator.model.episodes import (
     Change,
     Episode,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from mnemesh_orchestrator.compaction.modes import trigger_tokens
+from mnemesh_orchestrator.compaction.planner import trigger_tokens
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderRefused
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy

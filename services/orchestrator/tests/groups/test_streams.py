@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.paging import PageQuery
-from mnemesh_orchestrator.groups import batches
+from mnemesh_orchestrator.groups import executor
 from mnemesh_orchestrator.model.events import Delta, MemberEvent, RunEvent, StepStarted
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus
 
@@ -140,7 +140,7 @@ async def test_events_that_follow_closely_share_a_batch() -> None:
         yield event(4)
 
     seen = []
-    async for batch in batches.batched(stream()):
+    async for batch in executor.batched(stream()):
         seen.append([item.sequence for item in batch])
         if seen[-1] == [3]:
             gate.set()

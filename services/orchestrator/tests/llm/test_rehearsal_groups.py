@@ -4,8 +4,7 @@ import json
 
 import pytest
 from mnemesh_kit.ids import new_id
-from mnemesh_orchestrator.groups.speakers import NextTurn
-from mnemesh_orchestrator.groups.words import turn_input
+from mnemesh_orchestrator.groups.speakers import NextTurn, turn_input
 from mnemesh_orchestrator.model.groups import (
     GroupPlan,
     ManagerConfig,

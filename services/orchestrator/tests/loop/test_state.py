@@ -8,7 +8,7 @@ import pytest
 from mnemesh_orchestrator.loop.state import StepState, TurnState
 
 LOOP = Path(state_module.__file__).parent
-ENGINE = ("engine.py", "step_answers.py", "turn_compaction.py")
+ENGINE = ("engine.py", "compaction.py")
 WRITERS = {"state.py", *ENGINE}
 OWN_METHODS = {"use_fallback", "mark_first_token", "conclude", "start_attempt", "accept"}
 READERS = [path for folder in (LOOP, LOOP.parent / "runs", LOOP.parent / "usecases") for path in folder.glob("*.py")]
@@ -37,7 +37,7 @@ def test_only_the_engine_writes_the_state_of_a_turn(path: Path) -> None:
         write
         for write in writes(path.read_text())
         # They create a state, and complete it before the engine has it.
-        if (path.stem, write) not in {("turn_builder", "turn.state.step_number"), ("cancellation", "step.accept")}
+        if (path.stem, write) not in {("turn_builder", "turn.state.step_number"), ("step_commit", "step.accept")}
     ]
 
 

@@ -14,9 +14,14 @@ from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome
 from mnemesh_orchestrator.model.run_config import ClientTool, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
-from mnemesh_orchestrator.processors.chain import Processors
-from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
-from mnemesh_orchestrator.processors.port import InputFacts, ToolResultFacts
+from mnemesh_orchestrator.processors import (
+    INPUT_GROUP,
+    TOOL_RESULT_GROUP,
+    InputFacts,
+    Processors,
+    ToolResultFacts,
+    load,
+)
 from mnemesh_types.messages import ClientReturn, TextPart, ToolReturn, ToolStatus
 from structlog.testing import capture_logs
 

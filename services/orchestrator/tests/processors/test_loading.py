@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 from mnemesh_kit.config import ConfigError
-from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
+from mnemesh_orchestrator.processors import INPUT_GROUP, TOOL_RESULT_GROUP, load
 from mnemesh_testkit.fakes.fake_distributions import install
 
 from .distribution import GROUPS, SOURCE

@@ -11,10 +11,14 @@ from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
 from mnemesh_orchestrator.model.rules import ExitLoop
 from mnemesh_orchestrator.model.run_config import ClientSkill
-from mnemesh_orchestrator.prompt.assembly import memory_section, metadata_section
-from mnemesh_orchestrator.prompt.closing_tags import neutral, restored
-from mnemesh_orchestrator.prompt.directories import directories_section
-from mnemesh_orchestrator.prompt.skills import skills_section
+from mnemesh_orchestrator.prompt.assembly import (
+    directories_section,
+    memory_section,
+    metadata_section,
+    neutral,
+    restored,
+    skills_section,
+)
 
 from ..support.model import call, say
 from ..support.world import Process, World

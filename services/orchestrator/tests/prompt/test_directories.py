@@ -12,8 +12,14 @@ from mnemesh_orchestrator.model.files import (
     default_limits,
     wanted_limits,
 )
-from mnemesh_orchestrator.prompt.assembly import compose, memory_section, shows
-from mnemesh_orchestrator.prompt.directories import CITATIONS, directories_of, directories_section
+from mnemesh_orchestrator.prompt.assembly import (
+    CITATIONS,
+    compose,
+    directories_of,
+    directories_section,
+    memory_section,
+    shows,
+)
 
 OPEN = DirectoryFile("reports/a.txt", is_open=True, value="[Viewing file start (out of 1 lines)]\n1: test")
 CLOSED = DirectoryFile("reports/b.txt", is_open=False)

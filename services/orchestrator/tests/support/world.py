@@ -31,7 +31,7 @@ from mnemesh_orchestrator.model.run_pools import PoolLimits
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.ports import Services
-from mnemesh_orchestrator.processors.chain import Processors
+from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer

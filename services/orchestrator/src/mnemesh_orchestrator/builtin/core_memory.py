@@ -1,30 +1,36 @@
 """The tools that edit core memory. Each makes one edit of one block; the blocks service checks the rules of blocks."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from mnemesh_kit.errors import Aborted
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.model.core_memory import (
     Append,
+    Block,
     BlockEdit,
     CoreMemory,
     InsertLine,
+    NewBlock,
     Patch,
     ReplaceAll,
     ReplaceUnique,
     Rethink,
 )
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.prompt.closing_tags import restored
+from mnemesh_orchestrator.prompt.assembly import restored
 
 END_OF_BLOCK = -1
 _BLOCK_CHANGED = (
     "Nothing was edited: another author changed the memory block with label `{label}` after it was shown to you. It "
     "now reads:\n\n{value}\n\nRepeat the edit on this text if you still want it."
 )
+
+READ_ONLY_TEXT: Final = "Error This block is read-only and cannot be edited."
+_ISOLATED: Final = "Memory block '{label}' belongs to this conversation and can be edited, but not renamed or deleted."
+_ROOT: Final = "/memories/"
 
 
 async def append(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
@@ -109,3 +115,107 @@ def _as_stored(edit: BlockEdit, label: str) -> BlockEdit:
         if isinstance(value := getattr(edit, item.name), str)
     }
     return dataclasses.replace(edit, **texts)
+
+
+async def run_command(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+    """Runs a command. Raises Refused if an argument of the command is missing."""
+    return await _COMMANDS[arguments["command"]](blocks, call, arguments)
+
+
+async def _create(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+    label, description = _label(arguments, "path"), _required(arguments, "description")
+    # Texts that the model copied from another block have the form in which it saw them.
+    block = NewBlock(label, restored(arguments.get("file_text", ""), label), restored(description, label))
+    created = await blocks.create(call.effect(0), call.agent_id, block)
+    call.record_edit(label, created.revision)
+    return f"Successfully created memory block '{label}'"
+
+
+async def _str_replace(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+    edit = ReplaceUnique(_required(arguments, "old_str"), _required(arguments, "new_str"))
+    return await apply_edit(blocks, call, _label(arguments, "path"), edit)
+
+
+async def _insert(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+    text, label = _required(arguments, "insert_text"), _label(arguments, "path")
+    return await apply_edit(blocks, call, label, insert_edit(call, label, text, arguments))
+
+
+async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+    label = _require_shared(call, _label(arguments, "path"))
+    block = (await core_memory(blocks, call)).block(label)
+    if block is not None and block.read_only:
+        raise Refused(READ_ONLY_TEXT)
+    # Also if the agent holds no such block: after a crash the call may repeat one that removed it, and only the service
+    # knows.
+    await blocks.detach(call.effect(0), call.agent_id, label)
+    if call.seen_revisions is not None:
+        call.seen_revisions.remove(label)
+    return f"Successfully deleted memory block '{label}'"
+
+
+async def _rename(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+    if "path" in arguments and "old_path" not in arguments:
+        label, description = _label(arguments, "path"), _required(arguments, "description")
+        block = _require_editable(await core_memory(blocks, call), label)
+        updated = await blocks.describe(call.effect(0), block.id, restored(description, label))
+        call.record_edit(label, updated.revision)
+        return f"Successfully updated description of memory block '{label}'"
+    old_label, new_label = (
+        _require_shared(call, _label(arguments, "old_path")),
+        _require_shared(call, _label(arguments, "new_path")),
+    )
+    memory = await core_memory(blocks, call)
+    if memory.block(old_label) is None and memory.block(new_label) is not None:
+        # A repeat finds this if its first attempt succeeded and its answer was lost.
+        return f"Memory block '{new_label}' exists, and no memory block is called '{old_label}'"
+    renamed = await blocks.relabel(call.effect(0), _require_editable(memory, old_label).id, new_label)
+    call.record_edit(new_label, renamed.revision, before=old_label)
+    return f"Successfully renamed memory block '{old_label}' to '{new_label}'"
+
+
+_COMMANDS: Final[Mapping[str, Callable[[CoreMemoryPort, BuiltinCall, Mapping[str, Any]], Awaitable[str]]]] = {
+    "create": _create,
+    "str_replace": _str_replace,
+    "insert": _insert,
+    "delete": _delete,
+    "rename": _rename,
+}
+
+
+def _required(arguments: Mapping[str, Any], name: str) -> str:
+    if name not in arguments:
+        raise Refused(f"Error: {name} is required for {arguments['command']} command")
+    return str(arguments[name])
+
+
+def _label(arguments: Mapping[str, Any], name: str) -> str:
+    """Returns the label that a path names: the part below /memories/, with folders joined by underscores."""
+    label = _required(arguments, name).removeprefix(_ROOT).removeprefix("/").replace("/", "_")
+    if not label:
+        raise Refused(f"Error: {name} is required for {arguments['command']} command")
+    return label
+
+
+def _require_shared(call: BuiltinCall, label: str) -> str:
+    """Returns the label if the block belongs to the agent.
+
+    Removing an isolated block would only reveal the agent's again.
+    """
+    if call.is_isolated(label):
+        raise Refused(_ISOLATED.format(label=label))
+    return label
+
+
+def _require_editable(memory: CoreMemory, label: str) -> Block:
+    """Returns the block under a label if the agent may edit it.
+
+    The service would let an owner rename read-only blocks.
+    """
+    block = memory.block(label)
+    if block is None:
+        available = ", ".join(block.label for block in memory.blocks)
+        raise Refused(f"Block field {label} does not exist (available sections = {available})")
+    if block.read_only:
+        raise Refused(READ_ONLY_TEXT)
+    return block

@@ -8,15 +8,14 @@ from typing import Any, Final
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 
-from mnemesh_orchestrator.builtin import code, core_memory, episodic, search, voice, web
+from mnemesh_orchestrator.builtin import code, core_memory, search, voice, web
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
 from mnemesh_orchestrator.builtin.call import BuiltinCall, OptionalCalls, Refused, WithImages
-from mnemesh_orchestrator.builtin.code_schemas import RUN_CODE, RUN_CODE_WITH_TOOLS
+from mnemesh_orchestrator.builtin.core_memory import run_command
 from mnemesh_orchestrator.builtin.files import FileTools
-from mnemesh_orchestrator.builtin.memory_commands import run_command
 from mnemesh_orchestrator.builtin.refusals import is_for_model, refusal_text
-from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS, RUN_CODE, RUN_CODE_WITH_TOOLS
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.ports.archival import ArchivalPort
@@ -52,9 +51,9 @@ class BuiltinTools:
         self._tools: Mapping[str, _Tool] = {
             "send_message": _send_message,
             "conversation_search": partial(search.conversation_search, recall, clock),
-            "episodic_memory_search": partial(episodic.search, episodes, clock),
-            "episodic_memory_correct": partial(episodic.correct, episodes),
-            "episodic_memory_forget": partial(episodic.forget, episodes),
+            "episodic_memory_search": partial(search.episodic_search, episodes, clock),
+            "episodic_memory_correct": partial(search.episodic_correct, episodes),
+            "episodic_memory_forget": partial(search.episodic_forget, episodes),
             "archival_memory_insert": partial(search.archival_insert, archival),
             "archival_memory_search": partial(search.archival_search, archival, clock),
             "core_memory_append": partial(core_memory.append, blocks),

@@ -7,7 +7,7 @@ import grpc
 from mnemesh_kit.errors import TEMPORARY, MnemeshError
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
-from mnemesh_orchestrator.builtin.memory_commands import READ_ONLY_TEXT
+from mnemesh_orchestrator.builtin.core_memory import READ_ONLY_TEXT
 
 # These codes concern the call, and the same call would fail again. The others, and the errors of the infrastructure
 # that share a code with them, concern the mesh: the loop waits for the service and repeats the call.

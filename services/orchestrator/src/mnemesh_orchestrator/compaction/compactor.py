@@ -9,8 +9,16 @@ import structlog
 from mnemesh_kit.clock import Clock
 
 from mnemesh_orchestrator.compaction.episodic import EpisodicSummarizer
-from mnemesh_orchestrator.compaction.modes import DEFAULT_CLIP_CHARS, DEFAULT_SHARE, Mode, fallback_chain, mode_of
-from mnemesh_orchestrator.compaction.planner import Cut, is_crowded, plan_within_turn
+from mnemesh_orchestrator.compaction.planner import (
+    DEFAULT_CLIP_CHARS,
+    DEFAULT_SHARE,
+    Cut,
+    Mode,
+    fallback_chain,
+    is_crowded,
+    mode_of,
+    plan_within_turn,
+)
 from mnemesh_orchestrator.compaction.port import (
     CompactionPlan,
     CompactionRequest,

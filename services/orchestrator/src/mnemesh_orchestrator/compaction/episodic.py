@@ -1,5 +1,7 @@
 """Summarizes turns as memories: a model extracts episodes and facts, and a snapshot shows the memory."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -8,16 +10,15 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_types.messages import Role
 
-from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY, ChunkedReader
+from mnemesh_orchestrator.compaction.completion import usable_answer
 from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, answer_problem, parse_commits, rendered_length
-from mnemesh_orchestrator.compaction.extraction_answers import usable_answer
-from mnemesh_orchestrator.compaction.merge import merge_commits
 from mnemesh_orchestrator.compaction.planner import count_turns, split_turns
 from mnemesh_orchestrator.compaction.port import ModelCatalog, Summary, SummaryFailed, SummaryRequest
-from mnemesh_orchestrator.compaction.snapshot import snapshot, split_notes, with_commits
-from mnemesh_orchestrator.compaction.stored_memory import StoredMemory, fits
+from mnemesh_orchestrator.compaction.stored_memory import StoredMemory, fits, snapshot, split_notes, with_commits
 from mnemesh_orchestrator.compaction.summarizers import (
     CALL_SECONDS,
+    MIN_CAPACITY,
+    ChunkedReader,
     SummaryModel,
     instruction_message,
     summary_model_request,
@@ -26,13 +27,43 @@ from mnemesh_orchestrator.compaction.summarizers import (
 )
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_text
 from mnemesh_orchestrator.llm.formats import format_instruction
-from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle
+from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, FactChange, MemoryBundle
 from mnemesh_orchestrator.ports.recall import RecallPort
+
+_PENDING = re.compile(r"new-(\d+)-(\d+)")
 
 _log = structlog.get_logger("mnemesh.compaction")
 
 _QUOTED_CHARACTERS_PER_TOKEN: Final = 4
 """The characters of an unusable answer that are shown to the model, per token of its summaries."""
+
+
+def merge_commits(commits: Sequence[EpisodeCommit], later: Sequence[EpisodeCommit]) -> tuple[EpisodeCommit, ...]:
+    """Returns the commits of the earlier parts, then those of a later one.
+
+    Facts that are not stored yet have the ids of the snapshot. A contradicted or retracted fact is closed, and a
+    contradiction is new. A confirmed fact gets more messages as evidence.
+    """
+    changes = [list(commit.changes) for commit in commits]
+    for commit in later:
+        own_changes: list[FactChange] = []
+        for change in commit.changes:
+            pending = _PENDING.fullmatch(change.fact_id or "")
+            if pending is None:
+                own_changes.append(change)
+                continue
+            commit_index, change_index = map(int, pending.groups())
+            earlier = changes[commit_index][change_index]
+            if change.change is Change.CONFIRM:
+                sources = dict.fromkeys((*earlier.message_ids, *change.message_ids))
+                changes[commit_index][change_index] = replace(earlier, message_ids=tuple(sources))
+            else:
+                changes[commit_index][change_index] = replace(earlier, ended_at=change.told_at)
+                if change.change is not Change.RETRACT:
+                    own_changes.append(replace(change, change=Change.ADD, fact_id=None))
+        changes.append(own_changes)
+    all_commits = zip((*commits, *later), changes, strict=True)
+    return tuple(replace(commit, changes=tuple(own_changes)) for commit, own_changes in all_commits)
 
 
 @dataclass(frozen=True, slots=True)

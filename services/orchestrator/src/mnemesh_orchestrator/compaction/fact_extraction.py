@@ -10,8 +10,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_kit.secret_patterns import find_secrets
 from mnemesh_types.messages import Message, Role, TextPart
 
-from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY
-from mnemesh_orchestrator.compaction.completion import OnCall
+from mnemesh_orchestrator.compaction.completion import OnCall, usable_answer
 from mnemesh_orchestrator.compaction.extraction import (
     FACTS_FORMAT,
     Material,
@@ -19,11 +18,10 @@ from mnemesh_orchestrator.compaction.extraction import (
     parse_changes,
     rendered_length,
 )
-from mnemesh_orchestrator.compaction.extraction_answers import usable_answer
 from mnemesh_orchestrator.compaction.port import ModelCatalog, SummaryFailed
 from mnemesh_orchestrator.compaction.prompts import summary_prompt
 from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
-from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SummaryModel, default_summary_model
+from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, MIN_CAPACITY, SummaryModel, default_summary_model
 from mnemesh_orchestrator.compaction.transcript import transcript
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown, ProviderBadAnswer
 from mnemesh_orchestrator.llm.formats import format_instruction

@@ -1,26 +1,31 @@
 """Executes the runs of groups: drives the turns of their agents, and forwards the events of these turns."""
 
 import asyncio
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.groups.batches import batched
-from mnemesh_orchestrator.groups.earlier_attempts import earlier_run, effect_id, is_kept
-from mnemesh_orchestrator.groups.open_turns import OpenTurn
-from mnemesh_orchestrator.groups.progress import Progress, stored_progress
-from mnemesh_orchestrator.groups.speakers import NextTurn, ending
-from mnemesh_orchestrator.groups.words import turn_config, turn_input
-from mnemesh_orchestrator.loop.journal import JournalWriter
-from mnemesh_orchestrator.loop.stop_reasons import failure
+from mnemesh_orchestrator.groups.open_turns import OpenTurn, earlier_run, effect_id, is_kept
+from mnemesh_orchestrator.groups.speakers import LastTurn, NextTurn, ending, next_turn, turn_config, turn_input
+from mnemesh_orchestrator.loop.journal import JournalWriter, failure
 from mnemesh_orchestrator.model.claims import GroupClaim
-from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted, ToolProgress
-from mnemesh_orchestrator.model.groups import ManagerType
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.events import (
+    Delta,
+    MemberEvent,
+    MemberTurnEnded,
+    MemberTurnStarted,
+    RunEvent,
+    StepStarted,
+    ToolProgress,
+)
+from mnemesh_orchestrator.model.groups import GroupPlan, ManagerType, MemberTurn
+from mnemesh_orchestrator.model.journal import EndedTurn, EntryKind, JournalEntry
 from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason, status_of
 from mnemesh_orchestrator.ports.child_runs import ChildRequest, ChildRunsPort
@@ -31,8 +36,121 @@ from mnemesh_orchestrator.runs.work import WorkResult
 from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
 
+BATCH_SECONDS: Final = 0.02
+"""The longest time for which a durable event waits for others."""
+
+_BATCH: Final = 200
+
 _REATTACH_SECONDS: Final = 0.2
 """The time until a run is followed again whose stream ended before the run did."""
+
+
+async def batched(stream: AsyncGenerator[RunEvent, None]) -> AsyncGenerator[list[RunEvent], None]:
+    """Yields the events of a stream in order: durable ones in batches, a live one alone and at once.
+
+    The stream is closed at the end. A stream that is being read cannot be cancelled without ending it, so a task reads
+    it.
+    """
+    loop = asyncio.get_running_loop()
+    reading: asyncio.Task[RunEvent | None] | None = None
+    waiting: list[RunEvent] = []
+    due = 0.0
+    try:
+        while True:
+            reading = reading or asyncio.ensure_future(_next(stream))
+            await asyncio.wait([reading], timeout=max(0.0, due - loop.time()) if waiting else None)
+            if not reading.done():
+                yield waiting
+                waiting = []
+                continue
+            event, reading = reading.result(), None
+            if event is not None and event.sequence is not None:
+                due = due if waiting else loop.time() + BATCH_SECONDS
+                waiting.append(event)
+                continue
+            if waiting:
+                yield waiting
+                waiting = []
+            if event is None:
+                return
+            yield [event]
+    finally:
+        if reading is not None:
+            reading.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await reading
+        await stream.aclose()
+
+
+async def _next(stream: AsyncGenerator[RunEvent, None]) -> RunEvent | None:
+    return await anext(stream, None)
+
+
+@dataclass(slots=True)
+class Progress:
+    """The stored state of a group run.
+
+    `open_turn` is the number of the turn whose MemberTurnStarted is stored and whose end is not. `forwarded` holds the
+    newest sequence number that was forwarded, by run of an agent.
+    """
+
+    plan: GroupPlan
+    ended: dict[int, EndedTurn] = field(default_factory=dict)
+    open_turn: int | None = None
+    forwarded: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def turns(self) -> list[MemberTurn]:
+        """The turns in the order in which they ended: those of earlier attempts first."""
+        return [*self.plan.completed, *(item.turn for item in self.ended.values())]
+
+    @property
+    def by_number(self) -> list[EndedTurn]:
+        """The turns of this run and of earlier attempts in the order of their numbers."""
+        earlier = {turn.number: EndedTurn(turn, StopReason.END_TURN) for turn in self.plan.completed}
+        return [item for _, item in sorted((earlier | self.ended).items())]
+
+    def next(self) -> NextTurn | LastTurn:
+        """Returns the first turn that has not ended, or the last turn if none follows."""
+        known: Mapping[int, EndedTurn] = {item.turn.number: item for item in self.by_number}
+        turns: list[MemberTurn] = []
+        while isinstance(step := next_turn(self.plan, turns), NextTurn) and step.number in known:
+            turns.append(known[step.number].turn)
+        return step
+
+    @property
+    def usage(self) -> Usage:
+        """The sum of the turns of this run."""
+        return sum((item.usage for item in self.ended.values()), Usage())
+
+    @property
+    def step_count(self) -> int:
+        """The number of steps of the turns of this run."""
+        return sum(item.step_count for item in self.ended.values())
+
+
+async def stored_progress(store: RunStore, journal: JournalWriter, run: Run, plan: GroupPlan) -> Progress:
+    """Returns the progress of a run as it is stored."""
+    await journal.reload()
+    entries = [entry.turn for entry in journal.entries.values() if entry.kind is EntryKind.TURN]
+    ended = {item.turn.number: item for item in entries if item is not None}
+    progress, last = Progress(plan, dict(sorted(ended.items()))), 0
+    while batch := await store.events(run.id, last, _BATCH):
+        for event in batch:
+            last = event.sequence or 0
+            if isinstance(event.body, MemberEvent):
+                _read(progress, event.body)
+    return progress
+
+
+def _read(progress: Progress, event: MemberEvent) -> None:
+    match event.body:
+        case MemberTurnStarted(number):
+            progress.open_turn = number
+        case MemberTurnEnded():
+            progress.open_turn = None
+        case _:
+            progress.forwarded[event.run_id] = event.sequence
 
 
 @dataclass(frozen=True, slots=True)

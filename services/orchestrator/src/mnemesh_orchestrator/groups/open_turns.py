@@ -1,8 +1,10 @@
-"""A turn of a group run that is under way: what the runs of its agent said and reported so far."""
+"""A turn of a group run that is under way: its runs, also those of an earlier attempt, and what they reported."""
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mnemesh_kit.errors import NotFound
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.groups.speakers import NextTurn
@@ -24,7 +26,10 @@ from mnemesh_orchestrator.model.events import (
 from mnemesh_orchestrator.model.groups import MemberTurn, TurnOutcome
 from mnemesh_orchestrator.model.journal import EndedTurn
 from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason, status_of
+from mnemesh_orchestrator.ports.child_runs import ChildRunsPort
 from mnemesh_orchestrator.runs.spoken_words import SpokenWords
+from mnemesh_orchestrator.store.base import RunStore
+from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
 
 _OUTCOMES: Final = {
     RunStatus.COMPLETED: TurnOutcome.COMPLETED,
@@ -110,3 +115,48 @@ class OpenTurn:
         """Returns the event that ends the turn."""
         body = MemberTurnEnded(ended.turn.number, ended.stop_reason, ended.usage, ended.error)
         return None, MemberEvent(ended.turn.agent_id, self.run_id, body)
+
+
+def effect_id(number: int, attempt: int) -> str:
+    """Returns the id by which the run of a turn is derived. Each attempt at a group run has runs of its own."""
+    return f"turn/{number}/{attempt}"
+
+
+async def earlier_run(
+    store: RunStore, relations: RunRelationStore, children: ChildRunsPort, run: Run, step: NextTurn
+) -> Run | None:
+    """Returns the newest run that earlier attempts at a group run, or clients, started for a turn; None if none did.
+
+    A run whose approval was withdrawn is returned as one that asked for nothing.
+    """
+    for attempt in reversed(range(len(run.retried_run_ids))):
+        with suppress(NotFound):
+            run_id = children.run_id(run, effect_id(step.number, attempt))
+            found = await store.newest_attempt(run.organization_id, run_id)
+            if found.agent_id == step.speaker.agent_id:
+                return await _continued(store, relations, found)
+    return None
+
+
+async def _continued(store: RunStore, relations: RunRelationStore, run: Run) -> Run:
+    """Returns the run that continues a run after its approval, or the run itself."""
+    while run.stop_reason is StopReason.REQUIRES_APPROVAL:
+        answer = await relations.continuation(run)
+        if answer.is_pending:
+            return run
+        if answer.run_id is None:
+            return _unasked(run)
+        answering = await store.newest_attempt(run.organization_id, answer.run_id)
+        if answering.resumes is not None and answering.resumes.withdrawn:
+            return _unasked(run)
+        run = answering
+    return run
+
+
+def _unasked(run: Run) -> Run:
+    return replace(run, status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, resumes=None)
+
+
+def is_kept(run: Run) -> bool:
+    """Returns whether a run of an earlier attempt is not retried: it completed, or it has not ended."""
+    return run.status is RunStatus.COMPLETED or not run.status.ended

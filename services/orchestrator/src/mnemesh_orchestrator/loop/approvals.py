@@ -19,10 +19,9 @@ from mnemesh_types.messages import (
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
-from mnemesh_orchestrator.loop.message_events import approved_speech_event
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.loop.state import StepState, TurnContext
-from mnemesh_orchestrator.loop.step_messages import approval_request_id, gated_calls
+from mnemesh_orchestrator.loop.step_messages import approval_request_id, approved_speech_event, gated_calls
 from mnemesh_orchestrator.model.approvals import Approval, AskedStep, OpenRequest, PlannedCall, Resumption
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent

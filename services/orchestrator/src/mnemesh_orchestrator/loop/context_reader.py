@@ -10,7 +10,7 @@ import structlog
 from mnemesh_kit.errors import MnemeshError, StorageFull
 
 from mnemesh_orchestrator.builtin.files import WHAT as FILES
-from mnemesh_orchestrator.loop.optional_services import OptionalServices, note_of
+from mnemesh_orchestrator.loop.retry import OptionalServices, note_of
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.archival import ArchivalSummary
@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.files import Directories, wanted_limits
 from mnemesh_orchestrator.ports import Services
-from mnemesh_orchestrator.prompt.directories import directories_of, directories_section
+from mnemesh_orchestrator.prompt.assembly import directories_of, directories_section
 
 T = TypeVar("T")
 

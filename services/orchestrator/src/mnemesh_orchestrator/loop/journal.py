@@ -2,28 +2,46 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import TEMPORARY, Internal
+from mnemesh_kit.errors import INTERNAL_TEXT, TEMPORARY, Internal, MnemeshError, typed_error
+from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.loop.delta_log import DeltaLog
+from mnemesh_orchestrator.errors import ContextWindowOverflow, LeaseLost, RuleFault, SystemPromptOverflow, ToolsMissing
+from mnemesh_orchestrator.llm.errors import (
+    ContextOverflow,
+    ProviderBadAnswer,
+    ProviderContentFilter,
+    ProviderError,
+    ProviderPaymentRequired,
+)
+from mnemesh_orchestrator.loop.deltas import DeltaLog
 from mnemesh_orchestrator.loop.retry import RetryPolicy
-from mnemesh_orchestrator.loop.run_end import RunEnd
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
 from mnemesh_orchestrator.model.claims import FinishedRun
-from mnemesh_orchestrator.model.events import DurableBody, LiveBody, MemberEvent, RunEvent, naming_children
+from mnemesh_orchestrator.model.events import (
+    DurableBody,
+    ErrorEvent,
+    LiveBody,
+    MemberEvent,
+    RunEvent,
+    StopEvent,
+    UsageEvent,
+    naming_children,
+)
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
-from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
 from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepTrace, shared_request
 from mnemesh_orchestrator.store.base import RunStore
+
+_DEFECT = RunError("INTERNAL", INTERNAL_TEXT)
 
 T = TypeVar("T")
 
@@ -34,6 +52,74 @@ _BATCH: Final = 200
 EntryKey = tuple[str, EntryKind, int]
 StampedBody = tuple[str | None, DurableBody]
 """The content of a durable event, with the step that it belongs to."""
+
+_STOPS: tuple[tuple[type[MnemeshError], StopReason], ...] = (
+    (SystemPromptOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT),
+    (ContextWindowOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (RuleFault, StopReason.INVALID_TOOL_CALL),
+    (ContextOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (ProviderBadAnswer, StopReason.INVALID_LLM_RESPONSE),
+    (ProviderContentFilter, StopReason.CONTENT_FILTER),
+    (ToolsMissing, StopReason.NO_TOOL_CALL),
+    (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
+    (ProviderError, StopReason.LLM_API_ERROR),
+)
+STOP_ERRORS: Final = {
+    StopReason.NO_TOOL_CALL: RunError(
+        "PROVIDER_BAD_ANSWER", "The model called no tool; agents of this type act by tools only."
+    ),
+    StopReason.CONTENT_FILTER: RunError(
+        "PROVIDER_CONTENT_FILTER", "The provider's content filter cut the answer off. The text before it is kept."
+    ),
+    StopReason.MAX_TOKENS_EXCEEDED: RunError(
+        "PROVIDER_BAD_ANSWER", "The answer was cut at the model's output limit; raise max_output_tokens."
+    ),
+}
+"""The errors of turns that stop without an exception and fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """An ended run and what is stored with it. `unstored` are events that were published and not stored yet."""
+
+    run: Run
+    bodies: tuple[DurableBody, ...]
+    unstored: tuple[RunEvent, ...] = ()
+    steps: Sequence[Step] = ()
+    traces: Sequence[StepTrace] = ()
+    approval: Approval | None = None
+    corrections: Sequence[Correction] = ()
+    sleeptime: SleeptimeTurn | None = None
+    """The completed turn of an agent with partners."""
+    extraction_turns: int | None = None
+    """For a completed turn that counts: the number of turns after which facts are extracted."""
+
+    @property
+    def forms(self) -> tuple["RunEnd", ...]:
+        """The forms in which the end is stored: each is tried if the store refuses the one before."""
+        minimal = self.minimal()
+        forms = (self, self.without_records(), minimal)
+        return forms if self.sleeptime is None else (*forms, replace(minimal, sleeptime=None))
+
+    def without_records(self) -> "RunEnd":
+        """Returns the end without steps, traces and corrections."""
+        return replace(self, steps=(), traces=(), corrections=())
+
+    def minimal(self) -> "RunEnd":
+        """Returns the status and the stop reason, and a fixed text in place of the error. A store can always hold it.
+
+        Without its approval a run cannot wait, so it has failed.
+        """
+        run = self.run
+        if self.approval is not None:
+            run = replace(run, status=RunStatus.FAILED, stop_reason=StopReason.ERROR, error=_DEFECT)
+        elif run.error is not None:
+            run = replace(run, error=_DEFECT)
+        run = replace(run, usage=Usage(), first_token_ms=None)
+        bodies: tuple[DurableBody, ...] = () if run.error is None else (ErrorEvent(run.error),)
+        stop = StopEvent(run.stop_reason or StopReason.ERROR, run.status)
+        bodies = (*bodies, stop, UsageEvent(run.usage, run.step_count))
+        return RunEnd(run, bodies, sleeptime=self.sleeptime, extraction_turns=self.extraction_turns)
 
 
 class EventPublisher(Protocol):
@@ -334,3 +420,10 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
         raise
+
+
+def failure(error: Exception) -> tuple[StopReason, RunError]:
+    """Returns the stop reason of a turn that an exception ended, and the error that clients see."""
+    known = typed_error(error)
+    stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
+    return stop, RunError(known.reason, known.message, dict(known.metadata))

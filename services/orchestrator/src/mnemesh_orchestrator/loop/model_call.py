@@ -21,10 +21,9 @@ from mnemesh_orchestrator.llm.model_figures import cost_of
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmRequest
 from mnemesh_orchestrator.llm.provider_errors import quote
 from mnemesh_orchestrator.loop.call_plan import plan_calls
-from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
 from mnemesh_orchestrator.loop.deltas import DeltaStream
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
-from mnemesh_orchestrator.loop.request_assembly import Assembled
+from mnemesh_orchestrator.loop.request_assembly import MAX_COMPACTIONS, Assembled
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import answer_id, answer_message, call_id
 from mnemesh_orchestrator.model.approvals import PlannedCall

@@ -11,16 +11,14 @@ from mnemesh_types.messages import ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
 from mnemesh_orchestrator.builtin.code import program_of, shown_result
-from mnemesh_orchestrator.builtin.code_schemas import CODE_TOOL_NAMES, RUN_CODE
-from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, BUILTIN_SCHEMAS
+from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, BUILTIN_SCHEMAS, CODE_TOOL_NAMES, RUN_CODE
 from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.loop.call_plan import planned_call
+from mnemesh_orchestrator.loop.call_plan import SPEAKING, planned_call
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
 from mnemesh_orchestrator.loop.state import TurnContext
 from mnemesh_orchestrator.loop.step_messages import call_id
-from mnemesh_orchestrator.loop.toolbox import SPEAKING
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry

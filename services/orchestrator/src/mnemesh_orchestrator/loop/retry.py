@@ -1,4 +1,4 @@
-"""Retries of calls to a service that does not answer, after the journal holds what would be lost."""
+"""Calls of a service that does not answer: they are repeated once the journal is stored, or done without."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import structlog
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import TEMPORARY, MnemeshError
+from mnemesh_kit.errors import TEMPORARY, DeadlineExceeded, MnemeshError, ServerBusy, Unavailable
 
 T = TypeVar("T")
 
@@ -66,3 +66,46 @@ class RetryPolicy:
                 delay = min(SERVICE_BACKOFF.delay(attempt), left)
                 _log.warning("service_unavailable", attempt=attempt, retry_in=round(delay, 2), error=error.message)
                 await self._sleep(delay)
+
+
+def note_of(what: str) -> str:
+    """Returns the note for the model that a service cannot be reached."""
+    return f"{what} cannot be reached at the moment. Go on without, and say so where it matters."
+
+
+class OptionalServices:
+    """Calls services without which a turn continues.
+
+    The first turn that finds a service unavailable waits for its restart. If it stays unavailable, later turns do not
+    wait until it has answered again.
+    """
+
+    def __init__(self, retry: RetryPolicy, seconds: float) -> None:
+        """Creates the calls.
+
+        Args:
+            retry: repeats calls.
+            seconds: the longest wait for a service.
+        """
+        self._retry = retry
+        self._seconds = seconds
+        self._missing: set[str] = set()
+
+    async def call(self, call: Callable[[], Awaitable[T]], what: str) -> tuple[T | None, str]:
+        """Returns the result of a call; None and a note for the model if the service is unavailable.
+
+        Args:
+            call: the call. It is idempotent.
+            what: what the service provides, as the model knows it.
+
+        Raises:
+            StorageFull: the disk of the service is full, which is no reason to go on without what the call stores.
+        """
+        try:
+            result = await self._retry.call(call, 0.0 if what in self._missing else self._seconds)
+        except (Unavailable, DeadlineExceeded, ServerBusy) as error:
+            self._missing.add(what)
+            _log.warning("service_unavailable", missing=what, error=error.message)
+            return None, note_of(what)
+        self._missing.discard(what)
+        return result, ""

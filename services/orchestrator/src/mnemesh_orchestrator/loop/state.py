@@ -13,10 +13,9 @@ from mnemesh_types.messages import ApprovalDecision, Message
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.port import LlmClient
+from mnemesh_orchestrator.loop.call_plan import Toolbox
 from mnemesh_orchestrator.loop.journal import JournalWriter
-from mnemesh_orchestrator.loop.policy import LoopPolicy
-from mnemesh_orchestrator.loop.rules import RulesSolver
-from mnemesh_orchestrator.loop.toolbox import Toolbox
+from mnemesh_orchestrator.loop.rules import LoopPolicy, RulesSolver
 from mnemesh_orchestrator.model.agent_types import AgentTypeSpec
 from mnemesh_orchestrator.model.agents import Agent, Correction
 from mnemesh_orchestrator.model.approvals import Approval, PlannedCall

@@ -1,24 +1,59 @@
 """The commit of a step to recall: its messages, and the window that follows from them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
 from mnemesh_kit.errors import Internal, InvalidArgument
-from mnemesh_types.messages import Message
+from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import Message, ToolReturn, ToolStatus
+from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.loop.call_results import CallResult
+from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.loop.policy import Verdict
+from mnemesh_orchestrator.loop.programs import ProgramCalls
 from mnemesh_orchestrator.loop.retry import RetryPolicy
-from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext
+from mnemesh_orchestrator.loop.rules import CallOutcome, Verdict
+from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnState, new_step
 from mnemesh_orchestrator.loop.step_messages import heartbeat_message, input_id, returns_message, stored_answer
+from mnemesh_orchestrator.model.approvals import PlannedCall, open_request
 from mnemesh_orchestrator.model.context_window import ContextWindow, StepCommit
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
+from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 
 _log = structlog.get_logger("mnemesh.loop")
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a call."""
+
+    planned: PlannedCall
+    returned: ToolReturn
+    at: datetime
+    violation: bool = False
+    """A rule forbade the call."""
+    denied: bool = False
+    """A person denied the call."""
+    calls: ProgramCalls = field(default_factory=ProgramCalls)
+    """The calls that a program made."""
+    ended_by: str | None = None
+    """The tool of an earlier call of the same answer that ended the turn. The call was not run, and does not count."""
+
+    @property
+    def has_run(self) -> bool:
+        """True if the tool itself was called, with success or not. Only such calls count for the rules."""
+        is_refused = self.violation or self.denied or self.ended_by is not None
+        return self.planned.problem is None and not is_refused
+
+    @property
+    def outcome(self) -> CallOutcome:
+        """The outcome as the loop policy reads it."""
+        ok = self.returned.status is ToolStatus.SUCCESS
+        return CallOutcome(self.planned.call.name, ok, self.planned.heartbeat, self.violation, self.denied)
 
 
 class StepCommitter:
@@ -117,3 +152,53 @@ def messages_after_calls(
     if reason is not None:
         messages.append(heartbeat_message(context.run, step_id, reason, at, context.agent.time_zone))
     return tuple(messages)
+
+
+def cancelled_step_messages(context: TurnContext, step: StepState, entry: JournalEntry) -> tuple[Message, ...]:
+    """Returns the messages of a step whose answer is journalled: calls without a result are returned as cancelled."""
+    results = []
+    for item in step.planned:
+        known = context.journal.entry(step.id, EntryKind.RESULT, item.ordinal)
+        returned = known.result if known is not None else None
+        cancelled = ToolReturn.from_text(item.call.id, item.call.name, ToolStatus.ERROR, approvals.CANCELLED)
+        results.append(CallResult(item, returned or cancelled, known.at if known is not None else entry.at))
+    return step_messages(context, step, results, Verdict(StopReason.CANCELLED))
+
+
+def input_step(context: TurnContext, state: TurnState, now: datetime) -> tuple[StepState, tuple[Message, ...]] | None:
+    """Returns the step that commits the input of a turn that no step has committed, with its messages; None if none is.
+
+    The next turn then knows what the user said.
+    """
+    held = {message.id for message in state.window.messages}
+    left = tuple(message for message in state.pending if message.id not in held)
+    if not left:
+        return None
+    step = _messages_step(context, state, "input", left[-1], now)
+    return step, tuple(replace(message, step_id=message.step_id or step.id) for message in left)
+
+
+def closing_step(context: TurnContext, state: TurnState, now: datetime) -> tuple[StepState, tuple[Message, ...]] | None:
+    """Returns the step that closes the request for approval which the window holds open, with its messages.
+
+    A cancelled turn leaves such a request if it was to answer it, or had just made it. None if there is none.
+    """
+    request = open_request(state.window.messages)
+    if request is None:
+        return None
+    known = {}
+    for ordinal, call in enumerate(request.caller.tool_calls):
+        entry = context.journal.entry(request.caller.step_id or "", EntryKind.RESULT, ordinal)
+        if entry is not None and entry.result is not None:
+            known[call.id] = entry.result
+    resumption = context.run.resumes
+    decisions = resumption.decisions if resumption is not None and not resumption.withdrawn else ()
+    step = _messages_step(context, state, "closing", request.caller, now)
+    return step, approvals.closing_messages(context.run, request, known, decisions)
+
+
+def _messages_step(context: TurnContext, state: TurnState, name: str, message: Message, now: datetime) -> StepState:
+    """Returns a step that commits messages and calls no model. Its id is derived from the run and a name."""
+    step = StepState(replace(new_step(context, state, derive_id("step", context.run.id, name), now), number=0))
+    step.accept(JournalledAnswer(message, (), Usage(), state.window.version, None), (), is_journalled=True)
+    return step

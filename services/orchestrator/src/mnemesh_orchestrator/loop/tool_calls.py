@@ -11,37 +11,59 @@ from typing import Final
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import EFFECT_RETENTION, RETENTION
 from mnemesh_kit.secret_variables import SecretVariables
-from mnemesh_types.messages import Approve, ClientReturn, Deny, ToolStatus
+from mnemesh_types.messages import Approve, ClientReturn, Deny, Role, ToolStatus
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
-from mnemesh_orchestrator.builtin.code_schemas import CODE_TOOL_NAMES
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.builtin.schemas import CODE_TOOL_NAMES
 from mnemesh_orchestrator.loop import approvals
-from mnemesh_orchestrator.loop.call_results import CallResult
-from mnemesh_orchestrator.loop.custom_calls import CustomCalls
-from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
-from mnemesh_orchestrator.loop.message_events import return_event
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, CustomCalls
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.programs import ProgramCalls, Programs, earlier_calls
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
-from mnemesh_orchestrator.loop.turn_memory import turn_memory, user_message_ids
+from mnemesh_orchestrator.loop.step_commit import CallResult
+from mnemesh_orchestrator.loop.step_messages import input_id, return_event
 from mnemesh_orchestrator.model.agents import PromptPolicy
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
-from mnemesh_orchestrator.model.memory_access import MemoryAccess
+from mnemesh_orchestrator.model.memory_access import MemoryAccess, memory_access
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.tools import ToolsPort
-from mnemesh_orchestrator.processors.chain import Processors
-from mnemesh_orchestrator.processors.port import ToolResultFacts
+from mnemesh_orchestrator.processors import Processors, ToolResultFacts
+from mnemesh_orchestrator.prompt.packaging import senders_of
 
 _AFTER_EXIT: Final = "Error: {name} was not run, because {exit} had ended the turn. Call it before {exit}."
 _CLIENT_RETURN_CHARACTERS: Final = 50_000
+
+
+def turn_memory(context: TurnContext, state: TurnState) -> MemoryAccess:
+    """Returns the scopes of memories of a turn: those of an identity only if it sent the whole input.
+
+    A turn without user messages, such as one that continues after an approval, has the sender of the newest one.
+    """
+    run, agent = context.run, context.agent
+    senders = tuple(message.sender_id for message in run.input if message.role is Role.USER)
+    return memory_access(
+        agent.id,
+        agent.memory_scope,
+        agent.memory_extraction,
+        conversation_id=run.conversation_id,
+        senders=senders or senders_of(state.window.messages)[-1:],
+        group_id=run.group_id,
+    )
+
+
+def user_message_ids(run: Run) -> tuple[str, ...]:
+    """Returns the ids of the messages of users in the input of a run. They are stored with its first step."""
+    user_messages = (ordinal for ordinal, message in enumerate(run.input) if message.role is Role.USER)
+    return tuple(input_id(run.first_run_id, ordinal) for ordinal in user_messages)
 
 
 @dataclass(frozen=True, slots=True)

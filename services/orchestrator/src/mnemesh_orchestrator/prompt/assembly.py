@@ -1,14 +1,22 @@
-"""The system message: a template with the memory section and its metadata. Pure functions, exact to the byte."""
+"""The system message: a template with memory, metadata, directories and skills. Pure functions, exact to the byte."""
 
 import re
 from collections.abc import Sequence
 from datetime import date, datetime
+from functools import lru_cache
 from typing import Final
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
-from mnemesh_orchestrator.prompt.closing_tags import neutral
+from mnemesh_orchestrator.model.files import Directories, Directory, DirectoryFile, listed_files
+from mnemesh_orchestrator.model.run_config import ClientSkill
 from mnemesh_orchestrator.prompt.packaging import TIME_FORMAT
+
+_TAGS: Final = (
+    *("memory_blocks", "description", "metadata", "warning", "value"),
+    *("tool_usage_rules", "tool_rule", "memory_metadata", "available_skills"),
+    *("directories", "directory", "file_limits", "file", "instructions"),
+)
 
 CORE_MEMORY: Final = "{CORE_MEMORY}"
 """The marker in a template that memory replaces."""
@@ -31,6 +39,48 @@ _METADATA_LINES: Final = re.compile(
     r"(\n- \d+ total memories [^\n]+)?"
     r"(\n- Available archival memory tags: [^\n]+)?"
 )
+
+DIRECTORIES_OPENING: Final = "\n\n<directories>\n"
+DIRECTORIES_CLOSING: Final = "</directories>"
+CITATIONS: Final = (
+    "\nCite what you take from a file with its name and lines, in this form: [folder/file.pdf:12-15] or "
+    "[folder/notes.md:7]."
+)
+_READY: Final = frozenset({"completed", "embedding"})
+
+_INTRODUCTION: Final = (
+    "The client has these skills: instructions for tasks, each at a location. "
+    "Read the instructions of a skill before you do what it describes."
+)
+
+
+def neutral(text: str, *names: str) -> str:
+    """Returns a text as it is shown inside a section.
+
+    Args:
+        text: a text of any author.
+        names: further tags that it must not close, such as the label of its block.
+    """
+    return _closing(names).sub(r"<\\", text) if "<" in text else text
+
+
+def restored(text: str, *names: str) -> str:
+    """Returns the text that `neutral` showed as this one."""
+    return _neutralized(names).sub("<", text) if "<\\" in text else text
+
+
+@lru_cache(maxsize=1024)
+def _closing(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(r"<" + _rest(names), re.IGNORECASE)
+
+
+@lru_cache(maxsize=1024)
+def _neutralized(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(r"<\\" + _rest(names), re.IGNORECASE)
+
+
+def _rest(names: tuple[str, ...]) -> str:
+    return rf"(?=\\*\s*/\s*(?:{'|'.join(map(re.escape, (*_TAGS, *names)))})(?![\w-]))"
 
 
 def memory_section(
@@ -180,3 +230,80 @@ def _numbered(value: str) -> str:
     if not value:
         return ""
     return "".join(f"{number}→ {line}\n" for number, line in enumerate(value.split("\n"), 1))
+
+
+def directories_section(directories: Directories, *, is_react: bool) -> str:
+    """Returns the section about files; "" for an agent without folders.
+
+    Args:
+        directories: the folders of the agent.
+        is_react: whether the agent has a type whose closed files have an empty value.
+    """
+    if not directories.directories:
+        return ""
+    parts = [
+        DIRECTORIES_OPENING,
+        "<file_limits>\n",
+        f"- current_files_open={directories.open_files}\n",
+        f"- max_files_open={directories.limits.max_files_open}\n",
+        "</file_limits>\n",
+    ]
+    limit, listed = directories.limits.per_file_characters, listed_files(directories.limits)
+    for directory in directories.directories:
+        shown = [file for file in directory.files if file.is_open]
+        closed = [file for file in directory.files if not file.is_open][:listed]
+        listed -= len(closed)
+        shown = sorted((*shown, *closed), key=lambda file: file.name)
+        parts += [_directory(directory), *(_file(file, limit, is_react) for file in shown)]
+        parts += [_more(directory.file_count - len(shown)), "</directory>\n"]
+    return "".join((*parts, DIRECTORIES_CLOSING, CITATIONS))
+
+
+def directories_of(system_text: str) -> str:
+    """Returns the section about files in a system message; "" if it has none."""
+    start = system_text.find(f"{DIRECTORIES_OPENING}<file_limits>\n")
+    end = system_text.rfind(f"{DIRECTORIES_CLOSING}{CITATIONS}\n\n<memory_metadata>\n")
+    return system_text[start : end + len(DIRECTORIES_CLOSING) + len(CITATIONS)] if 0 <= start < end else ""
+
+
+def _directory(directory: Directory) -> str:
+    description = f"<description>{neutral(directory.description)}</description>\n" if directory.description else ""
+    instructions = f"<instructions>{neutral(directory.instructions)}</instructions>\n" if directory.instructions else ""
+    return f'<directory name="{_attribute(directory.name)}">\n{description}{instructions}'
+
+
+def _file(file: DirectoryFile, limit: int, is_react: bool) -> str:
+    status = "open" if file.is_open else "closed"
+    processing = "" if file.status in _READY else f"- processing={file.status}\n"
+    metadata = (
+        f"<metadata>\n- read_only=true\n{processing}- chars_current={len(file.value)}\n- chars_limit={limit}\n"
+        "</metadata>\n"
+    )
+    name = _attribute(file.name)
+    text = neutral(file.value, name)
+    if is_react:
+        return (
+            f'<file status="{status}">\n<{name}>\n<description>\n\n</description>\n{metadata}'
+            f"<value>\n{text}\n</value>\n</{name}>\n</file>\n"
+        )
+    value = f"<value>\n{text}\n</value>\n" if file.is_open else ""
+    return f'<file status="{status}" name="{name}">\n{metadata}{value}</file>\n'
+
+
+def _more(count: int) -> str:
+    if count <= 0:
+        return ""
+    return (
+        f"- {count} more files are not listed. Find them with grep_files, whose argument include selects files by "
+        "name, or with semantic_search_files.\n"
+    )
+
+
+def _attribute(name: str) -> str:
+    return name.replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def skills_section(skills: Sequence[ClientSkill]) -> str:
+    """Returns the list of skills, in their order."""
+    lines = (f"- {skill.name} ({skill.location}): {' '.join(skill.description.split())}" for skill in skills)
+    return "\n".join(("<available_skills>", _INTRODUCTION, *map(neutral, lines), "</available_skills>"))

@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.inputs import SHOWN_ROLES
 from mnemesh_orchestrator.model.lineage import Ancestor, Lineage, RunOrigin
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest, ShowApproval
-from mnemesh_orchestrator.processors.chain import Processors
+from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents, Subscription
 from mnemesh_orchestrator.runs.spoken_words import SpokenWords
 from mnemesh_orchestrator.runs.worker import RunWorker

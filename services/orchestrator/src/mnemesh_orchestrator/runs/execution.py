@@ -10,9 +10,8 @@ from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
 
 from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.loop.journal import Journals, JournalWriter, shielded
+from mnemesh_orchestrator.loop.journal import Journals, JournalWriter, failure, shielded
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
-from mnemesh_orchestrator.loop.stop_reasons import failure
 from mnemesh_orchestrator.model.child_runs import ChildRun
 from mnemesh_orchestrator.model.claims import Claim, FinishedRun
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, StopEvent, UsageEvent

@@ -6,8 +6,8 @@ from typing import Final
 
 from mnemesh_kit.clock import Clock
 
-from mnemesh_orchestrator.loop.delta_log import DeltaLog
-from mnemesh_orchestrator.loop.message_events import input_events
+from mnemesh_orchestrator.loop.deltas import DeltaLog
+from mnemesh_orchestrator.loop.step_messages import input_events
 from mnemesh_orchestrator.model.events import Keepalive, RunAccepted, RunEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.event_broker import EventBroker, Subscription

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from mnemesh_orchestrator.loop.toolbox import SPEAKING
+from mnemesh_orchestrator.loop.call_plan import SPEAKING
 from mnemesh_orchestrator.model.agents import Agent, AttachedTool
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, ExitLoop, RequiresApproval, RunFirst, ToolRule
 

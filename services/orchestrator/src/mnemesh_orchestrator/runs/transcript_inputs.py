@@ -8,13 +8,11 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, TextPart
 
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
-from mnemesh_orchestrator.loop.context_budget import require_space
 from mnemesh_orchestrator.loop.journal import JournalWriter
-from mnemesh_orchestrator.loop.message_events import recorded_input_event
-from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
+from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, require_space
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.loop.step_messages import recorded_input
+from mnemesh_orchestrator.loop.step_messages import recorded_input, recorded_input_event
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.claims import TurnClaim

@@ -12,15 +12,13 @@ from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.formats import format_instruction, is_structured
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.approvals import closing_messages
+from mnemesh_orchestrator.loop.call_plan import make_toolbox
 from mnemesh_orchestrator.loop.context_reader import CUSTOM_TOOLS, ContextReader, Gathered
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
-from mnemesh_orchestrator.loop.optional_services import note_of
-from mnemesh_orchestrator.loop.policy import POLICIES, LoopPolicy
-from mnemesh_orchestrator.loop.retry import RetryPolicy
-from mnemesh_orchestrator.loop.rules import RulesSolver
+from mnemesh_orchestrator.loop.retry import RetryPolicy, note_of
+from mnemesh_orchestrator.loop.rules import POLICIES, LoopPolicy, RulesSolver
 from mnemesh_orchestrator.loop.state import CalledModel, Turn, TurnContext, TurnState, required_format
 from mnemesh_orchestrator.loop.step_messages import input_messages
-from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import OpenRequest, open_request

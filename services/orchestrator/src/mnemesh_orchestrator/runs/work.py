@@ -6,12 +6,11 @@ from typing import Protocol
 
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.loop.compaction import TurnCompaction
 from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.journal import JournalWriter
+from mnemesh_orchestrator.loop.journal import STOP_ERRORS, JournalWriter
 from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
 from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS
-from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
 from mnemesh_orchestrator.model.claims import Claim, GroupClaim, TurnClaim

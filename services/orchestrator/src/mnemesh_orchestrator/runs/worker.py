@@ -14,7 +14,7 @@ from mnemesh_kit.principal import Principal, as_principal
 from structlog.contextvars import bind_contextvars
 
 from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.loop.delta_log import DeltaLog
+from mnemesh_orchestrator.loop.deltas import DeltaLog
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.claims import Claim, StartedRun

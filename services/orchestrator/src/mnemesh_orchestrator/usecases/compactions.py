@@ -9,11 +9,10 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.compaction.port import SummaryCall
 from mnemesh_orchestrator.compaction.summarizers import require_summary_model
-from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.loop.compaction import WindowCompactor, WindowReplacement
 from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.model.compaction import (
     Compaction,
     CompactionResult,

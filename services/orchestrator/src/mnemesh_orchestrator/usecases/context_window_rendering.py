@@ -6,12 +6,11 @@ from mnemesh_types.messages import Role
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.loop.call_plan import make_toolbox
 from mnemesh_orchestrator.loop.context_reader import ContextReader, stored_tool_ids
-from mnemesh_orchestrator.loop.policy import POLICIES
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, return_limit
-from mnemesh_orchestrator.loop.rules import RulesSolver
+from mnemesh_orchestrator.loop.rules import POLICIES, RulesSolver
 from mnemesh_orchestrator.loop.state import prompt_limit
-from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
 from mnemesh_orchestrator.model.agents import Agent, PromptPolicy
 from mnemesh_orchestrator.model.archival import ArchivalSummary
@@ -19,8 +18,7 @@ from mnemesh_orchestrator.model.context_window import ContextWindow, ContextWind
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
-from mnemesh_orchestrator.prompt.assembly import identity_lines, memory_section, sections, shows
-from mnemesh_orchestrator.prompt.directories import directories_of
+from mnemesh_orchestrator.prompt.assembly import directories_of, identity_lines, memory_section, sections, shows
 
 
 class ContextWindowRenderer:

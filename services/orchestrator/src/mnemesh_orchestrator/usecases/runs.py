@@ -23,7 +23,7 @@ from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, InputMessage, require
 from mnemesh_orchestrator.model.journal import retried_plan
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig, require_keepalive, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus
-from mnemesh_orchestrator.processors.chain import Processors
+from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.worker import RunWorker

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from mnemesh_orchestrator.compaction.modes import mode_of
+from mnemesh_orchestrator.compaction.planner import mode_of
 from mnemesh_orchestrator.model.agents import Agent, AttachedTool
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.custom_tools import CustomTool
