@@ -2,6 +2,7 @@
 
 import pytest
 from mnemesh_retrieval.ranking.texts import fingerprint, normalized, utterance
+from mnemesh_retrieval.words.analysis import analysed
 from mnemesh_retrieval.words.speakers import split_speaker
 
 
@@ -51,3 +52,10 @@ def test_a_leading_name_is_found_in_a_folded_text() -> None:
     assert split_speaker("ada lovelace: hello", is_folded=True) == ("ada lovelace", "hello")
     assert split_speaker("this is the list: milk", is_folded=True)[0] == ""
     assert fingerprint("Ada Lovelace: hello") == fingerprint("ada lovelace: hello") == fingerprint("Hello!")
+
+
+@pytest.mark.parametrize("unit", [".", "!", "?!", "a", " ", "\n", ". "])
+def test_long_runs_of_one_character_are_read_in_linear_time(unit: str) -> None:
+    found = utterance(f"Ada: {unit * 200_000}word")
+    assert "word" in found.statements
+    assert analysed(f"word {unit * 200_000}")[0]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Final
 
 from mnemesh_retrieval.words.analysis import normal_form
 from mnemesh_retrieval.words.speakers import split_speaker
 
 # A sentence ends at a line break, at marks before a space, a closing quote or bracket, or the end, and at wide marks.
-_SENTENCE: Final = re.compile(r"(?:[.!?…]+(?=[\s\"'”’»)\]*]|$)|[。！？؟]+|\n)+")
+_SENTENCE: Final = re.compile(r"(?:(?<![.!?…])[.!?…]++(?=[\s\"'”’»)\]*]|$)|[。！？؟]+|\n)+")
 _QUESTION_MARK: Final = re.compile("[?？؟]")
-_END: Final = re.compile(r"[^\w\s]*(?:\s+[^\w\s]+)*\s*$")
+_WORD_CHARACTER: Final = re.compile(r"\w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ def utterance(text: str, *, is_folded: bool = False) -> Utterance:
         sentences.append(spoken[start : mark.end()].strip())
         start = mark.end()
     statements.append(spoken[start:].strip())
-    end = _END.search(spoken)
+    marks_at_the_end = takewhile(lambda character: _WORD_CHARACTER.match(character) is None, reversed(spoken))
     return Utterance(
         speaker,
         spoken,
         "\n".join(filter(None, questions)),
         "\n".join(filter(None, statements)),
-        end is not None and _QUESTION_MARK.search(end[0]) is not None,
+        any(_QUESTION_MARK.match(mark) for mark in marks_at_the_end),
     )
 
 

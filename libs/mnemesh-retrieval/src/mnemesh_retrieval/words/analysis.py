@@ -30,7 +30,7 @@ _SYMBOLS: Final = re.compile(r"[^\w\s]{32,}")
 """Contains no letter. Unicode's normal form of many combining marks takes time that grows with their square."""
 _LONG_SYMBOLS: Final = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
 _APOSTROPHES: Final = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u2032\uff07", "'"))
-_NEGATION: Final = re.compile(r"([^\W\d_]+)n't\b")
+_NEGATION: Final = re.compile(r"(?<![^\W\d_])([^\W\d_]+)n't\b")
 _CLITIC: Final = re.compile(r"(?<=[^\W_])'(?:s|d|m|ll|re|ve)\b")
 """The possessive, and short forms of "is", "would", "am", "will", "are" and "have"."""
 _NEGATED: Final = {"wo": "will", "sha": "shall", "ca": "can", "ai": "is"}

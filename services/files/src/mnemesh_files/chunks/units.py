@@ -47,7 +47,7 @@ _DEFINITION: Final = re.compile(
     r"object|record|message|service|rpc|sub|proc|defn|defmodule|defp|template|procedure|CREATE|create)\b)"
 )
 # A line at the left edge of languages that indent the body: a declaration such as "int main(void) {".
-_LEFT_EDGE: Final = re.compile(r"[A-Za-z_].*[({=:]\s*$|[A-Za-z_][\w:<>,*&\s]*\(.*\)\s*\{?\s*$")
+_LEFT_EDGE: Final = re.compile(r"[A-Za-z_].*[({=:]\s*+$|[A-Za-z_][\w:<>,*&\s]*\(.*\)\s*+\{?+\s*+$")
 _COMMENT: Final = re.compile(r"\s*(?://|#|/\*|\*|--|;|%|\"\"\"|''')")
 
 

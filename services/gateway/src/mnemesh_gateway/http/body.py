@@ -25,7 +25,7 @@ JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions that msgspec raises for bytes that it cannot decode."""
 
 T = TypeVar("T")
-_NUMBER_FIELD: Final = re.compile(rb'"((?:[^"\\]|\\.){0,200})"\s*:\s*\[?\s*(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
+_NUMBER_FIELD: Final = re.compile(rb'"((?:[^"\\]|\\.){0,200})"\s*+:\s*+\[?+\s*+(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
 _DIGITS: Final = 400
 MAX_VALUES: Final = 100_000
 """How many values the JSON of a body may have: a conversation of ten thousand messages."""

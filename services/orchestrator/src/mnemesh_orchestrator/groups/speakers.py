@@ -19,7 +19,7 @@ MAX_SELECTIONS: Final = 3
 """The number of answers in a row by which a manager may select no valid speaker, until the run fails."""
 
 _AROUND: Final = " \t\r\n\"'`´“”‘’«»*_.,;:!?()[]{}<>"
-_BETWEEN: Final = re.compile(r"\s*(?:,|;|\n|\band\b|\bor\b|&|/)\s*", re.IGNORECASE)
+_BETWEEN: Final = re.compile(r"[,;\n&/]|\band\b|\bor\b", re.IGNORECASE)
 
 _MAX_CHARACTERS: Final = 1_000_000
 """The longest text of one turn that other agents receive."""

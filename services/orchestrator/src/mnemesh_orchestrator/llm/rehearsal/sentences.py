@@ -93,6 +93,8 @@ Intent = SetName | AskName | Remember | AskConversation | AskArchive | AskAgent
 _MAX_NAME_CHARACTERS: Final = 80
 _QUOTES: Final = {'"': '"', "“": "”", "„": "“", "«": "»", "「": "」", "『": "』"}
 _QUOTE_MARKS: Final = "\"“”„«»「」『』'‘’`"
+_READ_CHARACTERS: Final = 4_000
+_BLANKS: Final = re.compile(r"[^\S\n]{2,}")
 _SENTENCE_END: Final = re.compile(r"[.!?…;]+(?=[\s\"”»」』)]|$)|[。！？；]+|\n+")
 _ABBREVIATION: Final = re.compile(
     r"(?:^|[\s(])(?:\w|dr|mr|mrs|ms|st|prof|jr|sr|e\.g|i\.e|no|vs|approx)\.$", re.IGNORECASE
@@ -184,7 +186,8 @@ def _name(text: str) -> str:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yields the sentences of a text. Quoted text is not divided."""
+    """Yields the sentences of the first 4,000 characters of a text. Quoted text is not divided."""
+    text = _BLANKS.sub(" ", text[:_READ_CHARACTERS])
     quoted = _quoted_spans(text)
     start = 0
     for end in _SENTENCE_END.finditer(text):
