@@ -89,6 +89,7 @@ def test_a_decomposed_or_capital_word_has_the_same_terms(word: str) -> None:
         pytest.param("e" + "\u0315\u0300\u05ae\u062e\u0f71" * 200_000, id="marks of other orders"),
         pytest.param("'" * 1_000_000, id="apostrophes"),
         pytest.param("n't" * 300_000, id="negations"),
+        pytest.param("ß" * 99_000 + "1n't", id="letters before a negation"),
         pytest.param("ﷺ" * 100_000, id="long ligatures"),
         pytest.param("東" * 1_000_000, id="Han"),
         pytest.param("х" * 1_000_000, id="Cyrillic"),
