@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 import httpx2
 from aiohttp.http_exceptions import HttpProcessingError, TransferEncodingError
+from mnemesh_kit.public_resolver import connect_failure
 
 from mnemesh_orchestrator.llm.errors import (
     ProviderBadAnswer,
@@ -64,7 +65,8 @@ def connection_error(provider: str, error: BaseException) -> ProviderError:
             return found
     for cause in chain:
         if isinstance(cause, _NO_CONNECTION):
-            return ProviderUnavailable(f"{provider} cannot be reached: {_words(cause)}.", provider=provider)
+            named = next((each for each in chain if isinstance(each, aiohttp.ClientConnectorError)), cause)
+            return ProviderUnavailable(f"{provider} cannot be reached: {_words(named)}.", provider=provider)
         if isinstance(cause, _LIMITS):
             message = f"{provider} did not answer within the configured time."
             return ProviderTimeout(message, provider=provider)
@@ -120,5 +122,7 @@ def _words(cause: BaseException) -> str:
     """Returns what an exception says, without the objects that some of them print."""
     if isinstance(cause, _CLOSED):
         return "the server closed the connection"
+    if isinstance(cause, aiohttp.ClientConnectorError):
+        return quote(connect_failure(cause)).rstrip(".")
     text = cause.message if isinstance(cause, HttpProcessingError) else str(cause)
     return quote(text).rstrip(".") or type(cause).__name__
