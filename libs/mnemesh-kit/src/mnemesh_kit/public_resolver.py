@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import socket
 
 import aiohttp
@@ -51,12 +50,3 @@ def is_private_address(host: str) -> bool:
 def refusal(host: str, setting: str) -> str:
     """Returns the message of the error for a host that is not public."""
     return f"{host} has an address that is not public. Only hosts in {setting} may have one"
-
-
-def connect_failure(error: aiohttp.ClientConnectorError) -> str:
-    """Returns the address that was not reached and the system's reason, without aiohttp's and asyncio's own terms."""
-    cause = error.os_error
-    text = cause.strerror or str(cause)
-    if "Connect call failed" in text and cause.errno:
-        text = os.strerror(cause.errno)
-    return f"{error.host}:{error.port}: {text}"

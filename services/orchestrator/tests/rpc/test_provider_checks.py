@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 async def test_unavailable_provider_can_be_registered(alone: ModelServiceAsyncStub) -> None:
     created = await create(alone, pb.Provider(name="away", type="vllm", base_url="http://127.0.0.1:1/v1"))
-    assert "away cannot be reached: 127.0.0.1:1: Connection refused." in created.last_refresh_error
+    assert "away cannot be reached: 127.0.0.1:1: connection refused." in created.last_refresh_error
     assert (created.model_count, created.HasField("last_refresh_time")) == (0, False)
     assert (await named(alone, "away/any")).context_window == 32_000
 

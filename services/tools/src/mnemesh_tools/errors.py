@@ -102,7 +102,7 @@ class McpServerUnreachable(Unavailable):
     final = True
 
     def __init__(self, server_id: str, cause: str) -> None:
-        super().__init__(f"MCP server {server_id} cannot be reached: {cause}", resource_id=server_id)
+        super().__init__(f"The MCP server cannot be reached: {cause}", resource_id=server_id)
 
 
 class McpServerUnauthorized(FailedPrecondition):

@@ -100,3 +100,19 @@ async def test_a_session_recovers_and_a_broken_call_is_not_repeated(embedded: St
         answer = await run_tool(embedded, server, "echo", '{"text": "b"}', request_id="later")
         assert answer.content[0].text.text == '{"text": "b"}'
         assert remote.connections > before
+
+
+@pytest.mark.parametrize("kind", [HTTP, "sse"])
+async def test_a_server_that_cannot_be_reached_is_named_by_its_address_and_the_reason(
+    embedded: Stubs, kind: str
+) -> None:
+    for url, text in (
+        ("http://127.0.0.1:1/mcp?key=canary", "The MCP server cannot be reached: 127.0.0.1:1: connection refused."),
+        (
+            "http://nowhere.invalid/mcp",
+            "The MCP server cannot be reached: nowhere.invalid:80: the name of the host is not known.",
+        ),
+    ):
+        transport = {kind: pb.SseTransport(url=url) if kind == "sse" else pb.StreamableHttpTransport(url=url)}
+        request = rpc.TestMcpServerRequest(mcp_server=pb.McpServer(**transport))
+        assert (await embedded.mcp.TestMcpServer(request)).status_message == text

@@ -175,7 +175,7 @@ async def _check_provider(mnemesh: Mnemesh, provider: models_pb2.Provider) -> Fi
     try:
         models = await asyncio.wait_for(mnemesh.providers.check(provider.id), _PROVIDER_SECONDS)
     except (TimeoutError, DeadlineExceeded):
-        return Finding(subject, f"did not list its models within {_PROVIDER_SECONDS:.0f} s", "problem")
+        return Finding(subject, "did not list its models in time", "problem")
     except MnemeshError as error:
         # Some servers have no list of models. Nothing else can be asked without a cost.
         state = "note" if error.reason == "PROVIDER_BAD_ANSWER" else "problem"

@@ -91,7 +91,8 @@ async def _create(connection: Connection, name: str, target: str, is_url: bool, 
         server = await create(name, target, **fields)
         print_done(server.id, server, as_json=connection.as_json)
         if server.status != _REACHABLE:
-            print_error(f"The server was created, but its tools were not read: {server.status_message}")
+            text = f"{name} was created, but its tools were not read: {server.status_message}"
+            print_error(f"{text} Then read them with `mnemesh mcp-servers refresh {name}`.")
         elif server.status_message:
             print_error(server.status_message)
 

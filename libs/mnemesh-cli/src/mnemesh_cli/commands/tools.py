@@ -73,7 +73,8 @@ async def _list(connection: Connection, limit: int, builtin: bool, as_json: bool
     hidden: list[ToolTypeName] = [] if builtin else ["builtin"]
     async with connection.open() as mnemesh:
         tools = mnemesh.tools.list(exclude_types=hidden, limit=limit)
-        empty = "There are no tools. Create one with `mnemesh tools create`."
+        empty = "There are no custom tools. Create one with `mnemesh tools create`; --builtin lists the built-in ones."
+        empty = "There are no tools." if builtin else empty
         await print_list(tools, _COLUMNS, as_json=as_json, empty=empty, limit=limit)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.connection_failures import failure_of_connection
 from mnemesh_kit.proxies import may_use_proxy
 
 from mnemesh_retrieval.embedder import CountedVectors, Vector, normalized
@@ -104,7 +105,9 @@ class OpenAICompatibleEmbedder:
             response = await self._client.post(self._url, json=body)
         except httpx.HTTPError as error:
             retry = not isinstance(error, httpx.ConnectTimeout)
-            raise _TemporaryError(f"cannot be reached ({type(error).__name__})", retry=retry) from None
+            raise _TemporaryError(
+                f"cannot be reached: {failure_of_connection(self._url, error)}", retry=retry
+            ) from None
         if response.status_code in RETRIED:
             retry_after = _retry_after(response.headers.get("retry-after"))
             raise _TemporaryError(f"answered {response.status_code}", retry_after)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.connection_failures import failure_of_connection
 from mnemesh_kit.proxies import may_use_proxy
 
 from mnemesh_retrieval.errors import RerankerError, RerankerRejected, RerankerUnavailable
@@ -151,7 +152,7 @@ class HttpReranker:
                 self._require_success(response)
                 content = await self._content(response)
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _TemporaryError(f"cannot be reached ({type(error).__name__})") from None
+            raise _TemporaryError(f"cannot be reached: {failure_of_connection(self._url, error)}") from None
         try:
             return self._form.scores(json.loads(content), count)
         except AnswerInvalid as error:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 import h11
+from mnemesh_kit.connection_failures import reason_of_failure
 
 from mnemesh_sandbox.egress.connections import MAX_RECORDED, EgressRefused, NetworkConnection, Refusal
 from mnemesh_sandbox.egress.grants import NetworkGrant
@@ -148,7 +149,8 @@ class EgressProxy:
                 raise self._address_refused(host)
             connection.address = address
             return reader, writer
-        raise EgressRefused(502, Refusal.UNREACHABLE, f"{host}:{port} cannot be reached: {problem}") from problem
+        reason = "it has no address" if problem is None else reason_of_failure(problem)
+        raise EgressRefused(502, Refusal.UNREACHABLE, f"{host}:{port} cannot be reached: {reason}") from problem
 
     async def _addresses(self, host: str, port: int) -> list[str]:
         try:

@@ -6,6 +6,7 @@ import base64
 from typing import Any, Final
 
 import httpx2
+from mnemesh_kit.connection_failures import failure_of_connection
 
 from mnemesh_files.ports.pictures import PictureUnreadable
 
@@ -57,7 +58,7 @@ class OpenAiVision:
         try:
             response = await self._client.post(self._url, json=body)
         except httpx2.HTTPError as error:
-            raise PictureUnreadable(f"the model cannot be reached ({type(error).__name__})") from None
+            raise PictureUnreadable(f"the model cannot be reached: {failure_of_connection(self._url, error)}") from None
         if response.status_code != httpx2.codes.OK:
             raise PictureUnreadable(f"the model answered with the status {response.status_code}")
         return _text(response)

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
+from mnemesh_kit.connection_failures import failure_of_connection
 from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
 
 from mnemesh_gateway.ports.callbacks import CallResult
@@ -39,7 +40,7 @@ class CallbackClient:
             async with self._opened().post(url, data=body, allow_redirects=False) as answer:
                 return CallResult(answer.status, None)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            return CallResult(None, f"{type(error).__name__}: {error}"[:500])
+            return CallResult(None, f"The call failed: {failure_of_connection(url, error)}."[:500])
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

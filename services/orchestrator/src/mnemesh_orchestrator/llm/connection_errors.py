@@ -11,7 +11,7 @@ from typing import Final
 import aiohttp
 import httpx2
 from aiohttp.http_exceptions import HttpProcessingError, TransferEncodingError
-from mnemesh_kit.public_resolver import connect_failure
+from mnemesh_kit.connection_failures import failure_of_connection, reason_of_failure
 
 from mnemesh_orchestrator.llm.errors import (
     ProviderBadAnswer,
@@ -65,8 +65,7 @@ def connection_error(provider: str, error: BaseException) -> ProviderError:
             return found
     for cause in chain:
         if isinstance(cause, _NO_CONNECTION):
-            named = next((each for each in chain if isinstance(each, aiohttp.ClientConnectorError)), cause)
-            return ProviderUnavailable(f"{provider} cannot be reached: {_words(named)}.", provider=provider)
+            return ProviderUnavailable(f"{provider} cannot be reached: {_unreached(chain)}.", provider=provider)
         if isinstance(cause, _LIMITS):
             message = f"{provider} did not answer within the configured time."
             return ProviderTimeout(message, provider=provider)
@@ -118,11 +117,20 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
 
 
+def _unreached(chain: tuple[BaseException, ...]) -> str:
+    """Returns the address that was not reached, as far as the exceptions know it, and the reason."""
+    for cause in chain:
+        if isinstance(cause, aiohttp.ClientConnectorError):
+            return f"{cause.host}:{cause.port}: {quote(reason_of_failure(cause))}"
+    for cause in chain:
+        if isinstance(cause, httpx2.RequestError) and cause._request is not None:
+            return failure_of_connection(str(cause.request.url), chain[0])
+    return reason_of_failure(chain[0])
+
+
 def _words(cause: BaseException) -> str:
     """Returns what an exception says, without the objects that some of them print."""
     if isinstance(cause, _CLOSED):
         return "the server closed the connection"
-    if isinstance(cause, aiohttp.ClientConnectorError):
-        return quote(connect_failure(cause)).rstrip(".")
     text = cause.message if isinstance(cause, HttpProcessingError) else str(cause)
     return quote(text).rstrip(".") or type(cause).__name__

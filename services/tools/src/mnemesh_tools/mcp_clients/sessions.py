@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
+import httpx2
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mnemesh_kit.connection_failures import failure_of_connection
 from pydantic import ValidationError
 
 from mnemesh_tools.mcp_clients.contracts import (
@@ -302,7 +304,10 @@ class McpSession:
     def _described(self, error: BaseException, status: int | None = None) -> str:
         """Returns the innermost cause in one line, without secrets."""
         cause = _innermost(error)
-        text = " ".join(str(cause).split()) or type(cause).__name__
+        if isinstance(cause, httpx2.RequestError) and (cause.__cause__ or cause.__context__) is not None:
+            text = f"{failure_of_connection(self._target.url, cause)}."
+        else:
+            text = " ".join(str(cause).split()) or type(cause).__name__
         status = status or self._refused_with
         return self._target.masked(text)[:500] + ("" if status is None else f" (HTTP {status})")
 

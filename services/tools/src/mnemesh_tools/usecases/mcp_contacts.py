@@ -10,6 +10,7 @@ import msgspec
 import structlog
 from mnemesh_kit import deadline
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.connection_failures import address_of
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
@@ -115,7 +116,7 @@ class McpContacts:
         seconds, left = seconds or limits.connect_seconds + limits.list_seconds, deadline.remaining()
         if left is not None:
             seconds = min(seconds, max(0.0, left - min(_MARGIN_SECONDS, left / 2)))
-        named = server_id or transport.url or transport.program.command
+        named = server_id or address_of(transport.url) or transport.program.command
         try:
             return await self._pool.probe(target, seconds)
         except McpUnauthorized as error:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx2
 from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.connection_failures import failure_of_connection
 from mnemesh_sandbox.redaction import Redactor
 
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
@@ -94,7 +95,7 @@ class WebSearcher:
             ) as response:
                 content = await self._content(response)
         except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as error:
-            raise _TemporaryError(f"cannot be reached ({type(error).__name__})") from None
+            raise _TemporaryError(f"cannot be reached: {failure_of_connection(self._url, error)}") from None
         self._require_success(response, content)
         return content
 

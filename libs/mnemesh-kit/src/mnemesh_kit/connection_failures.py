@@ -1,0 +1,89 @@
+"""Why another server cannot be reached, in the words of the system instead of those of an HTTP library."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+_LIBRARY_TEXTS: Final = re.compile(r"Connect call failed|Multiple exceptions|All connection attempts failed")
+"""The texts that asyncio, aiohappyeyeballs and anyio have in place of the system's."""
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
+_PLAIN_HTTP: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+_BROKEN: Final = re.compile(r"Disconnected|RemoteProtocol|ReadError|WriteError|Payload|Reset|Closed|EOF|BrokenPipe")
+_DEPTH: Final = 12
+
+
+def failure_of_connection(url: str, error: BaseException) -> str:
+    """Returns host and port of a URL and why it was not reached, such as `127.0.0.1:81: connection refused`.
+
+    No user, path or query of the URL is part of the text, since they may be secret. The text has no full stop.
+    """
+    address = address_of(url)
+    return f"{address}: {reason_of_failure(error)}" if address else reason_of_failure(error)
+
+
+def address_of(url: str) -> str:
+    """Returns `host:port` of a URL; an empty text if it has no host."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return ""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return "" if not host else f"{host}:{port}" if port else host
+
+
+def reason_of_failure(error: BaseException) -> str:
+    """Returns why a connection failed. The cause that knows the system's reason decides, else the type of the error."""
+    causes = tuple(_causes(error))
+    for cause in causes:
+        if (text := _system_reason(cause)) is not None:
+            return text
+    names = " ".join(type(cause).__name__ for cause in causes)
+    if any(name in names for name in ("InvalidURL", "InvalidUrl", "UnsupportedProtocol", "NonHttpUrl")):
+        return "the URL is not valid"
+    if "Timeout" in names:
+        return "it did not answer in time"
+    return "it closed the connection" if _BROKEN.search(names) else "the connection failed"
+
+
+def _system_reason(cause: BaseException) -> str | None:
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its TLS certificate is not valid ({cause.verify_message or 'verification failed'})"
+    if isinstance(cause, ssl.SSLError):
+        if cause.reason in _PLAIN_HTTP:
+            return "it does not use TLS at this address; does the URL have to begin with http://?"
+        return f"the TLS connection failed ({cause.reason or 'it was closed'})"
+    if isinstance(cause, socket.gaierror):
+        return "the name of the host is not known"
+    if not isinstance(cause, OSError):
+        return None
+    text, number = cause.strerror or "", cause.errno
+    if _LIBRARY_TEXTS.search(str(cause)):
+        found = _ERRNO.search(text or str(cause))
+        number = number or (int(found[1]) if found else None)
+        text = ""
+    if not number or number < 0:
+        return None
+    text = text or os.strerror(number)
+    return text[:1].lower() + text[1:] if text == os.strerror(number) else text
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields what caused an error before the error itself, and the first of a group."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and len(chain) < _DEPTH and current not in chain:
+        chain.append(current)
+        if isinstance(current, BaseExceptionGroup):
+            current = current.exceptions[0]
+            continue
+        inner = getattr(current, "os_error", None)  # of aiohttp's errors of connections
+        # httpcore suppresses the context, which is the system's error.
+        current = inner if isinstance(inner, BaseException) else current.__cause__ or current.__context__
+    yield from reversed(chain)
