@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 from mnemesh_cli.supervisor import health
 from mnemesh_cli.supervisor.config import MeshConfig
-from mnemesh_cli.supervisor.data_lock import LOCK_NAME, PREVIOUS_LOCK_NAME, LockHolder, lock_holder
+from mnemesh_cli.supervisor.data_lock import LOCK_NAME, LockHolder, lock_holder
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_cli.supervisor.supervisor import _RESTART_BACKOFF, Supervisor
 from mnemesh_client import Mnemesh
@@ -163,11 +163,7 @@ def test_lock_of_a_later_release_is_read(tmp_path: Path) -> None:
         assert lock_holder(tmp_path) == LockHolder(4711, ready=True)
 
 
-async def test_second_mesh_of_any_version_on_the_same_directory_is_refused(
-    supervisor: Supervisor, config: MeshConfig
-) -> None:
-    config.data_path.mkdir(mode=0o700)
-    (config.data_path / PREVIOUS_LOCK_NAME).touch()
+async def test_second_mesh_on_the_same_directory_is_refused(supervisor: Supervisor, config: MeshConfig) -> None:
     await supervisor.start()
 
     code, err = await _up(config)
@@ -175,22 +171,6 @@ async def test_second_mesh_of_any_version_on_the_same_directory_is_refused(
     assert code == 2
     assert f"(pid {os.getpid()}) is running on {config.data_path}" in err
     assert await health.health_status(config.address("blocks")) == "SERVING"
-    with (config.data_path / PREVIOUS_LOCK_NAME).open() as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-async def test_mesh_of_the_previous_version_on_the_same_directory_is_refused(config: MeshConfig) -> None:
-    config.data_path.mkdir(mode=0o700)
-    with (config.data_path / PREVIOUS_LOCK_NAME).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write('{"pid": 4711, "ready": true}')
-        file.flush()
-
-        code, err = await _up(config)
-
-        assert code == 2
-        assert f"Another mesh (pid 4711) is running on {config.data_path}" in err
-        assert lock_holder(config.data_path) == LockHolder(4711, ready=True)
 
 
 async def test_port_in_use_is_one_error_line(config: MeshConfig) -> None:

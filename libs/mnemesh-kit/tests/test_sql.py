@@ -246,6 +246,18 @@ async def test_newer_schema_is_one_line_that_names_the_versions(
     assert "\n" not in str(refused.value)
 
 
+async def test_schema_of_before_the_first_revision_is_one_line_that_says_what_to_do(
+    database: Database, package: str
+) -> None:
+    await database.migrate(package)
+    await database.write(lambda c: c.execute(sa.text("UPDATE alembic_version SET version_num = '0000'")))
+    with pytest.raises(
+        StartupError, match=r"before the first release: revision 0000, .*Use an empty database"
+    ) as error:
+        await database.migrate(package)
+    assert "\n" not in str(error.value)
+
+
 async def test_start_waits_for_a_server_that_comes(
     postgres_server: PostgresServer, tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The tool store: organizations are separate, and the migrations create the tables that the code declares."""
+"""The tool store: organizations are separate."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
@@ -20,7 +17,6 @@ from mnemesh_tools.errors import ToolNotFound
 from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.model.support import ServerSupport
 from mnemesh_tools.model.tools import ToolFilter, ToolOrder, ToolSpec
-from mnemesh_tools.store.sql.tables import metadata
 from mnemesh_tools.store.sql.tools import SqlToolStore
 from mnemesh_tools.usecases.environments import ToolEnvironments
 from mnemesh_tools.usecases.sources import SourceReader
@@ -72,10 +68,3 @@ async def test_tools_of_other_organizations_are_not_found(service: ToolService) 
     assert theirs.id != mine.id
     assert theirs.created_by_id == OTHER.subject_id
     assert await service.get_tool(DEFAULT_PRINCIPAL, mine.id) == mine
-
-
-async def test_migrations_create_the_declared_tables(database: Database) -> None:
-    def differences(conn: sa.Connection) -> list[object]:
-        return list(compare_metadata(MigrationContext.configure(conn), metadata))
-
-    assert await database.read(differences) == []

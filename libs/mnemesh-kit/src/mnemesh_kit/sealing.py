@@ -137,7 +137,7 @@ def _derived(lines: Sequence[bytes]) -> tuple[bytes, ...]:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
     # This text is part of the stored format. With another one, no stored secret could be opened.
-    return tuple(HKDF(SHA256(), 32, salt=None, info=b"engram secrets at rest").derive(line) for line in lines)
+    return tuple(HKDF(SHA256(), 32, salt=None, info=b"mnemesh secrets at rest").derive(line) for line in lines)
 
 
 def _mark(key: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The stores on each SQL engine, and the tables that the migrations create."""
+"""The stores on each SQL engine."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.model.agents import Agent
@@ -29,7 +27,7 @@ from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.sleeptime import SqlSleeptimeStore
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
-from mnemesh_orchestrator.store.sql.tables import conversations, metadata
+from mnemesh_orchestrator.store.sql.tables import conversations
 
 from .agent_suite import AgentStoreSuite
 from .approval_suite import ApprovalStoreSuite
@@ -140,11 +138,6 @@ class Stores:
     @pytest.fixture
     def relations(self, database: Database) -> SqlRunRelationStore:
         return SqlRunRelationStore(database)
-
-
-class Migrations:
-    async def test_migrations_create_the_declared_tables(self, database: Database) -> None:
-        assert await database.read(lambda conn: compare_metadata(MigrationContext.configure(conn), metadata)) == []
 
 
 class TestAgentsOnSqlite(OnSqlite, Stores, AgentStoreSuite):
@@ -280,14 +273,6 @@ class TestConversationsOnSqlite(OnSqlite, Stores, ConversationStoreSuite):
 
 
 class TestConversationsOnPostgres(OnPostgres, Stores, ConversationStoreSuite):
-    pass
-
-
-class TestMigrationsOnSqlite(OnSqlite, Migrations):
-    pass
-
-
-class TestMigrationsOnPostgres(OnPostgres, Migrations):
     pass
 
 

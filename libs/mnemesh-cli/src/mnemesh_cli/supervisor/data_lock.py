@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final
@@ -15,8 +15,6 @@ from mnemesh_kit.config import StartupError
 from mnemesh_kit.private_files import private_directory
 
 LOCK_NAME: Final = "mnemesh.lock"
-PREVIOUS_LOCK_NAME: Final = "engram.lock"
-"""The lock file of meshes from before the project was renamed. Such a mesh may still be running."""
 
 _ACQUIRE_SECONDS: Final = 1.0
 """Long enough for a `lock_holder` of another process, which also takes the lock, to release it on a busy machine."""
@@ -38,9 +36,9 @@ class LockHolder:
 class DataDirectoryLock:
     """An exclusive lock on a data directory. The kernel releases it when the process ends."""
 
-    def __init__(self, files: Sequence[int]) -> None:
-        """Wraps the descriptors of lock files that this process has locked. Use `acquire`."""
-        self._files = files
+    def __init__(self, file: int) -> None:
+        """Wraps the descriptor of a lock file that this process has locked. Use `acquire`."""
+        self._file = file
 
     @classmethod
     def acquire(cls, directory: Path) -> DataDirectoryLock:
@@ -51,48 +49,39 @@ class DataDirectoryLock:
         """
         private_directory(directory)
         try:
-            files = [os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)]
-            if (directory / PREVIOUS_LOCK_NAME).exists():
-                files.append(os.open(directory / PREVIOUS_LOCK_NAME, os.O_RDWR))
+            file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StartupError(
                 f"The data directory {directory} cannot be written: {error.strerror}. "
                 "Choose another with MNEMESH_DATA_DIR."
             ) from error
-        if not all(_try_lock(file, _ACQUIRE_SECONDS) for file in files):
+        if not _try_lock(file, _ACQUIRE_SECONDS):
             holder = lock_holder(directory)
-            for file in files:
-                os.close(file)
+            os.close(file)
             raise StartupError(
                 f"Another mesh (pid {holder.pid if holder else 'unknown'}) is running on {directory}. "
                 "Stop it with `mnemesh down`, or choose another directory with MNEMESH_DATA_DIR."
             )
-        lock = cls(files)
+        lock = cls(file)
         lock.write_status(ready=False)
         return lock
 
     def write_status(self, *, ready: bool, addresses: Mapping[str, str] | None = None) -> None:
         """Writes the status that `lock_holder` reads: this process, whether its services serve, and their addresses."""
         text = json.dumps(asdict(LockHolder(os.getpid(), ready, dict(addresses or {})))).encode()
-        for file in self._files:
-            os.pwrite(file, text, 0)
-            os.ftruncate(file, len(text))
+        os.pwrite(self._file, text, 0)
+        os.ftruncate(self._file, len(text))
 
     def release(self) -> None:
-        """Releases the lock. The lock files stay."""
-        for file in self._files:
-            os.ftruncate(file, 0)
-            os.close(file)
+        """Releases the lock. The lock file stays."""
+        os.ftruncate(self._file, 0)
+        os.close(self._file)
 
 
 def lock_holder(directory: Path) -> LockHolder | None:
     """Returns the process that holds the lock on a data directory, or None if no process does."""
-    return _holder_of(directory / LOCK_NAME) or _holder_of(directory / PREVIOUS_LOCK_NAME)
-
-
-def _holder_of(path: Path) -> LockHolder | None:
     try:
-        file = os.open(path, os.O_RDWR)
+        file = os.open(directory / LOCK_NAME, os.O_RDWR)
     except OSError:
         return None
     try:

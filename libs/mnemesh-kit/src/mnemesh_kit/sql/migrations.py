@@ -11,8 +11,8 @@ from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 
-# The lock that all replicas of all services take while they migrate a database. Its value is arbitrary.
-_LOCK: Final = 0x656E6772616D
+# The lock that all replicas of all services take while they migrate a database. Its value is the name in ASCII.
+_LOCK: Final = 0x6D6E656D657368
 
 
 def upgrade(connection: sa.Connection, package: str) -> None:

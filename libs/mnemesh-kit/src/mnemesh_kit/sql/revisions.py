@@ -15,7 +15,7 @@ _VERSIONS: Final = sa.table("alembic_version", sa.column("version_num"))
 def is_newest(connection: sa.Connection, package: str) -> bool:
     """Returns whether the database has the last revision in `<package>/store/migrations/versions`.
 
-    A file is named after its revision, and files sort by revision: `0002_tags.py` contains the revision "0002". For
+    A file is named after its revision, and files sort by revision: `0101_tags.py` contains the revision "0101". For
     other names the result is False, and Alembic decides.
 
     Raises:
@@ -27,10 +27,15 @@ def is_newest(connection: sa.Connection, package: str) -> bool:
     names = sorted(file.name for file in versions.iterdir() if file.name.endswith(".py"))
     known = [name.partition("_")[0] for name in names]
     current = list(connection.execute(sa.select(_VERSIONS.c.version_num)).scalars())
-    newer = [revision for revision in current if revision not in known]
-    if known and newer:
+    unknown = next((revision for revision in current if revision not in known), None)
+    if known and unknown:
+        if unknown < known[0]:
+            raise StartupError(
+                f"The database has the schema of a version before the first release: revision {unknown}, and {package} "
+                f"reads {known[0]} and later. Use an empty database, or another data directory."
+            )
         raise StartupError(
-            f"The database has the schema of a newer version: revision {newer[0]}, and this version knows {known[-1]}. "
+            f"The database has the schema of a newer version: revision {unknown}, and this version knows {known[-1]}. "
             f"Install the newer version of {package}."
         )
     return bool(known) and current == known[-1:]

@@ -1,44 +1,21 @@
-"""Creates the tables of blocks, revisions, holdings and idempotency keys."""
+"""Creates the tables of blocks, their revisions, and which agents hold them."""
 
 import sqlalchemy as sa
 from alembic import op
 from mnemesh_kit.sql import UtcDateTime
 
-revision = "0001"
+revision = "0100"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     _create_blocks()
-    _create_block_indexes("block_tags", "tag")
-    _create_block_indexes("block_identities", "identity_id")
-    _create_revisions()
-    _create_core_memory()
-    op.create_table(
-        "request_ledger",
-        sa.Column("organization_id", sa.Text, primary_key=True),
-        sa.Column("method", sa.Text, primary_key=True),
-        sa.Column("request_id", sa.Text, primary_key=True),
-        sa.Column("fingerprint", sa.Text, nullable=False),
-        sa.Column("result_ids", sa.Text, nullable=False),
-        sa.Column("created_at", UtcDateTime, nullable=False),
-    )
-    op.create_index("ix_request_ledger_created_at", "request_ledger", ["created_at"])
-
-
-def downgrade() -> None:
-    for table in (
-        "request_ledger",
-        "holdings",
-        "core_memories",
-        "block_revisions",
-        "block_identities",
-        "block_tags",
-        "blocks",
-    ):
-        op.drop_table(table)
+    _create_core_memories()
+    _create_request_ledger()
+    _create_block_identities()
+    _create_block_revisions()
+    _create_block_tags()
+    _create_holdings()
 
 
 def _create_blocks() -> None:
@@ -61,6 +38,7 @@ def _create_blocks() -> None:
         sa.Column("is_template", sa.Boolean, nullable=False),
         sa.Column("template_name", sa.Text),
         sa.Column("preserve_on_migration", sa.Boolean, nullable=False),
+        sa.Column("created_for_agent_id", sa.Text),
         sa.Column("created_at", UtcDateTime, nullable=False),
         sa.Column("updated_at", UtcDateTime, nullable=False),
         sa.Column("created_by_id", sa.Text, nullable=False),
@@ -72,20 +50,56 @@ def _create_blocks() -> None:
         sa.Column("entity_id", sa.Text),
     )
     op.create_index("blocks_by_create_time", "blocks", ["organization_id", "created_at", "id"])
-    op.create_index("blocks_by_update_time", "blocks", ["organization_id", "updated_at", "id"])
     op.create_index("blocks_by_label", "blocks", ["organization_id", "label", "id"])
+    op.create_index("blocks_by_update_time", "blocks", ["organization_id", "updated_at", "id"])
 
 
-def _create_block_indexes(table: str, column: str) -> None:
+def _create_core_memories() -> None:
     op.create_table(
-        table,
-        sa.Column("block_id", sa.Text, sa.ForeignKey("blocks.id", ondelete="CASCADE"), primary_key=True),
-        sa.Column(column, sa.Text, primary_key=True),
+        "core_memories",
+        sa.Column("organization_id", sa.Text, primary_key=True),
+        sa.Column("agent_id", sa.Text, primary_key=True),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.Column("next_position", sa.BigInteger, nullable=False),
+        sa.Column("updated_at", UtcDateTime, nullable=False),
+        sa.Column("erased_at", UtcDateTime),
+        sa.Column("conversation_of", sa.Text),
+        sa.Column("link_id", sa.Text),
     )
-    op.create_index(f"ix_{table}_{column}", table, [column])
+    _create_partial_index(
+        "core_memories_by_link", "core_memories", ["organization_id", "link_id"], "link_id IS NOT NULL"
+    )
+    _create_partial_index(
+        "core_memories_of_conversations",
+        "core_memories",
+        ["organization_id", "conversation_of"],
+        "conversation_of IS NOT NULL",
+    )
 
 
-def _create_revisions() -> None:
+def _create_request_ledger() -> None:
+    op.create_table(
+        "request_ledger",
+        sa.Column("organization_id", sa.Text, primary_key=True),
+        sa.Column("method", sa.Text, primary_key=True),
+        sa.Column("request_id", sa.Text, primary_key=True),
+        sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("result_ids", sa.Text, nullable=False),
+        sa.Column("created_at", UtcDateTime, nullable=False),
+    )
+    op.create_index("ix_request_ledger_created_at", "request_ledger", ["created_at"])
+
+
+def _create_block_identities() -> None:
+    op.create_table(
+        "block_identities",
+        sa.Column("block_id", sa.Text, sa.ForeignKey("blocks.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("identity_id", sa.Text, primary_key=True),
+    )
+    op.create_index("ix_block_identities_identity_id", "block_identities", ["identity_id"])
+
+
+def _create_block_revisions() -> None:
     op.create_table(
         "block_revisions",
         sa.Column("block_id", sa.Text, sa.ForeignKey("blocks.id", ondelete="CASCADE"), primary_key=True),
@@ -107,16 +121,16 @@ def _create_revisions() -> None:
     op.create_index("block_revisions_by_parent", "block_revisions", ["block_id", "parent"])
 
 
-def _create_core_memory() -> None:
+def _create_block_tags() -> None:
     op.create_table(
-        "core_memories",
-        sa.Column("organization_id", sa.Text, primary_key=True),
-        sa.Column("agent_id", sa.Text, primary_key=True),
-        sa.Column("revision", sa.BigInteger, nullable=False),
-        sa.Column("next_position", sa.BigInteger, nullable=False),
-        sa.Column("updated_at", UtcDateTime, nullable=False),
-        sa.Column("erased_at", UtcDateTime),
+        "block_tags",
+        sa.Column("block_id", sa.Text, sa.ForeignKey("blocks.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("tag", sa.Text, primary_key=True),
     )
+    op.create_index("ix_block_tags_tag", "block_tags", ["tag"])
+
+
+def _create_holdings() -> None:
     op.create_table(
         "holdings",
         sa.Column("organization_id", sa.Text, primary_key=True),
@@ -127,3 +141,8 @@ def _create_core_memory() -> None:
         sa.UniqueConstraint("organization_id", "agent_id", "label", name="holdings_label_is_unique"),
     )
     op.create_index("ix_holdings_block_id", "holdings", ["block_id"])
+
+
+def _create_partial_index(name: str, table: str, columns: list[str], where: str, *, unique: bool = False) -> None:
+    condition = sa.text(where)
+    op.create_index(name, table, columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
