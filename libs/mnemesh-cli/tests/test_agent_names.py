@@ -60,3 +60,8 @@ def test_an_import_beside_its_original_gets_a_number(cli: CommandLine, tmp_path:
     assert sorted(name for name in names(cli) if name.startswith("olga")) == ["olga", "olga (2)", "olga (3)"]
     assert cli.run("agents", "delete", "olga", "--yes")[0] == 0
     assert cli.run("import", str(directory))[1].startswith("olga: created ")
+
+
+def test_the_beginning_of_an_id_that_is_too_short_is_named_so(cli: CommandLine) -> None:
+    code, _, err = cli.run("agents", "show", "agent-9")
+    assert (code, "An id needs at least 4 characters after agent-." in err) == (3, True)

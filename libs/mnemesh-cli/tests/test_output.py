@@ -14,7 +14,7 @@ from mnemesh.agents.v1 import runs_pb2
 from mnemesh_cli.display.error_text import error_text, plain_message
 from mnemesh_cli.display.records import print_record
 from mnemesh_cli.display.terminal import notice, print_error, print_labelled
-from mnemesh_kit.errors import DeadlineExceeded, Unavailable
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from rich.text import Text
 
 FAILED = "failed to connect to all addresses; last error: "
@@ -136,3 +136,19 @@ def test_a_record_is_shown_in_words(screen: Screen, shown_on: Callable[[Screen],
         *("id: run-1", "status: completed", "config:", "assistant messages: no"),
         *("total duration: 2 s", f"create time: {created}"),
     }
+
+
+@pytest.mark.parametrize(
+    ("provider", "advice"),
+    [
+        ("mine", "if the address is wrong, use `mnemesh providers update mine --base-url URL`"),
+        ("openai", "check OPENAI_BASE_URL, or, if you registered the provider, use `mnemesh providers update openai"),
+        ("", "use `mnemesh providers update NAME --base-url URL`"),
+    ],
+)
+def test_the_advice_about_a_provider_that_does_not_answer_is_how_its_address_is_changed(
+    provider: str, advice: str
+) -> None:
+    error = MnemeshError("It cannot be reached.", provider=provider)
+    error.reason = "PROVIDER_UNAVAILABLE"
+    assert advice in error_text(error)

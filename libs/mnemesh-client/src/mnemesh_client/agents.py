@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh.agents.v1 import agent_records_pb2, agents_pb2, agents_service_pb2, agents_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument, NotFound
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _CREATION_SECONDS = 60.0
 _TRANSFER_SECONDS = 3600.0
 _NAMED = 5
+_TOO_SHORT: Final = re.compile(r"agent-[0-9a-f]{0,3}")
 """The number of agents of one name that an error lists."""
 
 
@@ -149,7 +151,8 @@ class AgentsClient:
             return await self.get(key)
         named = [agent async for agent in self.list(name=key, order="asc", limit=_NAMED + 1)]
         if not named:
-            raise NotFound(f"There is no agent named {key!r}.", resource_id=key)
+            hint = " An id needs at least 4 characters after agent-." if _TOO_SHORT.fullmatch(key) else ""
+            raise NotFound(f"There is no agent named {key!r}.{hint}", resource_id=key)
         if len(named) > 1:
             ids = [agent.id for agent in named[:_NAMED]] + ["…"] * (len(named) > _NAMED)
             raise InvalidArgument(

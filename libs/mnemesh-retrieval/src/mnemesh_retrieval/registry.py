@@ -74,7 +74,8 @@ def _over_http(handle: str, provider: str, model: str, settings: EmbedderSetting
         raise EmbedderMisconfigured(f"embedder {handle!r} needs its vector dimension: set MNEMESH_EMBEDDER_DIMENSION")
     if not settings.api_key and base_url == OPENAI_BASE_URL:
         raise EmbedderMisconfigured(
-            f"embedder {handle!r} needs an API key: set OPENAI_API_KEY, or MNEMESH_EMBEDDER_API_KEY"
+            f"embedder {handle!r} needs an API key: set OPENAI_API_KEY, or MNEMESH_EMBEDDER_API_KEY, and restart "
+            "the services. The key of a registered provider is used for models only"
         )
     return OpenAICompatibleEmbedder(
         handle=handle,

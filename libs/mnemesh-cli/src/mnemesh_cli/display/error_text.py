@@ -12,11 +12,11 @@ from mnemesh_kit.errors import MnemeshError, NotFound, Unavailable
 
 _LONGEST: Final = 480
 _KEY_VARIABLES: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_URL_VARIABLES: Final = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 _ADVICE: Final = {
     "MODEL_UNKNOWN": "name one as provider/model with MNEMESH_MODEL or --model",
     "PROVIDER_PAYMENT_REQUIRED": "the provider's account has no credit left",
     "PROVIDER_RATE_LIMITED": "wait a moment and send the message again",
-    "PROVIDER_UNAVAILABLE": "send the message again later, and check OPENAI_BASE_URL if you set it",
     "BLOCK_LABEL_TAKEN": "an agent has one block of each label; create it without that block, or detach the block",
     "CONTEXT_WINDOW_OVERFLOW": "the conversation no longer fits the model's context window",
 }
@@ -64,6 +64,8 @@ def error_text(error: MnemeshError) -> str:
     message = _one_line(plain_message(error))
     if error.reason == "PROVIDER_AUTH":
         return _refused_key(error.metadata.get("provider", ""), message)
+    if error.reason == "PROVIDER_UNAVAILABLE":
+        return f"{message} [{error.reason}]: {_advice_on_address(error.metadata.get('provider', ''))}"
     if error.reason in _ADVICE:
         return f"{message} [{error.reason}]: {_ADVICE[error.reason]}"
     if error.reason == "UNAVAILABLE" and any(text in message for text in _TLS_FAILURES):
@@ -89,6 +91,15 @@ def _refused_key(provider: str, message: str) -> str:
     if (variable := _KEY_VARIABLES.get(provider)) is not None:
         where = f"Check {variable} and restart the mesh, or, if you registered the provider, use {command}"
     return f"{provider or 'The provider'} refused the API key. {where}. ({message})"
+
+
+def _advice_on_address(provider: str) -> str:
+    """Returns what to do about a provider that does not answer. Its address is of the environment, or registered."""
+    command = f"`mnemesh providers update {provider or 'NAME'} --base-url URL`"
+    if (variable := _URL_VARIABLES.get(provider)) is not None:
+        command = f"{variable}, or, if you registered the provider, use {command}"
+        return f"try again later; if the address is wrong, check {command}"
+    return f"try again later; if the address is wrong, use {command}"
 
 
 def any_error_text(error: Exception) -> str:

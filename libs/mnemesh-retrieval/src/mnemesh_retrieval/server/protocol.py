@@ -13,6 +13,7 @@ from uuid import UUID
 import grpc
 import httpx
 import numpy as np
+from mnemesh_kit.connection_failures import reason_of_failure
 from qdrant_client import AsyncQdrantClient, models
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
@@ -175,7 +176,7 @@ async def answered(subject: str) -> AsyncIterator[None]:
         kind = IndexUnavailable if error.code() in _UNAVAILABLE else VectorIndexError
         raise kind(f"{subject}: the Qdrant server answered {error.code().name}: {error.details()}") from error
     except (ResponseHandlingException, httpx.HTTPError, OSError) as error:
-        raise IndexUnavailable(f"{subject}: the Qdrant server cannot be reached") from error
+        raise IndexUnavailable(f"{subject}: the Qdrant server cannot be reached: {reason_of_failure(error)}") from error
     except (UnexpectedResponse, ValueError) as error:
         raise VectorIndexError(f"{subject}: unexpected response of the Qdrant server: {error}") from error
 
