@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh_cli.display.error_text import error_text, plain_message
-from mnemesh_cli.display.records import print_record
+from mnemesh_cli.display.records import count_text, print_record
 from mnemesh_cli.display.terminal import notice, print_error, print_labelled
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from rich.text import Text
@@ -152,3 +152,8 @@ def test_the_advice_about_a_provider_that_does_not_answer_is_how_its_address_is_
     error = MnemeshError("It cannot be reached.", provider=provider)
     error.reason = "PROVIDER_UNAVAILABLE"
     assert advice in error_text(error)
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 tools"), (1, "1 tool"), (2, "2 tools")])
+def test_one_thing_is_counted_in_the_singular(count: int, text: str) -> None:
+    assert count_text(count, "tool") == text

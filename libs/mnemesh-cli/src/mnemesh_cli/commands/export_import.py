@@ -20,7 +20,7 @@ from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, im
 from mnemesh_cli.connection import Connection, with_free_name
 from mnemesh_cli.display.count_progress import counted_bar
 from mnemesh_cli.display.error_text import plain_message
-from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.records import count_text, print_done
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import AgentArgument
 from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
@@ -189,8 +189,9 @@ async def _export(
                 )
             record |= asdict(counts)
             exported = (
-                f", {counts.blocks} blocks, {counts.tools} tools, {counts.conversations} conversations,"
-                f" {counts.passages} passages in {counts.archives} archives"
+                f", {count_text(counts.blocks, 'block')}, {count_text(counts.tools, 'tool')},"
+                f" {count_text(counts.conversations, 'conversation')},"
+                f" {count_text(counts.passages, 'passage')} in {count_text(counts.archives, 'archive')}"
             )
             if counts.secrets:
                 notice(_secrets(counts.secrets))
@@ -206,7 +207,7 @@ async def _export_file(connection: Connection, key: str, path: Path, *, with_vec
         with counted_bar("Exporting", "records") as on_count:
             count = await export_records(mnemesh, agent.id, path, on_count, with_vectors=with_vectors)
         record = {"agent_id": agent.id, "path": str(path), "records": count}
-        print_done(f"{path}: {count} records of {agent.name}", record, as_json=connection.as_json)
+        print_done(f"{path}: {count_text(count, 'record')} of {agent.name}", record, as_json=connection.as_json)
         if agent.proto.secrets:
             notice(_secrets(secret.key for secret in agent.proto.secrets))
 

@@ -10,7 +10,7 @@ import typer
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
 from mnemesh_cli.commands.resources import enum_text, id_column, text_column
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import print_done, print_list, print_record
+from mnemesh_cli.display.records import count_text, print_done, print_list, print_record
 from mnemesh_cli.display.table import Column
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.options import YesOption
@@ -142,7 +142,7 @@ async def _refresh(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
         answer = await mnemesh.mcp_servers.refresh((await _find(mnemesh, key)).id)
         changes = f"{len(answer.added)} added, {len(answer.updated)} updated, {len(answer.removed)} removed"
-        print_done(f"{answer.mcp_server.tool_count} tools: {changes}", answer, as_json=connection.as_json)
+        print_done(f"{count_text(answer.mcp_server.tool_count, 'tool')}: {changes}", answer, as_json=connection.as_json)
         if answer.mcp_server.status_message:
             print_error(answer.mcp_server.status_message)
 
@@ -210,7 +210,7 @@ async def _authorize(connection: Connection, key: str, redirect_uri: str) -> Non
             mcp_server_id=server.id, code=found["code"], state=found["state"], iss=found.get("iss")
         )
         done = (await stub.CompleteMcpAuthorization(request)).mcp_server
-        print_done(f"authorized {done.id}, {done.tool_count} tools", done, as_json=connection.as_json)
+        print_done(f"authorized {done.id}, {count_text(done.tool_count, 'tool')}", done, as_json=connection.as_json)
 
 
 async def _find(mnemesh: Mnemesh, key: str) -> mcp_servers_pb2.McpServer:

@@ -13,7 +13,7 @@ from mnemesh.agents.v1 import models_pb2
 from mnemesh_cli.commands.resources import id_column, text_column
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import print_done, print_list, print_record
+from mnemesh_cli.display.records import count_text, print_done, print_list, print_record
 from mnemesh_cli.display.table import Column
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import YesOption
@@ -142,7 +142,7 @@ def refresh_provider(context: typer.Context, provider: ProviderArgument) -> None
 async def _refresh(connection: Connection, key: str) -> None:
     async with _open(connection) as mnemesh, _announced_default(mnemesh):
         answer = await mnemesh.providers.refresh(key)
-        print_done(f"{answer.provider.model_count} models", answer, as_json=connection.as_json)
+        print_done(count_text(answer.provider.model_count, "model"), answer, as_json=connection.as_json)
 
 
 @app.command("delete")

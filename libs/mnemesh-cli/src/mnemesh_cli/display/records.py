@@ -59,6 +59,11 @@ async def print_list(
         notice(f"the list ends after {limit} rows; --limit shows more")
 
 
+def count_text(count: int, noun: str) -> str:
+    """Returns a count with its noun: `1 tool`, `2 tools`. The plural of the noun must end with s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     """Prints the fields that have a value, one per line, as `print_record` does."""
     for label, value in fields:
