@@ -8,7 +8,7 @@ import pytest
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import derive_id
-from mnemesh_recall.store.sql.fulltext import postgresql, selection
+from mnemesh_recall.store.fulltext import postgresql, selection
 
 
 async def say(recall: Any, agent: str, word: str, times: int) -> None:

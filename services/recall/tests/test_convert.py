@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import timestamp_to_proto
-from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row, message_to_row
+from mnemesh_recall.store.message_rows import COLUMNS, message_from_row, message_to_row
 from mnemesh_types.convert import message_from_proto, message_to_proto
 from mnemesh_types.messages import (
     Approve,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from mnemesh_recall.model.candidates import SECTION
-from mnemesh_recall.store.sql.fulltext.documents import Document, SearchableMessage
+from mnemesh_recall.model.ranking import SECTION
+from mnemesh_recall.store.fulltext.documents import Document, SearchableMessage
 from mnemesh_retrieval.words.analysis import terms
 
 

@@ -20,12 +20,12 @@ from mnemesh_recall.errors import VectorIndexUnavailable
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
-from mnemesh_recall.store.sql.indexed import SqlIndexedMessages
-from mnemesh_recall.store.sql.messages import SqlMessageStore
-from mnemesh_recall.store.sql.tables import index_tables
-from mnemesh_recall.usecases import message_candidates as search
+from mnemesh_recall.store.indexed import SqlIndexedMessages
+from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.usecases import message_search as search
 from mnemesh_recall.usecases.message_search import MessageFinder
-from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
+from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.flat.segments import CAPACITY

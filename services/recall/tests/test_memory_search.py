@@ -13,15 +13,14 @@ from mnemesh_kit.ids import SequentialIds, new_id
 from mnemesh_kit.principal import Principal
 from mnemesh_kit.sql import Database
 from mnemesh_recall.errors import EmbedderUnavailable
-from mnemesh_recall.model.episode_operations import FactFilter, MemorySearch, NewFact
-from mnemesh_recall.model.episodes import Fact, Scope, ScopeKind
+from mnemesh_recall.model.episodes import Fact, FactFilter, MemorySearch, NewFact, Scope, ScopeKind
 from mnemesh_recall.model.outbox import MEMORIES
 from mnemesh_recall.model.search import SearchMode
-from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
-from mnemesh_recall.store.sql.indexed import SqlIndexedMemories
-from mnemesh_recall.store.sql.tables import index_tables
-from mnemesh_recall.usecases.episode_search import MemoryFinder
-from mnemesh_recall.vectors.memories import MemorySource, MemoryVectors
+from mnemesh_recall.store.episodes import SqlEpisodeStore
+from mnemesh_recall.store.indexed import SqlIndexedMemories
+from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.usecases.episodes import MemoryFinder
+from mnemesh_recall.vectors import MemorySource, MemoryVectors
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.built_in import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable

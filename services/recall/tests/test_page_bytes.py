@@ -10,7 +10,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit import paging
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.whole_answers import whole_answer
-from mnemesh_recall.store.sql import neighbours
+from mnemesh_recall.store import messages
 
 AGENT = new_id("agent")
 
@@ -43,7 +43,7 @@ async def test_every_hit_has_its_surroundings_although_a_read_of_them_is_bounded
     whole = list(map(around, (await recall.SearchMessages(request)).hits))
     assert sorted(whole[:8]) == [(f"oak {number}", [f"{number}"], []) for number in range(8)]
     monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 8_000)
-    monkeypatch.setattr(neighbours, "MAX_TOTAL_BYTES", 12_000)
+    monkeypatch.setattr(messages, "MAX_TOTAL_BYTES", 12_000)
     first = await recall.SearchMessages(request)
     assert len(first.hits) == 2
     found = await whole_answer(recall.SearchMessages, request, seconds=10)
@@ -51,7 +51,7 @@ async def test_every_hit_has_its_surroundings_although_a_read_of_them_is_bounded
 
 
 async def test_the_nearest_messages_around_a_hit_fit_into_a_size(recall: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "MAX_BYTES", 5_000)
+    monkeypatch.setattr(messages, "MAX_BYTES", 5_000)
     await say(recall, "a" * 6_000, "b" * 2_000, "oak 1", "c" * 2_000, "d" * 6_000, "e", "f", "oak 2", "g")
     found = await recall.SearchMessages(search(messages_before=2, messages_after=2))
     assert sorted(map(around, found.hits[:2])) == [("oak 1", ["b"], ["c"]), ("oak 2", ["e", "f"], ["g"])]

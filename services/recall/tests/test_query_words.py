@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from mnemesh_recall.store.sql.word_segments.building import DocumentRow, QueryWords, built
+from mnemesh_recall.store.fulltext.segment_building import DocumentRow, QueryWords, built
 from mnemesh_retrieval.ranking.texts import fingerprint
 from mnemesh_retrieval.words.analysis import indexed
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import pytest
 from mnemesh_kit.ids import derive_id
-from mnemesh_recall.model.candidates import Candidate, Candidates, Key, key_of
-from mnemesh_recall.model.message_ranking import rank
+from mnemesh_recall.model.ranking import Candidate, Candidates, Key, key_of, rank
 from mnemesh_retrieval.ranking.constants import DEFAULTS
 
 NAMES: Final = (

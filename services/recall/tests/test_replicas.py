@@ -28,11 +28,11 @@ from mnemesh_recall.config import Config
 from mnemesh_recall.maintenance import maintain, rebuild
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.outbox import MESSAGES
-from mnemesh_recall.store.sql.indexed import SqlIndexedMessages
-from mnemesh_recall.store.sql.messages import SqlMessageStore
-from mnemesh_recall.store.sql.tables import index_tables
-from mnemesh_recall.usecases.retention import Retention
-from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
+from mnemesh_recall.store.indexed import SqlIndexedMessages
+from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.usecases.messages import Retention
+from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_recall.wiring import assemble, open_vector_index
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.built_in import HashingEmbedder

@@ -16,13 +16,14 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import DatabaseFull
-from mnemesh_recall.model.candidates import id_of
 from mnemesh_recall.model.contexts import NewContext, StepCommit
-from mnemesh_recall.model.leases import WriterLease
+from mnemesh_recall.model.ranking import id_of
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.sql.fulltext import dialogues, unindexed
-from mnemesh_recall.store.sql.fulltext.unindexed import UnindexedMessages
-from mnemesh_recall.store.sql.tables import unindexed_agents
+from mnemesh_recall.model.writers import WriterLease
+from mnemesh_recall.store.fulltext import documents as indexed_documents
+from mnemesh_recall.store.fulltext import unindexed
+from mnemesh_recall.store.fulltext.unindexed import UnindexedMessages
+from mnemesh_recall.store.tables import unindexed_agents
 from mnemesh_recall.usecases import word_indexing
 from mnemesh_recall.usecases.word_indexing import WordIndexing
 from mnemesh_testkit.suites.recall.calls import Conversation
@@ -238,7 +239,7 @@ async def test_message_that_another_process_commits_while_one_indexes_is_not_for
 async def test_messages_still_wait_after_a_failure_in_the_transaction_that_indexes_them(
     indexed: Indexed, dialogue: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, index_page = await documents(indexed), dialogues.index_page
+    before, index_page = await documents(indexed), indexed_documents.index_page
 
     def index_and_fail(*given: Any, **more: Any) -> None:
         index_page(*given, **more)
@@ -258,7 +259,7 @@ async def test_messages_still_wait_after_a_failure_in_the_transaction_that_index
 async def test_transaction_indexes_few_long_messages(
     indexed: Indexed, dialogue: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialogues, "PAGE_CHARACTERS", 100)
+    monkeypatch.setattr(indexed_documents, "PAGE_CHARACTERS", 100)
     before = len(await documents(indexed))
     await dialogue.say("alpacas " * 20, "camels " * 8, "llamas", "hay", "grass")
     counts = []

@@ -12,11 +12,10 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.principal import Role as CallerRole
 from mnemesh_recall.model.contexts import NewContext, StepCommit
-from mnemesh_recall.model.episode_operations import EpisodeCommit, NewFact
-from mnemesh_recall.model.episodes import Scope, ScopeKind
-from mnemesh_recall.model.leases import WriterLease
+from mnemesh_recall.model.episodes import EpisodeCommit, NewFact, Scope, ScopeKind
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.model.writers import WriterLease
 from mnemesh_recall.usecases.episodes import EpisodeService
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_types.messages import Message, Role, TextPart

@@ -13,9 +13,9 @@ from mnemesh.recall.v1 import episodes_service_pb2 as memories
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
-from mnemesh_recall.store.sql import word_rebuilds
-from mnemesh_recall.store.sql.fulltext import dialogues
-from mnemesh_recall.usecases.fulltext import WordRebuild
+from mnemesh_recall.store import word_rebuilds
+from mnemesh_recall.store.fulltext import documents
+from mnemesh_recall.usecases.word_indexing import WordRebuild
 from mnemesh_retrieval.words import analysis
 from mnemesh_testkit.timeouts import scaled
 
@@ -44,7 +44,7 @@ async def search_facts(recall: Any, query: str) -> memories.SearchFactsResponse:
 async def test_words_of_an_earlier_analysis_are_rebuilt(
     serve: Any, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialogues, "PAGE", 2)
+    monkeypatch.setattr(documents, "PAGE", 2)
     with monkeypatch.context() as before:
         before.setattr(analysis, "stem", lambda word, _language="": f"earlier{word}")
         before.setattr(word_rebuilds, "VERSION", "1")

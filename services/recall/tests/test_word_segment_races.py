@@ -15,9 +15,8 @@ import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh_kit.ids import new_id
 from mnemesh_recall.model.search import SearchScope, WordQuery
-from mnemesh_recall.store.sql.fulltext import segment_upkeep, selection
-from mnemesh_recall.store.sql.word_segments import documents
-from mnemesh_recall.store.sql.word_segments import rows as segment_rows
+from mnemesh_recall.store.fulltext import segment_rows, segment_upkeep, selection
+from mnemesh_recall.store.fulltext.segments import valid
 from mnemesh_types.messages import TextPart
 
 from .word_indexes import ORGANIZATION, Indexed, append, compare_all, opened, said
@@ -39,7 +38,7 @@ async def places(indexed: Indexed, agent: str) -> list[int]:
         segments = segment_rows.segments_of(conn, agent)
         contents, _ = segment_rows.contents_of(conn, segments, ())
         parts = [contents[row.id] for row in segments]
-        masks = documents.valid(parts)
+        masks = valid(parts)
         found = [part.columns["row_id"][mask].tolist() for part, mask in zip(parts, masks, strict=True)]
         return sorted(sum(found, segment_rows.tail(conn, agent, 10_000)))
 

@@ -19,13 +19,12 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.readahead import Readahead
-from mnemesh_recall.model.candidates import id_of
 from mnemesh_recall.model.messages import MessageBatch
+from mnemesh_recall.model.ranking import id_of
 from mnemesh_recall.model.search import SearchScope, WordQuery
-from mnemesh_recall.store.sql.fulltext import agent_reading, segment_upkeep, selection
-from mnemesh_recall.store.sql.word_segments import rows as segment_rows
-from mnemesh_recall.store.sql.word_segments.columns import COLUMNS, LABELS, StoredColumns, packed
-from mnemesh_recall.usecases.word_segments import WordSegmentation
+from mnemesh_recall.store.fulltext import agent_words, segment_rows, segment_upkeep, selection
+from mnemesh_recall.store.fulltext.segments import COLUMNS, LABELS, StoredColumns, packed
+from mnemesh_recall.usecases.word_indexing import WordSegmentation
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import TextPart
 
@@ -243,7 +242,7 @@ def test_a_small_newest_segment_does_not_keep_older_ones_apart() -> None:
 
 
 async def test_long_tail_is_searched_in_the_fulltext_index(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_reading, "MOST_TAIL", 10)
+    monkeypatch.setattr(agent_words, "MOST_TAIL", 10)
     agent = new_id("agent")
     await append(indexed, agent, [said(random.Random(4), agent, place, [new_id("conv")]) for place in range(30)])
     found = await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), WordQuery("word0", ""), 10)

@@ -17,16 +17,14 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_recall.config import Config
-from mnemesh_recall.model.candidates import Candidates, id_of, key_of
-from mnemesh_recall.model.message_ranking import rank
 from mnemesh_recall.model.messages import MessageBatch
+from mnemesh_recall.model.ranking import Candidates, id_of, key_of, rank
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.sql.fulltext import selection
-from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
-from mnemesh_recall.store.sql.fulltext.segment_upkeep import SqlWordSegments
-from mnemesh_recall.store.sql.messages import SqlMessageStore
-from mnemesh_recall.store.sql.word_segments import rows as segment_rows
-from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
+from mnemesh_recall.store.fulltext import segment_rows, selection
+from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
+from mnemesh_recall.store.fulltext.segment_upkeep import SqlWordSegments
+from mnemesh_recall.store.fulltext.selection import fulltext_index
+from mnemesh_recall.store.messages import SqlMessageStore
 from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.texts import fingerprint
 from mnemesh_types.messages import Message, Role, TextPart

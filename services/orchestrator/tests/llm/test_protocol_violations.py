@@ -17,7 +17,7 @@ from mnemesh_orchestrator.llm.openai_chat.answer import ChatAnswer
 from mnemesh_orchestrator.llm.openai_responses.answer import ResponsesAnswer
 from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.model.events import UsageEvent
-from mnemesh_recall.model.message_rules import require_message
+from mnemesh_recall.model.messages import require_message
 from mnemesh_types.convert import message_from_proto, message_to_proto
 from mnemesh_types.messages import Message, Role, ToolCall
 

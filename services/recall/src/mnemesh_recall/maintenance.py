@@ -19,16 +19,14 @@ from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
-from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
-from mnemesh_recall.store.sql.fulltext.segment_upkeep import SqlWordSegments
-from mnemesh_recall.store.sql.messages import SqlMessageStore
-from mnemesh_recall.store.sql.tables import metadata
-from mnemesh_recall.usecases.fulltext import WordRebuild
-from mnemesh_recall.usecases.retention import Retention
-from mnemesh_recall.usecases.word_indexing import WordIndexing
-from mnemesh_recall.usecases.word_segments import WordSegmentation
-from mnemesh_recall.vectors.memories import PREFIX as MEMORIES
-from mnemesh_recall.vectors.messages import PREFIX as MESSAGES
+from mnemesh_recall.store.fulltext.segment_upkeep import SqlWordSegments
+from mnemesh_recall.store.fulltext.selection import fulltext_index
+from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.tables import metadata
+from mnemesh_recall.usecases.messages import Retention
+from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild, WordSegmentation
+from mnemesh_recall.vectors import MEMORY_PREFIX as MEMORIES
+from mnemesh_recall.vectors import MESSAGE_PREFIX as MESSAGES
 from mnemesh_recall.wiring import build_indexer, open_vector_index, register_collections
 
 COLLECTIONS = (MESSAGES, MEMORIES)

@@ -33,29 +33,28 @@ from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
 from mnemesh_recall.rpc.episodes import EpisodesServicer
 from mnemesh_recall.rpc.messages import MessagesServicer
 from mnemesh_recall.rpc.traces import TracesServicer
-from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
-from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
-from mnemesh_recall.store.sql.fulltext.segment_upkeep import SqlWordSegments
-from mnemesh_recall.store.sql.indexed import SqlIndexedMemories, SqlIndexedMessages
-from mnemesh_recall.store.sql.memory_audits import SqlMemoryAuditStore
-from mnemesh_recall.store.sql.messages import SqlMessageStore
-from mnemesh_recall.store.sql.tables import index_tables
-from mnemesh_recall.store.sql.traces import SqlTraceStore
-from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
-from mnemesh_recall.usecases.episode_search import MemoryFinder
-from mnemesh_recall.usecases.episodes import EpisodeService
-from mnemesh_recall.usecases.fulltext import WordRebuild
+from mnemesh_recall.store.episodes import SqlEpisodeStore, SqlMemoryAuditStore
+from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
+from mnemesh_recall.store.fulltext.segment_upkeep import SqlWordSegments
+from mnemesh_recall.store.fulltext.selection import fulltext_index
+from mnemesh_recall.store.indexed import SqlIndexedMemories, SqlIndexedMessages
+from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.store.traces import SqlTraceStore
+from mnemesh_recall.usecases.episodes import EpisodeService, MemoryFinder
 from mnemesh_recall.usecases.memory_audits import MemoryAuditService
 from mnemesh_recall.usecases.message_search import MessageFinder
-from mnemesh_recall.usecases.messages import MessageService
-from mnemesh_recall.usecases.retention import Retention
+from mnemesh_recall.usecases.messages import MessageService, Retention
 from mnemesh_recall.usecases.traces import TraceService
-from mnemesh_recall.usecases.word_indexing import WordIndexing
-from mnemesh_recall.usecases.word_segments import WordSegmentation
-from mnemesh_recall.vectors.memories import PREFIX as MEMORY_PREFIX
-from mnemesh_recall.vectors.memories import MemorySource, MemoryVectors
-from mnemesh_recall.vectors.messages import PREFIX as MESSAGE_PREFIX
-from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
+from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild, WordSegmentation
+from mnemesh_recall.vectors import (
+    MEMORY_PREFIX,
+    MESSAGE_PREFIX,
+    MemorySource,
+    MemoryVectors,
+    MessageSource,
+    MessageVectors,
+)
 
 # No call reads a whole table. Without statistics the planner would prefer that to the full-text index; and a plan with
 # a forbidden scan has such a high cost that PostgreSQL would compile the query first.

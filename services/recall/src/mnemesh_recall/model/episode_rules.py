@@ -9,7 +9,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object, require_optional_text, require_text
 
-from mnemesh_recall.model.episode_operations import (
+from mnemesh_recall.model.episodes import (
     AddFact,
     ConfirmFact,
     EpisodeCommit,
@@ -22,12 +22,14 @@ from mnemesh_recall.model.episode_operations import (
     NewEpisode,
     NewFact,
     RestoreFact,
+    Scope,
+    ScopeKind,
+    Source,
     SupersedeFact,
 )
-from mnemesh_recall.model.episodes import Scope, ScopeKind, Source
-from mnemesh_recall.model.leases import require_lease
-from mnemesh_recall.model.message_rules import MAX_TEXT_BYTES
-from mnemesh_recall.model.query_rules import require_limit, require_query, require_short
+from mnemesh_recall.model.messages import MAX_TEXT_BYTES
+from mnemesh_recall.model.search import require_limit, require_query, require_short
+from mnemesh_recall.model.writers import require_lease
 
 MAX_FACT_CHARACTERS: Final = 10_000
 MAX_REASON_CHARACTERS: Final = 2_000

@@ -1,4 +1,4 @@
-"""Searches of messages: the query, the scope, and the hits."""
+"""Searches and lists of messages: the query, the scope, the hits, and the rules for requests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
+from typing import Final
 
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.text import require_search_text, require_text
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.messages import Message, Role
 
-from mnemesh_recall.model.candidates import Candidates, Key
+from mnemesh_recall.model.messages import MAX_NAME_CHARACTERS, MessageFilter, require_name
+from mnemesh_recall.model.ranking import Candidates, Key
+from mnemesh_recall.model.searchable_text import SEARCHABLE_ROLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +138,112 @@ class MessageHits:
     reranked: bool = False
     time_ranges: tuple[TimeRange, ...] = ()
     """The ranges of the expressions of time in the queries."""
+
+
+MAX_QUERY_CHARACTERS: Final = 10_000
+MAX_IDS: Final = 1000
+MAX_EXCLUDED_IDS: Final = 10_000
+MAX_HITS: Final = 100
+MAX_SHORT_CHARACTERS: Final = 255
+MAX_FURTHER_QUERIES: Final = 9
+MAX_SPEAKERS: Final = 20
+MAX_SENDERS: Final = 20
+MAX_BESIDE: Final = 10
+"""The largest number of messages to return before a hit, and after it."""
+
+
+def require_ids(ids: Sequence[str], prefix: str, field: str, *, at_most: int = MAX_IDS) -> None:
+    """Refuses more than `at_most` ids, or one that is not of the form `<prefix>-<uuid4>`. Raises InvalidArgument."""
+    if len(ids) > at_most:
+        raise InvalidArgument(f"{field} must be at most {at_most:,}.", field=field)
+    for index, id_ in enumerate(ids):
+        require_id(id_, prefix, f"{field}[{index}]")
+
+
+def require_page(page: PageQuery, prefix: str | None = None) -> None:
+    """Refuses a page after or before a row with an invalid id.
+
+    Args:
+        page: the page.
+        prefix: the prefix of the ids; None if recall does not assign them.
+
+    Raises:
+        InvalidArgument: naming `after_id` or `before_id`.
+    """
+    for field in ("after_id", "before_id"):
+        if (id_ := getattr(page, field)) is None:
+            continue
+        if prefix is None:
+            require_short(id_, field)
+        else:
+            require_id(id_, prefix, field)
+
+
+def require_message_filter(filter_: MessageFilter) -> None:
+    """Refuses a filter with an invalid id, or a text that is too long. Raises InvalidArgument."""
+    require_ids(filter_.agent_ids, "agent", "agent_ids")
+    for conversation_id in filter_.conversation_ids:
+        require_id(conversation_id, "conv", "conversation.conversation_id")
+    for name, prefix in (("run_id", "run"), ("step_id", "step"), ("group_id", "group")):
+        if (id_ := getattr(filter_, name)) is not None:
+            require_id(id_, prefix, name)
+    for name in ("turn_id", "otid", "tool_call_id"):
+        if (text := getattr(filter_, name)) is not None:
+            require_name(text, name)
+    if filter_.text is not None:
+        require_search_text(filter_.text, "text_search")
+    for name in ("after_sequence_id", "until_sequence_id"):
+        if getattr(filter_, name) is not None and len(filter_.agent_ids) != 1:
+            raise InvalidArgument(f"{name} requires exactly one of agent_ids.", field=name)
+
+
+def require_search(search: MessageSearch) -> None:
+    """Refuses a search with a limit, a role, an id or a query that is out of bounds. Raises InvalidArgument."""
+    require_limit(search.limit)
+    scope = search.scope
+    if any(role not in SEARCHABLE_ROLES for role in scope.roles):
+        raise InvalidArgument("roles must be USER, ASSISTANT or TOOL.", field="roles")
+    if scope.agent_id is not None:
+        require_id(scope.agent_id, "agent", "agent_id")
+    if scope.conversation_id is not None:
+        require_id(scope.conversation_id, "conv", "conversation.conversation_id")
+    require_query(search.query, "query")
+    require_names(search.further_queries, "further_queries", MAX_FURTHER_QUERIES, require_query)
+    require_names(scope.speakers, "speakers", MAX_SPEAKERS, _require_speaker)
+    require_names(scope.sender_ids, "sender_ids", MAX_SENDERS, _require_sender)
+    for field in ("messages_before", "messages_after"):
+        if not 0 <= getattr(search, field) <= MAX_BESIDE:
+            raise InvalidArgument(f"{field} must be between 0 and {MAX_BESIDE}.", field=field)
+    require_ids(scope.exclude_ids, "message", "exclude_message_ids", at_most=MAX_EXCLUDED_IDS)
+
+
+def require_names(values: Sequence[str], field: str, at_most: int, require_one: Callable[[str, str], object]) -> None:
+    """Refuses more than `at_most` values, or one that `require_one` refuses. Raises InvalidArgument."""
+    if len(values) > at_most:
+        raise InvalidArgument(f"{field} must be at most {at_most:,}.", field=field)
+    for index, value in enumerate(values):
+        require_one(value, f"{field}[{index}]")
+
+
+def _require_speaker(name: str, field: str) -> None:
+    require_text(name, field, min_chars=1, max_chars=MAX_NAME_CHARACTERS, allow_blank=False)
+
+
+def _require_sender(id_: str, field: str) -> None:
+    require_name(id_, field, min_chars=1)
+
+
+def require_query(text: str, field: str) -> None:
+    """Refuses a query that is too long or contains a NUL character. Raises InvalidArgument."""
+    require_text(text, field, max_chars=MAX_QUERY_CHARACTERS)
+
+
+def require_limit(limit: int) -> None:
+    """Refuses a number of hits that is out of bounds. Raises InvalidArgument."""
+    if not 0 <= limit <= MAX_HITS:
+        raise InvalidArgument(f"limit must be between 0 and {MAX_HITS}.", field="limit")
+
+
+def require_short(text: str, field: str) -> str:
+    """Returns a tag, a name, or an id that recall does not assign, if it is not empty and short enough."""
+    return require_text(text, field, min_chars=1, max_chars=MAX_SHORT_CHARACTERS)

@@ -12,7 +12,6 @@ import msgspec
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
-from mnemesh_recall.model.trace_media import image_at
 from mnemesh_recall.model.traces import (
     NUMBERED_TURN,
     OVERRIDABLE,
@@ -20,6 +19,7 @@ from mnemesh_recall.model.traces import (
     Trace,
     TraceType,
     as_text,
+    image_at,
     traces_of_message,
 )
 

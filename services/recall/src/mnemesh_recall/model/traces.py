@@ -1,7 +1,9 @@
-"""Turns and raw traces: views of an agent's messages."""
+"""Turns, raw traces and tool interactions: views of an agent's messages."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +15,8 @@ import msgspec
 from mnemesh_types.messages import (
     ClientReturn,
     ContentPart,
+    Deny,
+    ImagePart,
     Message,
     Role,
     ToolCall,
@@ -21,7 +25,30 @@ from mnemesh_types.messages import (
     text_of,
 )
 
-from mnemesh_recall.model.trace_media import locations_of
+_DATA_URL: Final = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
+_FILE_ID: Final = re.compile(r"file-[A-Za-z0-9_-]+")
+
+
+def locations_of(parts: Iterable[ContentPart]) -> tuple[str, ...]:
+    """Returns the images among content parts, in order. An inline image is a data URL with its bytes."""
+    locations = (_location(part) for part in parts if isinstance(part, ImagePart))
+    return tuple(location for location in locations if location is not None)
+
+
+def _location(part: ImagePart) -> str | None:
+    if part.data is not None:
+        return f"data:{part.media_type or ''};base64,{base64.b64encode(part.data).decode()}"
+    return part.url if part.url is not None else part.file_id
+
+
+def image_at(location: str) -> ImagePart:
+    """Returns the image of a trace. A data URL becomes an inline image if its bytes can be decoded."""
+    if (match := _DATA_URL.fullmatch(location)) is not None:
+        try:
+            return ImagePart(data=base64.b64decode(match[2], validate=True), media_type=match[1])
+        except binascii.Error:
+            pass
+    return ImagePart(file_id=location) if _FILE_ID.fullmatch(location) else ImagePart(url=location)
 
 
 class TraceType(StrEnum):
@@ -258,3 +285,52 @@ def as_text(value: str) -> str:
     """Returns the text for which `as_json` returns that JSON, or JSON with the same value."""
     decoded = msgspec.json.decode(value)
     return decoded if isinstance(decoded, str) else value
+
+
+class InteractionStatus(StrEnum):
+    """The state of a tool call."""
+
+    PENDING = "pending"
+    SUCCESS = "success"
+    ERROR = "error"
+    DENIED = "denied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolInteraction:
+    """A tool call with its result, if it has one, and the denial of a call that waited for approval."""
+
+    call: ToolCall
+    calling: Message
+    tool_return: ToolReturn | None = None
+    returning: Message | None = None
+    denial: Deny | None = None
+
+    @property
+    def status(self) -> InteractionStatus:
+        """PENDING without a result or a denial. A result without a status is a success."""
+        if self.denial is not None:
+            return InteractionStatus.DENIED
+        if self.tool_return is None:
+            return InteractionStatus.PENDING
+        return InteractionStatus.ERROR if self.tool_return.status is ToolStatus.ERROR else InteractionStatus.SUCCESS
+
+
+def pair(calling: Message, call: ToolCall, others: Sequence[Message]) -> ToolInteraction:
+    """Returns a call with its return: the first one with its id after the call and before the id is called again.
+
+    `others` are the messages that mention the id, ordered by sequence id.
+    """
+    denial: Deny | None = None
+    for message in others:
+        if message.sequence_id < calling.sequence_id:
+            continue
+        if message.id != calling.id and any(other.id == call.id for other in calls_of(message)):
+            break
+        for decision in message.approval_decisions:
+            if decision.tool_call_id == call.id:
+                denial = decision if isinstance(decision, Deny) else None
+        for item in returns_of(message):
+            if item.tool_call_id == call.id:
+                return ToolInteraction(call=call, calling=calling, tool_return=item, returning=message, denial=denial)
+    return ToolInteraction(call=call, calling=calling, denial=denial)

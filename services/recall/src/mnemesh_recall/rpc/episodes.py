@@ -11,8 +11,8 @@ from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_fr
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_recall.rpc.convert import episode_requests as requests
+from mnemesh_recall.rpc.convert import episodes
 from mnemesh_recall.rpc.convert import episodes as convert
-from mnemesh_recall.rpc.convert import findings
 from mnemesh_recall.usecases.episodes import EpisodeService
 from mnemesh_recall.usecases.memory_audits import MemoryAuditService
 
@@ -136,8 +136,8 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
 
     async def AuditMemory(self, request: rpc.AuditMemoryRequest, context: Call) -> rpc.AuditMemoryResponse:
         """Returns a page of an audit."""
-        page = await self._audits.audit(current_principal(), findings.audit_from_proto(request))
-        return findings.audit_to_proto(request, page)
+        page = await self._audits.audit(current_principal(), episodes.audit_from_proto(request))
+        return episodes.audit_to_proto(request, page)
 
     async def DeleteFact(self, request: rpc.DeleteFactRequest, context: Call) -> rpc.DeleteFactResponse:
         """Deletes a fact."""

@@ -20,8 +20,8 @@ from mnemesh_kit.paging import (
 from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import message_to_proto
 
-from mnemesh_recall.rpc.convert import message_requests as requests
 from mnemesh_recall.rpc.convert import messages as convert
+from mnemesh_recall.rpc.convert import messages as requests
 from mnemesh_recall.usecases.messages import MessageService
 
 Call = Any

@@ -10,8 +10,8 @@ from mnemesh.recall.v1 import traces_service_pb2_grpc
 from mnemesh_kit.paging import bounded, next_page_token
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_recall.rpc.convert import trace_requests as requests
 from mnemesh_recall.rpc.convert import traces as convert
+from mnemesh_recall.rpc.convert import traces as requests
 from mnemesh_recall.usecases.traces import TraceService
 
 Call = Any

@@ -1,1 +1,1 @@
-"""The storage of recall: Protocols in `base`, SQLite and PostgreSQL in `sql`."""
+"""The storage of recall: on SQLite and PostgreSQL; Protocols in `base`."""

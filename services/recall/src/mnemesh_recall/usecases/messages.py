@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
+from typing import Final
 
+import structlog
+from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
@@ -12,15 +16,6 @@ from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.model.caller_rules import require_appendable
-from mnemesh_recall.model.context_rules import (
-    require_update,
-    valid_batch,
-    valid_context,
-    valid_fork,
-    valid_replacement,
-    valid_step,
-)
 from mnemesh_recall.model.contexts import (
     ContextFork,
     ContextReplacement,
@@ -29,14 +24,32 @@ from mnemesh_recall.model.contexts import (
     NewContext,
     StepCommit,
     StepResult,
+    require_update,
+    valid_batch,
+    valid_context,
+    valid_fork,
+    valid_replacement,
+    valid_step,
 )
-from mnemesh_recall.model.message_rules import require_name
-from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
-from mnemesh_recall.model.query_rules import require_ids, require_message_filter, require_page, require_search
-from mnemesh_recall.model.search import MessageHits, MessageSearch
+from mnemesh_recall.model.messages import (
+    AgentErasure,
+    AppendResult,
+    MessageBatch,
+    MessageFilter,
+    SenderErasure,
+    require_name,
+)
+from mnemesh_recall.model.search import (
+    MessageHits,
+    MessageSearch,
+    require_ids,
+    require_message_filter,
+    require_page,
+    require_search,
+)
+from mnemesh_recall.model.writers import require_appendable
 from mnemesh_recall.store.base import MessageStore
-from mnemesh_recall.usecases.hit_surroundings import with_surroundings
-from mnemesh_recall.usecases.message_search import MessageFinder
+from mnemesh_recall.usecases.message_search import MessageFinder, with_surroundings
 from mnemesh_recall.usecases.word_indexing import WordIndexing
 
 
@@ -151,3 +164,32 @@ class MessageService:
         erasure = await self._store.erase_sender(caller.organization_id, sender_id)
         self._indexer.notify()
         return erasure
+
+
+BATCH: Final = 100
+"""A sweep writes in short transactions, so that it does not delay commits."""
+
+_log = structlog.get_logger("mnemesh.recall.retention")
+
+
+class Retention:
+    """Deletes messages that are older than `days` and that no window shows. 0 keeps everything."""
+
+    def __init__(self, store: MessageStore, indexer: Indexer, clock: Clock, days: float) -> None:
+        self._store = store
+        self._indexer = indexer
+        self._clock = clock
+        self._days = days
+
+    async def sweep(self) -> int:
+        """Deletes the expired messages of all organizations. Returns their number."""
+        if self._days <= 0:
+            return 0
+        before = self._clock.now() - timedelta(days=self._days)
+        total = 0
+        while deleted := await self._store.delete_expired(before, BATCH):
+            total += deleted
+        if total:
+            _log.info("expired_messages_deleted", messages=total, days=self._days)
+            self._indexer.notify()
+        return total

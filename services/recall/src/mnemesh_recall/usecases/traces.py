@@ -9,23 +9,20 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.indexing.indexer import Indexer
 
-from mnemesh_recall.model.query_rules import require_page
-from mnemesh_recall.model.tool_interactions import ToolInteraction
-from mnemesh_recall.model.trace_operations import (
+from mnemesh_recall.model.search import require_page
+from mnemesh_recall.model.trace_requests import (
     ImportResult,
     InteractionFilter,
     Record,
     TraceExport,
     TraceImport,
     TurnFilter,
-)
-from mnemesh_recall.model.trace_rules import (
     require_export,
     require_import,
     require_interaction_filter,
     require_turn_filter,
 )
-from mnemesh_recall.model.traces import Turn
+from mnemesh_recall.model.traces import ToolInteraction, Turn
 from mnemesh_recall.store.base import TraceStore
 
 

@@ -1,8 +1,9 @@
-"""The words of messages that commits of steps stored: they are indexed soon after."""
+"""The words of messages: indexed soon after a commit, again after a change of the analysis, and in segments."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -11,9 +12,9 @@ from typing import Final
 import structlog
 from mnemesh_kit.background import with_pause
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.errors import MnemeshError, Unavailable
 
-from mnemesh_recall.store.base import MessageStore
+from mnemesh_recall.store.base import MessageStore, WordSegmentStore
 
 GATHER_SECONDS: Final = 0.2
 """The delay after a commit, so that the messages of several commits are indexed together."""
@@ -64,3 +65,75 @@ class WordIndexing:
             _log.warning("messages_not_indexed", error=error.message)
         except Exception:
             _log.exception("messages_not_indexed")
+
+
+class WordRebuild:
+    """Indexes the words of all messages and memories again when their analysis has changed, once.
+
+    A search of an agent first indexes the messages of this agent. Until all are indexed, other searches find what they
+    can in the earlier words, and are `degraded`.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    async def mark(self) -> None:
+        """Notes what is outdated, before the service serves."""
+        if waiting := await self._store.mark_outdated_words():
+            _log.info("word_rebuild_waits", agents_and_memories=waiting)
+
+    async def run(self) -> None:
+        """Indexes everything that is outdated, and leaves half of the time to calls."""
+        began = time.monotonic()
+        total = 0
+        while (count := await with_pause(self._store.rebuild_some_words)) is not None:
+            total += count
+        if total:
+            await self._merge()
+            _log.info("word_rebuild_finished", records=total, seconds=round(time.monotonic() - began, 1))
+
+    async def _merge(self) -> None:
+        """Merges what the rebuild wrote: it replaces each document, which makes searches read several times as much."""
+        has_more = await with_pause(lambda: self._store.merge_some_words(first=True))
+        while has_more:
+            has_more = await with_pause(lambda: self._store.merge_some_words(first=False))
+
+
+class WordSegmentation:
+    """Moves new documents to the segments of their agents, so that searches read few rows.
+
+    A search reads a document that is not in a segment yet from its row. An agent with many such documents, as after an
+    upgrade, is searched in the full-text index until this has caught up.
+    """
+
+    def __init__(self, store: WordSegmentStore) -> None:
+        self._store = store
+        self._has_begun = False
+
+    async def step(self) -> None:
+        """Indexes the agents whose documents have changed; at first, all with many documents to index."""
+        agents = self._store.changed_agents()
+        if not self._has_begun:
+            agents = list(dict.fromkeys([*agents, *await self._store.long_tails()]))
+            self._has_begun = True
+        for number, agent_id in enumerate(agents):
+            try:
+                await self._index(agent_id)
+            except Unavailable as error:
+                for left in agents[number:]:
+                    self._store.mark_changed(left)
+                _log.warning("word_segments_wait", agents=len(agents) - number, error=str(error))
+                return
+
+    async def rewrite(self) -> int:
+        """Removes the words of deleted documents from all segments. Returns the number of agents with segments."""
+        agents = await self._store.agents()
+        for agent_id in agents:
+            await self._store.rewrite(agent_id)
+        return len(agents)
+
+    async def _index(self, agent_id: str) -> None:
+        while await with_pause(lambda: self._store.move_tail(agent_id)):
+            pass
+        while await with_pause(lambda: self._store.merge(agent_id)):
+            pass

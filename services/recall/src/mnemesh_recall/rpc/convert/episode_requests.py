@@ -11,16 +11,17 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import PageQuery, page_query
 from mnemesh_kit.time import date_range, optional_timestamp_from_proto, zone_from_name
 
-from mnemesh_recall.model.episode_operations import (
+from mnemesh_recall.model.episodes import (
+    Episode,
     EpisodeCommit,
     EpisodeFilter,
     EpisodeOrder,
+    Fact,
     FactFilter,
     FactOrder,
     MemorySearch,
     RestoreFact,
 )
-from mnemesh_recall.model.episodes import Episode, Fact
 from mnemesh_recall.rpc.convert import episodes as convert
 from mnemesh_recall.rpc.convert.messages import lease_from_proto, mode_from_proto
 

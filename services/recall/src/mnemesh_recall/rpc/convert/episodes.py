@@ -1,4 +1,4 @@
-"""The conversion of episodes, facts, scopes and the operations on them."""
+"""The conversion of episodes, facts, scopes, the operations on them, and the findings of audits."""
 
 from __future__ import annotations
 
@@ -6,31 +6,46 @@ from typing import Any, Final
 
 from mnemesh.recall.v1 import episodes_pb2 as pb
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
+from mnemesh.recall.v1 import memory_findings_pb2 as findings_pb
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.paging import offset_from_token, offset_token
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
 
-from mnemesh_recall.model.episode_operations import (
+from mnemesh_recall.model.episodes import (
     AddFact,
     ConfirmFact,
+    Episode,
     EpisodeCommit,
+    Fact,
     FactOperation,
     FactTimes,
     InvalidateFact,
     NewEpisode,
     NewFact,
+    Scope,
+    ScopeKind,
     ScopeSummary,
+    Source,
     SupersedeFact,
 )
-from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind, Source
+from mnemesh_recall.model.findings import (
+    DEFAULT_AUDIT_PAGE,
+    DEFAULT_STALE_DAYS,
+    AuditPage,
+    Finding,
+    FindingAction,
+    FindingKind,
+    MemoryAudit,
+)
 
-_KINDS: Final = {
+_SCOPE_KINDS: Final = {
     "agent_id": ScopeKind.AGENT,
     "conversation_id": ScopeKind.CONVERSATION,
     "identity_id": ScopeKind.IDENTITY,
     "group_id": ScopeKind.GROUP,
     "name": ScopeKind.NAME,
 }
-_FIELDS: Final = {kind: field for field, kind in _KINDS.items()}
+_FIELDS: Final = {kind: field for field, kind in _SCOPE_KINDS.items()}
 
 
 def scope_from_proto(scope: pb.MemoryScope, field: str) -> Scope:
@@ -38,7 +53,7 @@ def scope_from_proto(scope: pb.MemoryScope, field: str) -> Scope:
     kind = scope.WhichOneof("scope")
     if kind is None:
         raise InvalidArgument(f"{field} must name a scope.", field=field)
-    return Scope(_KINDS[kind], getattr(scope, kind))
+    return Scope(_SCOPE_KINDS[kind], getattr(scope, kind))
 
 
 def scope_to_proto(scope: Scope) -> pb.MemoryScope:
@@ -220,3 +235,51 @@ def _shared_from_proto(memory: pb.Episode | pb.Fact) -> dict[str, Any]:
         "metadata": memory.metadata if memory.HasField("metadata") else None,
         "extra": memory.extra if memory.HasField("extra") else None,
     }
+
+
+_FINDING_KINDS: Final[dict[int, FindingKind]] = {
+    findings_pb.MemoryFindingKind.Value(f"MEMORY_FINDING_KIND_{kind.name}"): kind for kind in FindingKind
+}
+_FINDING_KIND_NUMBERS: Final = {kind: number for number, kind in _FINDING_KINDS.items()}
+_FINDING_ACTION_NUMBERS: Final = {
+    action: findings_pb.MemoryFindingAction.Value(f"MEMORY_FINDING_ACTION_{action.name}") for action in FindingAction
+}
+
+
+def audit_from_proto(request: rpc.AuditMemoryRequest) -> MemoryAudit:
+    """Converts the request for a page of an audit. Raises InvalidArgument or PageTokenInvalid."""
+    for index, number in enumerate(request.kinds):
+        if number not in _FINDING_KINDS:
+            raise InvalidArgument(f"kinds[{index}] must be a kind of finding.", field=f"kinds[{index}]")
+    scopes = [scope_from_proto(scope, f"scopes[{index}]") for index, scope in enumerate(request.scopes)]
+    return MemoryAudit(
+        scopes=tuple(dict.fromkeys(scopes)),
+        kinds=frozenset(_FINDING_KINDS[number] for number in request.kinds) or frozenset(FindingKind),
+        stale_days=request.stale_days if request.HasField("stale_days") else DEFAULT_STALE_DAYS,
+        page_size=request.page_size or DEFAULT_AUDIT_PAGE,
+        position=offset_from_token(request),
+    )
+
+
+def audit_to_proto(request: rpc.AuditMemoryRequest, page: AuditPage) -> rpc.AuditMemoryResponse:
+    """Converts a page of an audit."""
+    return rpc.AuditMemoryResponse(
+        findings=[finding_to_proto(finding) for finding in page.findings],
+        next_page_token="" if page.position is None else offset_token(request, page.position),
+        examined_count=page.examined,
+    )
+
+
+def finding_to_proto(finding: Finding) -> findings_pb.MemoryFinding:
+    """Converts a finding."""
+    return findings_pb.MemoryFinding(
+        id=finding.id,
+        kind=_FINDING_KIND_NUMBERS[finding.kind],  # type: ignore[arg-type]
+        scope=scope_to_proto(finding.scope),
+        memory_ids=finding.memory_ids,
+        texts=finding.texts,
+        detail=finding.detail,
+        action=_FINDING_ACTION_NUMBERS[finding.action],
+        kept_id=finding.kept_id,
+        similarity=finding.similarity,
+    )

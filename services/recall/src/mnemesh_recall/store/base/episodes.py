@@ -8,11 +8,13 @@ from typing import Any, Protocol
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_recall.model.episode_operations import (
+from mnemesh_recall.model.episodes import (
+    Episode,
     EpisodeCommit,
     EpisodeCommitResult,
     EpisodeFilter,
     EpisodeOrder,
+    Fact,
     FactFilter,
     FactOrder,
     InvalidateFact,
@@ -20,11 +22,11 @@ from mnemesh_recall.model.episode_operations import (
     MemoryFilter,
     NewFact,
     RestoreFact,
+    Scope,
     ScopeErasure,
     ScopeSummary,
     SupersedeFact,
 )
-from mnemesh_recall.model.episodes import Episode, Fact, Scope
 
 
 class EpisodeStore(Protocol):

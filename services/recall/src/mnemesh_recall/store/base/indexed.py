@@ -7,7 +7,7 @@ from typing import Protocol
 
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.model.episode_operations import MemoryText
+from mnemesh_recall.model.episodes import MemoryText
 
 
 class IndexedMessages(Protocol):

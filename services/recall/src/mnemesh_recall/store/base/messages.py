@@ -10,7 +10,6 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.model.candidates import Candidate
 from mnemesh_recall.model.contexts import (
     ContextFork,
     ContextReplacement,
@@ -21,6 +20,7 @@ from mnemesh_recall.model.contexts import (
     StepResult,
 )
 from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
+from mnemesh_recall.model.ranking import Candidate
 from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
 
 

@@ -8,8 +8,7 @@ from typing import Protocol
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_recall.model.tool_interactions import ToolInteraction
-from mnemesh_recall.model.trace_operations import (
+from mnemesh_recall.model.trace_requests import (
     ImportResult,
     InteractionFilter,
     Record,
@@ -17,7 +16,7 @@ from mnemesh_recall.model.trace_operations import (
     TraceImport,
     TurnFilter,
 )
-from mnemesh_recall.model.traces import Turn
+from mnemesh_recall.model.traces import ToolInteraction, Turn
 
 
 class TraceStore(Protocol):

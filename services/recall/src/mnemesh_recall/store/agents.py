@@ -1,0 +1,98 @@
+"""Rows of agents: their organization, their counters, and their tombstones."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
+
+from mnemesh_recall.errors import Erased, no_agent
+from mnemesh_recall.store.tables import agents
+from mnemesh_recall.store.transaction import Transaction
+
+_a = agents.c
+
+
+class Counters(NamedTuple):
+    """The last sequence id and turn index that an agent assigned, and the number of its messages."""
+
+    last_sequence_id: int
+    message_count: int
+    last_turn_index: int
+
+
+_TAKE: Final = Prepared(
+    sa.update(agents)
+    .where(
+        _a.agent_id == sa.bindparam("agent"), _a.organization_id == sa.bindparam("organization"), _a.erased_at.is_(None)
+    )
+    .values(
+        last_sequence_id=_a.last_sequence_id + sa.bindparam("more", type_=sa.BigInteger),
+        message_count=_a.message_count + sa.bindparam("more", type_=sa.BigInteger),
+        last_turn_index=_a.last_turn_index + sa.bindparam("turns", type_=sa.BigInteger),
+    )
+    .returning(_a.last_sequence_id, _a.message_count, _a.last_turn_index)
+)
+_FIND: Final = sa.select(_a.organization_id, _a.erased_at).where(_a.agent_id == sa.bindparam("agent"))
+_SUBTRACT: Final = (
+    sa.update(agents)
+    .where(_a.agent_id == sa.bindparam("agent"))
+    .values(message_count=_a.message_count - sa.bindparam("fewer", type_=sa.BigInteger))
+)
+
+
+def take_sequence_ids(tx: Transaction, agent_id: str, count: int, turns: int = 0) -> Counters:
+    """Assigns `count` sequence ids and `turns` turn indexes, and counts as many messages.
+
+    Creates the agent's row at its first use.
+
+    Raises:
+        NotFound: the agent is another organization's.
+        Erased: it was erased.
+    """
+    parameters = {"agent": agent_id, "organization": tx.organization_id, "more": count, "turns": turns}
+    row = _TAKE.first(tx.conn, parameters)
+    if row is None:
+        require_writable(tx.conn, tx.organization_id, agent_id)
+        insert(tx, agent_id)
+        row = _TAKE.first(tx.conn, parameters)
+    return Counters._make(row)
+
+
+def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -> bool:
+    """Returns whether the agent has a row.
+
+    Raises:
+        NotFound: it is another organization's.
+        Erased: it was erased.
+    """
+    found = conn.execute(_FIND, {"agent": agent_id}).first()
+    if found is None:
+        return False
+    if found.organization_id != organization_id:
+        raise no_agent(agent_id)
+    if found.erased_at is not None:
+        raise Erased(agent_id)
+    return True
+
+
+def insert(tx: Transaction, agent_id: str, erased_at: datetime | None = None) -> None:
+    """Inserts the agent's row."""
+    tx.conn.execute(
+        sa.insert(agents).values(
+            agent_id=agent_id,
+            organization_id=tx.organization_id,
+            last_sequence_id=0,
+            message_count=0,
+            created_at=tx.now,
+            erased_at=erased_at,
+        )
+    )
+
+
+def subtract_messages(conn: sa.Connection, agent_id: str, count: int) -> None:
+    """Subtracts deleted messages from the count. Their sequence ids are never used again."""
+    if count:
+        conn.execute(_SUBTRACT, {"agent": agent_id, "fewer": count})

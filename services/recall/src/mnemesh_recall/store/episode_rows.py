@@ -1,0 +1,387 @@
+"""The conversion between episodes, facts and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_retrieval.words.analysis import analysed
+
+from mnemesh_recall.errors import no_memory
+from mnemesh_recall.model.episodes import Episode, EpisodeFilter, Fact, FactFilter, MemoryText, Scope, ScopeKind, Source
+from mnemesh_recall.model.statements import text_key
+from mnemesh_recall.store import agents, transaction, windows
+from mnemesh_recall.store.fulltext.documents import note_languages
+from mnemesh_recall.store.tables import episodes, facts, memory_links, memory_terms
+from mnemesh_recall.store.transaction import Transaction
+
+Row = dict[str, Any]
+AnyRow = sa.Row[*tuple[Any, ...]]
+
+_encode: Final = msgspec.json.Encoder().encode
+_strings: Final = msgspec.json.Decoder(tuple[str, ...]).decode
+_source: Final = msgspec.json.Decoder(Source).decode
+
+
+def episode_to_row(episode: Episode, organization_id: str, owner_agent_id: str | None) -> Row:
+    """Returns the columns of an episode."""
+    return {
+        **_shared_row(episode, organization_id, owner_agent_id),
+        "summary": episode.summary,
+        "turn_ids": _json(episode.turn_ids),
+        "started_at": episode.started_at,
+        "ended_at": episode.ended_at,
+    }
+
+
+def fact_to_row(fact: Fact, organization_id: str, owner_agent_id: str | None) -> Row:
+    """Returns the columns of a fact."""
+    return {
+        **_shared_row(fact, organization_id, owner_agent_id),
+        "text": fact.text,
+        "text_key": text_key(fact.text),
+        "confidence": fact.confidence,
+        "valid_from": fact.valid_from,
+        "invalid_at": fact.invalid_at,
+        "first_invalid_at": fact.first_invalid_at,
+        "closed_at": fact.closed_at,
+        "superseded_by_id": fact.superseded_by_id,
+        "supersedes_id": fact.supersedes_id,
+        "invalid_reason": fact.invalid_reason,
+        "invalid_source": None if fact.invalid_source is None else _source_json(fact.invalid_source),
+        "chain_id": fact.chain_id,
+    }
+
+
+def episode_from_row(row: AnyRow) -> Episode:
+    """Returns the episode of a row that selects all columns."""
+    return Episode(
+        **_shared_fields(row),
+        summary=row.summary,
+        turn_ids=_strings(row.turn_ids),
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+def fact_from_row(row: AnyRow) -> Fact:
+    """Returns the fact of a row that selects all columns."""
+    return Fact(
+        **_shared_fields(row),
+        text=row.text,
+        confidence=row.confidence,
+        valid_from=row.valid_from,
+        invalid_at=row.invalid_at,
+        first_invalid_at=row.first_invalid_at,
+        closed_at=row.closed_at,
+        superseded_by_id=row.superseded_by_id,
+        supersedes_id=row.supersedes_id,
+        invalid_reason=row.invalid_reason,
+        invalid_source=None if row.invalid_source is None else _source(row.invalid_source),
+        chain_id=row.chain_id,
+    )
+
+
+def _shared_row(memory: Episode | Fact, organization_id: str, owner_agent_id: str | None) -> Row:
+    return {
+        "id": memory.id,
+        "organization_id": organization_id,
+        "scope_kind": memory.scope.kind.value,
+        "scope_id": memory.scope.id,
+        "owner_agent_id": owner_agent_id,
+        "imported_id": memory.imported_id,
+        "tags": _json(memory.tags),
+        "salience": memory.salience,
+        "source": _source_json(memory.source),
+        "metadata": memory.metadata,
+        "extra": memory.extra,
+        "created_at": memory.created_at,
+        "updated_at": memory.updated_at,
+    }
+
+
+def _shared_fields(row: AnyRow) -> Row:
+    # `metadata` is read from the mapping, because attributes of a row do not include that name.
+    values = row._mapping
+    return {
+        "id": row.id,
+        "scope": Scope(ScopeKind(row.scope_kind), row.scope_id),
+        "imported_id": row.imported_id,
+        "tags": _strings(row.tags),
+        "salience": row.salience,
+        "source": _source(row.source),
+        "metadata": values["metadata"],
+        "extra": row.extra,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
+
+
+def _source_json(source: Source) -> str:
+    return _encode({key: value for key, value in asdict(source).items() if value}).decode()
+
+
+def _json(values: tuple[str, ...]) -> str:
+    return _encode(values).decode()
+
+
+PAGE: Final = 500
+"""The number of memories that a rebuild indexes in one transaction."""
+TABLES: Final = {"episodes": (episodes, episodes.c.summary, "episode"), "facts": (facts, facts.c.text, "fact")}
+"""The tables of memories, with the column of their text and their kind in `memory_terms`."""
+_ADD: Final = sa.insert(memory_terms)
+
+
+def put_words(conn: sa.Connection, organization_id: str, kind: str, scope: Scope, memory_id: str, text: str) -> None:
+    """Stores the words of a memory that has none stored."""
+    words, language = analysed(text)
+    note_languages(conn, ((organization_id, language),))
+    rows = [
+        {
+            "organization_id": organization_id,
+            "kind": kind,
+            "term": term,
+            "scope_key": scope.key,
+            "memory_id": memory_id,
+        }
+        for term in dict.fromkeys(words)
+    ]
+    if rows:
+        conn.execute(_ADD, rows)
+
+
+def remove_words(conn: sa.Connection, memory_id: str) -> None:
+    """Deletes the words of a memory."""
+    conn.execute(sa.delete(memory_terms).where(memory_terms.c.memory_id == memory_id))
+
+
+def index_memory_page(conn: sa.Connection, name: str, after: int) -> tuple[int, int | None]:
+    """Stores the words of the memories that follow a row id again.
+
+    Returns:
+        Their number, and the row id after which to continue; None if there are no more.
+    """
+    table, text, kind = TABLES[name]
+    c = table.c
+    columns = (c.row_id, c.id, c.organization_id, c.scope_kind, c.scope_id, text.label("text"))
+    page = sa.select(*columns).where(c.row_id > after).order_by(c.row_id).limit(PAGE)
+    rows = conn.execute(page).all()
+    for row in rows:
+        remove_words(conn, row.id)
+        put_words(conn, row.organization_id, kind, Scope(ScopeKind(row.scope_kind), row.scope_id), row.id, row.text)
+    return len(rows), rows[-1].row_id if len(rows) == PAGE else None
+
+
+Condition = sa.ColumnElement[bool]
+TAG, MESSAGE, TURN, EPISODE = "tag", "message", "turn", "episode"
+"""The kinds of links."""
+
+_e, _f = episodes.c, facts.c
+_LINK: Final = sa.insert(memory_links)
+
+
+def turn_link(agent_id: str, turn_id: str) -> str:
+    """Returns the value of a link to a turn."""
+    return f"{agent_id}/{turn_id}"
+
+
+def owner_of(tx: Transaction, scope: Scope) -> str | None:
+    """Returns the agent whose erasure deletes a scope, and creates its row if it has none.
+
+    Raises:
+        NotFound: the agent or the conversation is another organization's, or there is no such conversation.
+        Erased: the agent was erased.
+    """
+    match scope.kind:
+        case ScopeKind.AGENT:
+            agents.take_sequence_ids(tx, scope.id, 0)
+            return scope.id
+        case ScopeKind.CONVERSATION:
+            agent_id: str = windows.read_state(tx.conn, tx.organization_id, scope.id).agent_id
+            agents.take_sequence_ids(tx, agent_id, 0)
+            return agent_id
+        case _:
+            return None
+
+
+def insert(tx: Transaction, memory: Episode | Fact, owner_agent_id: str | None) -> None:
+    """Inserts an episode or a fact."""
+    if isinstance(memory, Episode):
+        tx.conn.execute(sa.insert(episodes), episode_to_row(memory, tx.organization_id, owner_agent_id))
+    else:
+        tx.conn.execute(sa.insert(facts), fact_to_row(memory, tx.organization_id, owner_agent_id))
+    _put_links(tx, memory)
+    _put_terms(tx, memory)
+    transaction.add_memory_changes(tx.conn, [memory.id], tx.now)
+
+
+def update(tx: Transaction, memory: Episode | Fact, *, text_changed: bool = False) -> None:
+    """Updates the row of an episode or a fact. `text_changed` also updates the indexes of its text."""
+    table = episodes if isinstance(memory, Episode) else facts
+    row = (
+        episode_to_row(memory, tx.organization_id, None)
+        if isinstance(memory, Episode)
+        else fact_to_row(memory, tx.organization_id, None)
+    )
+    del row["owner_agent_id"]
+    tx.conn.execute(sa.update(table).where(table.c.id == memory.id).values(row))
+    tx.conn.execute(sa.delete(memory_links).where(memory_links.c.memory_id == memory.id))
+    _put_links(tx, memory)
+    if text_changed:
+        remove_words(tx.conn, memory.id)
+        _put_terms(tx, memory)
+        transaction.add_memory_changes(tx.conn, [memory.id], tx.now)
+
+
+def read_episode(conn: sa.Connection, organization_id: str, episode_id: str) -> Episode:
+    """Returns an episode. Raises NotFound."""
+    found = conn.execute(sa.select(episodes).where(_e.id == episode_id, _e.organization_id == organization_id)).first()
+    if found is None:
+        raise no_memory("episode", episode_id)
+    return episode_from_row(found)
+
+
+def read_fact(conn: sa.Connection, organization_id: str, fact_id: str) -> Fact:
+    """Returns a fact, closed or not. Raises NotFound."""
+    found = conn.execute(sa.select(facts).where(_f.id == fact_id, _f.organization_id == organization_id)).first()
+    if found is None:
+        raise no_memory("fact", fact_id)
+    return fact_from_row(found)
+
+
+def delete(tx: Transaction, table: sa.Table, *conditions: Condition) -> int:
+    """Deletes the rows of the organization that match the conditions. Returns their number."""
+    column = table.c
+    where = (column.organization_id == tx.organization_id, *conditions)
+    ids = list(tx.conn.execute(sa.select(column.id).where(*where)).scalars())
+    if not ids:
+        return 0
+    matching = sa.select(column.id).where(*where)
+    for dependent in (memory_links, memory_terms):
+        tx.conn.execute(sa.delete(dependent).where(dependent.c.memory_id.in_(matching)))
+    tx.conn.execute(sa.delete(table).where(*where))
+    transaction.add_memory_changes(tx.conn, ids, tx.now)
+    return len(ids)
+
+
+def read_texts(conn: sa.Connection, ids: Sequence[str]) -> list[MemoryText]:
+    """Returns the texts for the vector index, of those of `ids` that exist."""
+    found = []
+    for table, text in ((episodes, _e.summary), (facts, _f.text)):
+        column = table.c
+        columns = (column.id, column.organization_id, column.scope_kind, column.scope_id, column.owner_agent_id, text)
+        for row in conn.execute(sa.select(*columns).where(column.id.in_(ids))):
+            scope = Scope(ScopeKind(row.scope_kind), row.scope_id)
+            found.append(MemoryText(row.id, row.organization_id, scope, row.owner_agent_id, row[5]))
+    return found
+
+
+def _put_links(tx: Transaction, memory: Episode | Fact) -> None:
+    if links := list(_links(memory)):
+        tx.conn.execute(_LINK, links)
+
+
+def _links(memory: Episode | Fact) -> Iterator[dict[str, Any]]:
+    for tag in dict.fromkeys(memory.tags):
+        yield {"memory_id": memory.id, "kind": TAG, "value": tag}
+    for message_id in dict.fromkeys(memory.source.message_ids):
+        yield {"memory_id": memory.id, "kind": MESSAGE, "value": message_id}
+    if isinstance(memory, Episode):
+        agent_id = covered_agent(memory)
+        for turn_id in dict.fromkeys(memory.turn_ids if agent_id is not None else ()):
+            yield {"memory_id": memory.id, "kind": TURN, "value": turn_link(agent_id or "", turn_id)}
+    elif memory.source.episode_id is not None:
+        yield {"memory_id": memory.id, "kind": EPISODE, "value": memory.source.episode_id}
+
+
+def covered_agent(memory: Episode) -> str | None:
+    """Returns the agent whose turns an episode covers; None if it is unknown."""
+    own = memory.scope.id if memory.scope.kind is ScopeKind.AGENT else None
+    # The source of an imported episode is the exporting agent, and its turns are those of the importing one.
+    return own if own is not None and memory.imported_id is not None else memory.source.agent_id or own
+
+
+def _put_terms(tx: Transaction, memory: Episode | Fact) -> None:
+    kind, text = ("episode", memory.summary) if isinstance(memory, Episode) else ("fact", memory.text)
+    put_words(tx.conn, tx.organization_id, kind, memory.scope, memory.id, text)
+
+
+_l = memory_links.c
+
+
+def episode_conditions(organization_id: str, filter_: EpisodeFilter) -> Iterator[Condition]:
+    """Yields the conditions of a filter of episodes."""
+    yield _e.organization_id == organization_id
+    yield from _shared_conditions(episodes, filter_.scopes, filter_.tags_any, filter_.tags_all, filter_.message_id)
+    if filter_.turn_id is not None and filter_.agent_id is not None:
+        yield _linked(_e.id, TURN, [turn_link(filter_.agent_id, filter_.turn_id)])
+    elif filter_.agent_id is not None:
+        prefix = turn_link(filter_.agent_id, "")
+        yield _e.id.in_(
+            sa.select(_l.memory_id).where(_l.kind == TURN, _l.value >= prefix, _l.value < prefix[:-1] + "0")
+        )
+    if filter_.known_at is not None:
+        yield _e.created_at <= filter_.known_at
+    if filter_.from_time is not None:
+        yield sa.func.coalesce(_e.ended_at, _e.started_at) >= filter_.from_time
+    if filter_.before_time is not None:
+        yield sa.func.coalesce(_e.started_at, _e.ended_at) < filter_.before_time
+
+
+def fact_conditions(organization_id: str, filter_: FactFilter, now: datetime) -> Iterator[Condition]:
+    """Yields the conditions of a filter of facts."""
+    yield _f.organization_id == organization_id
+    yield from _shared_conditions(facts, filter_.scopes, filter_.tags_any, filter_.tags_all, filter_.message_id)
+    if filter_.min_confidence is not None:
+        yield _f.confidence >= filter_.min_confidence
+    if filter_.episode_id is not None:
+        yield _linked(_f.id, EPISODE, [filter_.episode_id])
+    known_at = filter_.known_at or now
+    yield _f.created_at <= known_at
+    if not filter_.include_invalid:
+        yield from valid(filter_.valid_at or now, known_at, filter_.valid_since)
+
+
+def valid(valid_at: datetime, known_at: datetime, since: datetime | None = None) -> Iterator[Condition]:
+    """Yields the conditions that a fact is valid at one time, by the knowledge of another time.
+
+    With `since`, it is valid at any time from `since` to `valid_at`.
+    """
+    yield sa.or_(_f.valid_from.is_(None), _f.valid_from <= valid_at)
+    # Before it was closed, the fact was known to end as it was first written.
+    known_end: sa.ColumnElement[Any] = sa.case((_f.closed_at > known_at, _f.first_invalid_at), else_=_f.invalid_at)
+    yield sa.or_(known_end.is_(None), known_end > (since or valid_at))
+    if since is not None:
+        # A fact that ended when it started was never valid.
+        yield sa.or_(known_end.is_(None), _f.valid_from.is_(None), known_end > _f.valid_from)
+
+
+def in_scopes(table: sa.Table, scopes: Sequence[Scope]) -> Condition:
+    """Returns the condition that the scope of a row is one of `scopes`."""
+    column = table.c
+    return sa.or_(*(sa.and_(column.scope_kind == scope.kind.value, column.scope_id == scope.id) for scope in scopes))
+
+
+def _shared_conditions(
+    table: sa.Table,
+    scopes: Sequence[Scope],
+    tags_any: Sequence[str],
+    tags_all: Sequence[str],
+    message_id: str | None,
+) -> Iterator[Condition]:
+    if scopes:
+        yield in_scopes(table, scopes)
+    if tags_any:
+        yield _linked(table.c.id, TAG, tags_any)
+    for tag in tags_all:
+        yield _linked(table.c.id, TAG, [tag])
+    if message_id is not None:
+        yield _linked(table.c.id, MESSAGE, [message_id])
+
+
+def _linked(id_: sa.ColumnElement[str], kind: str, values: Sequence[str]) -> Condition:
+    return id_.in_(sa.select(_l.memory_id).where(_l.kind == kind, _l.value.in_(values)))

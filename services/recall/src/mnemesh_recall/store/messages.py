@@ -1,0 +1,419 @@
+"""The store of messages and context windows on SQL. Each method is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import FailedPrecondition
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.ids import IdSource
+from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
+from mnemesh_types.messages import Message, Role
+
+from mnemesh_recall.errors import no_message
+from mnemesh_recall.model.contexts import (
+    ContextFork,
+    ContextReplacement,
+    ContextWindow,
+    ContextWindowIds,
+    NewContext,
+    StepCommit,
+    StepResult,
+)
+from mnemesh_recall.model.messages import (
+    AgentErasure,
+    AppendResult,
+    MessageBatch,
+    MessageFilter,
+    SenderErasure,
+    updated_message,
+)
+from mnemesh_recall.model.ranking import Candidate
+from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
+from mnemesh_recall.store import contexts, episode_writes, message_rows, steps, windows
+from mnemesh_recall.store.fulltext import documents, selection, unindexed
+from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents, DocumentCache, SegmentsReplaced
+from mnemesh_recall.store.fulltext.selection import fulltext_index
+from mnemesh_recall.store.fulltext.unindexed import UnindexedMessages
+from mnemesh_recall.store.message_rows import COLUMNS, message_from_row
+from mnemesh_recall.store.tables import DIALOGUE, context_entries, messages, request_ledger
+from mnemesh_recall.store.transaction import Transaction
+from mnemesh_recall.store.word_rebuilds import WordRebuilds
+
+_m = messages.c
+_EXPIRED: Final = (
+    sa.select(_m.id, _m.agent_id)
+    .where(
+        _m.created_at < sa.bindparam("before", type_=_m.created_at.type),
+        ~sa.exists().where(context_entries.c.message_id == _m.id),
+    )
+    .order_by(_m.created_at)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+
+
+def delete_expired(tx: Transaction, before: datetime, limit: int) -> int:
+    """See MessageStore.delete_expired."""
+    expired: dict[str, list[str]] = {}
+    for row in tx.conn.execute(_EXPIRED, {"before": before, "limit": limit}):
+        expired.setdefault(row.agent_id, []).append(row.id)
+    return sum(message_rows.delete(tx, agent_id, ids) for agent_id, ids in expired.items())
+
+
+MAX_BYTES: Final = 4 << 20
+"""The size of the messages around one message, as they are stored."""
+MAX_TOTAL_BYTES: Final = 8 << 20
+"""The size of the messages around earlier ones from which on a read returns nothing around a message.
+
+A page of a search ends at 3 MB, and so before that message. What a page has is smaller than what is stored by a third
+for images, and by less for texts."""
+
+# A conversation of NULL needs a condition of its own, so that the index serves both.
+_SIDES: Final = " UNION ALL ".join(
+    f"""SELECT * FROM (
+        SELECT {{columns}} FROM messages
+        WHERE agent_id = hit.agent_id AND conversation_id {same} AND sequence_id {side} hit.sequence_id AND {DIALOGUE}
+        ORDER BY sequence_id {order} LIMIT :{limit}) AS one_side"""  # noqa: S608
+    for side, order, limit in (("<", "DESC", "most_before"), (">", "ASC", "most_after"))
+    for same in ("= hit.conversation_id", "IS NULL AND hit.conversation_id IS NULL")
+)
+_SELECT: Final = """
+    SELECT hit.id AS hit_id, near.id AS id, near.sequence_id > hit.sequence_id AS is_after,
+        coalesce(length(near.content), 0) + coalesce(length(near.tool_calls), 0) AS size
+    FROM messages AS hit CROSS JOIN {near}
+    WHERE hit.id IN :ids AND hit.organization_id || '' = :organization {condition}
+    ORDER BY near.sequence_id
+"""
+_COLUMNS: Final = "id, sequence_id, content, tool_calls"
+# SQLite has no LATERAL, and PostgreSQL would read all rows for an IN that depends on another row.
+_STATEMENTS: Final = {
+    "sqlite": _SELECT.format(
+        near="messages AS near", condition=f"AND near.row_id IN ({_SIDES.format(columns='row_id')})"
+    ),
+    "postgresql": _SELECT.format(near=f"LATERAL ({_SIDES.format(columns=_COLUMNS)}) AS near", condition=""),
+}
+_AROUND: Final = {
+    dialect: sa.text(statement).bindparams(sa.bindparam("ids", expanding=True))
+    for dialect, statement in _STATEMENTS.items()
+}
+
+
+def read_around(
+    conn: sa.Connection, organization_id: str, ids: Sequence[str], before: int, after: int
+) -> Mapping[str, Surroundings]:
+    """See MessageStore.read_around."""
+    if not ids or not before + after:
+        return {}
+    parameters = {"ids": list(ids), "organization": organization_id, "most_before": before, "most_after": after}
+    sides: dict[str, tuple[list[Any], list[Any]]] = {id_: ([], []) for id_ in ids}
+    for row in conn.execute(_AROUND[conn.dialect.name], parameters):
+        sides[row.hit_id][bool(row.is_after)].append(row)
+    kept = dict(_within_size(sides))
+    wanted = dict.fromkeys(id_ for side in kept.values() for ids_of_side in side for id_ in ids_of_side)
+    found = {message.id: message for message in message_rows.read(conn, organization_id, list(wanted))}
+    return {
+        hit_id: Surroundings(*(tuple(found[id_] for id_ in side if id_ in found) for side in both))
+        for hit_id, both in kept.items()
+    }
+
+
+def _within_size(
+    sides: Mapping[str, tuple[list[Any], list[Any]]],
+) -> Iterator[tuple[str, tuple[list[str], list[str]]]]:
+    """Yields the ids of the messages on both sides of each one, the nearest ones that fit into the sizes."""
+    total = 0
+    for id_, (before, after) in sides.items():
+        if total > MAX_TOTAL_BYTES:
+            return
+        kept: tuple[list[str], list[str]] = ([], [])
+        size = 0
+        for side, rows in zip(kept, (reversed(before), after), strict=True):
+            for row in rows:
+                if size + row.size > MAX_BYTES:
+                    break
+                side.append(row.id)
+                size += row.size
+        kept[0].reverse()
+        total += size
+        yield id_, kept
+
+
+_REPEATED_READ: Final = "words.select_again"
+_PURGE_BATCH: Final = 500
+"""A purge writes in short transactions, so that it does not delay commits."""
+
+
+class SqlMessageStore:
+    """The messages and context windows on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, clock: Clock, ids: IdSource, changed: ChangedAgents | None = None) -> None:
+        self._database = database
+        self._clock = clock
+        self._ids = ids
+        self._ledger = Ledger(request_ledger, clock)
+        self._fulltext = fulltext_index(database, changed)
+        self._documents = DocumentCache()
+        self._words = WordRebuilds(database, self._fulltext)
+        self._unindexed = UnindexedMessages(database, self._fulltext)
+
+    async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
+        """See MessageStore."""
+        return await self._write_window(organization_id, new.conversation_id, key, lambda tx: contexts.create(tx, new))
+
+    async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> ContextWindow:
+        """See MessageStore."""
+        return await self._database.read(lambda conn: windows.read(conn, organization_id, conversation_id, if_version))
+
+    async def get_context_ids(
+        self, organization_id: str, conversation_ids: Sequence[str]
+    ) -> tuple[ContextWindowIds, ...]:
+        """See MessageStore."""
+        if not conversation_ids:
+            return ()
+        return await self._database.read(lambda conn: windows.read_ids_of_many(conn, organization_id, conversation_ids))
+
+    async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
+        """See MessageStore."""
+        content = steps.step_rows(organization_id, step)
+        return await self._database.write(
+            lambda conn: steps.commit(self._transaction(conn, organization_id), step, content),
+            name="messages.commit_step",
+        )
+
+    async def replace_context(
+        self, organization_id: str, new: ContextReplacement, key: RequestKey | None
+    ) -> ContextWindow:
+        """See MessageStore."""
+
+        def put(tx: Transaction) -> None:
+            steps.replace(tx, new)
+            for memory in new.memories:
+                episode_writes.commit(tx, memory, self._ids)
+
+        return await self._write_window(organization_id, new.conversation_id, key, put)
+
+    async def fork_context(self, organization_id: str, fork: ContextFork, key: RequestKey | None) -> ContextWindow:
+        """See MessageStore."""
+        return await self._write_window(organization_id, fork.conversation_id, key, lambda tx: contexts.fork(tx, fork))
+
+    async def delete_context(
+        self, organization_id: str, conversation_id: str, key: RequestKey | None, *, delete_messages: bool
+    ) -> int:
+        """See MessageStore."""
+
+        def delete(tx: Transaction) -> Sequence[str]:
+            return (str(contexts.delete(tx, conversation_id, delete_messages=delete_messages)),)
+
+        (deleted,) = await self._once(organization_id, key, delete)
+        return int(deleted)
+
+    async def append_messages(self, organization_id: str, batch: MessageBatch, key: RequestKey | None) -> AppendResult:
+        """See MessageStore."""
+
+        def append(tx: Transaction) -> Sequence[str]:
+            numbers, version = contexts.append(tx, batch)
+            return ("" if version is None else str(version), *map(str, numbers))
+
+        version, *numbers = await self._once(organization_id, key, append)
+        return AppendResult(sequence_ids=tuple(map(int, numbers)), version=int(version) if version else None)
+
+    async def get_messages(
+        self, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
+    ) -> tuple[Message, ...]:
+        """See MessageStore."""
+        return await self._database.read(
+            lambda conn: message_rows.read(conn, organization_id, ids, row_ids), snapshot=False
+        )
+
+    async def list_messages(self, organization_id: str, filter_: MessageFilter, page: PageQuery) -> Page[Message]:
+        """See MessageStore."""
+        owned = message_rows.owned(organization_id, narrowed=message_rows.has_index(filter_))
+        statement = sa.select(*COLUMNS).where(owned, *message_rows.list_conditions(filter_))
+        key = _m.sequence_id if len(filter_.agent_ids) == 1 else _m.row_id
+        scope = message_rows.owned(organization_id)
+        return await self._database.read(
+            lambda conn: paginate(conn, statement, page, key=key, id=_m.id, scope=scope).map(message_from_row)
+        )
+
+    async def update_message(
+        self, organization_id: str, changed: Message, fields: frozenset[str], key: RequestKey | None
+    ) -> Message:
+        """See MessageStore."""
+
+        def update(tx: Transaction) -> Sequence[str]:
+            stored = self._read_one(tx.conn, organization_id, changed.id)
+            message_rows.update(tx, updated_message(stored, changed, fields))
+            windows.increment_versions(tx.conn, windows.containing(tx.conn, changed.id), tx.now)
+            return (changed.id,)
+
+        def act(conn: sa.Connection) -> Message:
+            self._ledger.once(conn, key, lambda: update(self._transaction(conn, organization_id)))
+            return self._read_one(conn, organization_id, changed.id)
+
+        return await self._database.write(act)
+
+    async def delete_message(self, organization_id: str, message_id: str, key: RequestKey | None) -> None:
+        """See MessageStore."""
+
+        def delete(tx: Transaction) -> Sequence[str]:
+            for message in message_rows.read(tx.conn, organization_id, [message_id]):
+                conversation_ids = windows.containing(tx.conn, message_id)
+                if conversation_ids and message.role is Role.SYSTEM:
+                    raise FailedPrecondition("The system message of a window is deleted only with the window.")
+                message_rows.delete(tx, message.agent_id, [message_id])
+                windows.increment_versions(tx.conn, conversation_ids, tx.now)
+            return ()
+
+        await self._once(organization_id, key, delete)
+
+    async def search_words(
+        self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int
+    ) -> WordCandidates:
+        """See MessageStore."""
+        now = self._clock.now()
+        found = await self._select_words(organization_id, scope, words, limit, began=None)
+        if found.is_complete:
+            return found
+        if scope.agent_id is not None:
+            await self._words.finish(scope.agent_id)
+        await self._unindexed.finish(organization_id, scope.agent_id)
+        return await self._select_words(organization_id, scope, words, limit, began=now)
+
+    async def list_candidates(
+        self, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
+    ) -> list[Candidate]:
+        """See MessageStore."""
+        if not ids and not leaders:
+            return []
+        return await self._database.read(lambda conn: self._fulltext.read(conn, organization_id, scope, ids, leaders))
+
+    async def list_newest(self, organization_id: str, scope: SearchScope, limit: int) -> list[Message]:
+        """See MessageStore."""
+        return await self._database.read(lambda conn: message_rows.newest(conn, organization_id, scope, limit))
+
+    async def read_around(
+        self, organization_id: str, ids: Sequence[str], before: int, after: int
+    ) -> Mapping[str, Surroundings]:
+        """See MessageStore."""
+        return await self._database.read(lambda conn: read_around(conn, organization_id, ids, before, after))
+
+    async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> AgentErasure:
+        """See MessageStore."""
+
+        def erase(tx: Transaction) -> Sequence[str]:
+            return [str(count) for count in astuple(contexts.erase_agent(tx, agent_id))]
+
+        counts = await self._once(organization_id, key, erase)
+        return AgentErasure(**dict(zip(("messages", "contexts", "episodes", "facts"), map(int, counts), strict=False)))
+
+    async def erase_sender(self, organization_id: str, sender_id: str) -> SenderErasure:
+        """See MessageStore."""
+        return await self._database.write(
+            lambda conn: contexts.erase_sender(self._transaction(conn, organization_id), sender_id)
+        )
+
+    async def mark_outdated_words(self) -> int:
+        """See MessageStore."""
+        return await self._words.mark()
+
+    async def rebuild_some_words(self) -> int | None:
+        """See MessageStore."""
+        return await self._words.next_page()
+
+    async def merge_some_words(self, *, first: bool) -> bool:
+        """See MessageStore."""
+        return await self._database.write(lambda conn: self._fulltext.merge(conn, first=first), name="words.merge")
+
+    async def index_some_words(self, agent_ids: Sequence[str] | None = None, *, before: datetime | None = None) -> bool:
+        """See MessageStore."""
+        return await self._unindexed.index_some(agent_ids, before=before)
+
+    async def rebuild_fulltext(self) -> int:
+        """See MessageStore."""
+
+        def rebuild(conn: sa.Connection) -> int:
+            count = documents.index_all(conn, self._fulltext)
+            self._words.replaced(conn)
+            unindexed.forget_all(conn)
+            return count
+
+        return await self._database.write(rebuild)
+
+    async def delete_expired(self, before: datetime, limit: int) -> int:
+        """See MessageStore."""
+        return await self._database.write(lambda conn: delete_expired(self._transaction(conn, ""), before, limit))
+
+    async def purge_steps(self, before: datetime) -> int:
+        """See MessageStore."""
+        total = 0
+        while deleted := await self._database.write(lambda conn: steps.delete_old(conn, before, _PURGE_BATCH)):
+            total += deleted
+        return total
+
+    async def purge_ledger(self) -> int:
+        """Deletes the records of requests older than a day. Returns their number."""
+        return await self._database.write(self._ledger.purge)
+
+    async def _select_words(
+        self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int, *, began: datetime | None
+    ) -> WordCandidates:
+        """See `selection.select`. The segments of an agent never change, so they can be read without a snapshot.
+
+        Failpoints know a repeated read by another name: background work decides whether there is one.
+        """
+        name = None if began is None else _REPEATED_READ
+
+        def select(conn: sa.Connection) -> WordCandidates:
+            return selection.select(
+                self._fulltext, self._documents, conn, organization_id, scope, words, limit, began=began
+            )
+
+        if scope.agent_id is not None:
+            with suppress(SegmentsReplaced):
+                return await self._database.read(select, name=name, snapshot=False)
+            name = _REPEATED_READ
+        return await self._database.read(select, name=name)
+
+    def _transaction(self, conn: sa.Connection, organization_id: str) -> Transaction:
+        return Transaction(conn, self._fulltext, organization_id, self._clock.now())
+
+    def _read_one(self, conn: sa.Connection, organization_id: str, message_id: str) -> Message:
+        found = message_rows.read(conn, organization_id, [message_id])
+        if not found:
+            raise no_message(message_id)
+        return found[0]
+
+    async def _once(
+        self, organization_id: str, key: RequestKey | None, effect: Callable[[Transaction], Sequence[str]]
+    ) -> tuple[str, ...]:
+        def act(conn: sa.Connection) -> tuple[str, ...]:
+            return self._ledger.once(conn, key, lambda: effect(self._transaction(conn, organization_id)))[0]
+
+        return await self._database.write(act)
+
+    async def _write_window(
+        self,
+        organization_id: str,
+        conversation_id: str,
+        key: RequestKey | None,
+        effect: Callable[[Transaction], None],
+    ) -> ContextWindow:
+        """Runs an effect once, and returns the current window."""
+
+        def once(conn: sa.Connection) -> Sequence[str]:
+            effect(self._transaction(conn, organization_id))
+            return (conversation_id,)
+
+        def act(conn: sa.Connection) -> ContextWindow:
+            self._ledger.once(conn, key, lambda: once(conn))
+            return windows.read(conn, organization_id, conversation_id)
+
+        return await self._database.write(act)

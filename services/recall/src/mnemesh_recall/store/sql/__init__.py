@@ -1,1 +1,0 @@
-"""The storage of recall on SQLite and PostgreSQL."""

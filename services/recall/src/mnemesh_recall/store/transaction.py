@@ -1,0 +1,56 @@
+"""A write transaction, and the changes for the outbox of the vector index in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_retrieval.indexing.outbox import add_group, change_rows
+
+from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
+from mnemesh_recall.store.fulltext.documents import FulltextIndex, SearchableMessage
+from mnemesh_recall.store.tables import index_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One write transaction, for one organization, at one time."""
+
+    conn: sa.Connection
+    fulltext: FulltextIndex
+    organization_id: str
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Rows that are written at the end of the transaction, because no statement in it reads them."""
+
+    calls: list[dict[str, str]] = field(default_factory=list)
+    """Rows of `tool_call_rows`."""
+    searchable: list[SearchableMessage] = field(default_factory=list)
+    """The new messages to index, in order of their sequence ids."""
+
+
+_INSERT: Final = Prepared(sa.insert(index_tables.changes))
+
+
+def add_message_changes(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
+    """Adds changes for messages that were stored, changed or deleted."""
+    if ids:
+        _INSERT.change_each(conn, change_rows(MESSAGES, ids, now))
+
+
+def add_memory_changes(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
+    """Adds changes for episodes and facts that were stored, changed or deleted."""
+    if ids:
+        _INSERT.change_each(conn, change_rows(MEMORIES, ids, now))
+
+
+def add_agent_change(conn: sa.Connection, agent_id: str, now: datetime) -> None:
+    """Adds a change for the erasure of an agent."""
+    add_group(conn, index_tables, MESSAGES, agent_id, now)
