@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ def send(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub,
     request: runs_service_pb2.SendMessageRequest | runs_service_pb2.AnswerApprovalRequest,
     patience: float,
+    acceptance: float = math.inf,
 ) -> AsyncGenerator[runs_pb2.RunEvent, None]:
     """Sends a message or answers an approval request; yields the events of the turn, up to its stop and usage.
 
@@ -36,9 +38,10 @@ def send(
         stub: the stub of the run service.
         request: the request, with its request_id.
         patience: the seconds for which the client retries without receiving an event.
+        acceptance: the seconds after which a request that no server has accepted is not sent again.
 
     Raises:
-        Unavailable: the server did not answer within `patience`.
+        Unavailable: the server did not answer within `patience`, or did not accept the request within `acceptance`.
         MnemeshError: the request was refused.
     """
     progress = RunProgress()
@@ -51,13 +54,14 @@ def send(
     def reattach() -> AsyncIterable[Any]:
         return stub.StreamRun(progress.stream_request()) if progress.run_id else send_request()
 
-    return _stream(stub, send_request, reattach, progress, patience)
+    return _stream(stub, send_request, reattach, progress, patience, acceptance)
 
 
 def send_and_wait(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub,
     request: runs_service_pb2.SendMessageRequest,
     patience: float,
+    acceptance: float = math.inf,
 ) -> AsyncGenerator[runs_pb2.RunEvent, None]:
     """Sends a message, and yields the events of the turn after its end. They come in one response, not in a stream.
 
@@ -78,7 +82,7 @@ def send_and_wait(
     def send_request() -> AsyncIterable[Any]:
         return stub.SendMessage(request)
 
-    return _stream(stub, wait, reattach, progress, patience, send_request)
+    return _stream(stub, wait, reattach, progress, patience, acceptance, send_request)
 
 
 def attach(
@@ -133,9 +137,10 @@ async def _stream(
     reopen: OpenStream,
     progress: RunProgress,
     patience: float,
+    acceptance: float = math.inf,
     fallback: OpenStream | None = None,
 ) -> AsyncGenerator[runs_pb2.RunEvent, None]:
-    source, failures, failed_at = open_stream(), 0, 0.0
+    source, failures, failed_at, started_at = open_stream(), 0, 0.0, time.monotonic()
     while True:
         try:
             async with closing(source) as responses:
@@ -156,9 +161,10 @@ async def _stream(
                 raise
             problem = error
             fallback = open_stream if reopen is not open_stream else None
+        now = time.monotonic()
         if not failures:
-            failed_at = time.monotonic()
-        elif time.monotonic() - failed_at > patience:
+            failed_at = now
+        if now - failed_at > patience or (not progress.run_id and now - started_at > acceptance):
             raise problem
         failures += 1
         await sleep(_BACKOFF.delay(failures))

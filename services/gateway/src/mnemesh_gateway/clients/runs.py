@@ -45,7 +45,7 @@ class RunsClient:
         )
         # Without tokens, nothing is shown before the end, and one response costs less than a stream.
         send = run_stream.send if options.stream_tokens else run_stream.send_and_wait
-        async for event in converted(send(self._stub, request, deadlines.PATIENCE)):
+        async for event in converted(send(self._stub, request, deadlines.PATIENCE, deadlines.ACCEPTANCE)):
             yield event
 
     async def answer(
@@ -65,7 +65,7 @@ class RunsClient:
             messages=[input_to_proto(item) for item in inputs],
             config=config_to_proto(options),
         )
-        async for event in converted(run_stream.send(self._stub, request, deadlines.PATIENCE)):
+        async for event in converted(run_stream.send(self._stub, request, deadlines.PATIENCE, deadlines.ACCEPTANCE)):
             yield event
 
     async def follow(self, run_id: str) -> AsyncIterator[RunEvent]:

@@ -64,7 +64,7 @@ class TaskAgentsClient:
             messages=[_message_to_proto(message) for message in task.messages[-_MAX_MESSAGES:]],
             config=config_to_proto(options),
         )
-        async for event in converted(run_stream.send(self._runs, request, deadlines.PATIENCE)):
+        async for event in converted(run_stream.send(self._runs, request, deadlines.PATIENCE, deadlines.ACCEPTANCE)):
             yield event
 
     async def delete(self, agent_id: str) -> None:

@@ -19,6 +19,7 @@ from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS
 
 PATIENCE: Final = 60.0
+ACCEPTANCE: Final = 5.0
 _CUT_OFF: Final = frozenset({runs_pb2.RUN_STATUS_CANCELLED, runs_pb2.RUN_STATUS_FAILED})
 _CONTINUE: Final = (
     "<system-alert>Automatic keep-alive message without content. Continue where you stopped.</system-alert>"
@@ -43,7 +44,7 @@ async def answering(mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_p
     answer again wants the turn to go on: a new run does that, with the messages of the answer.
     """
     answer = await _answer(mesh, recipient, sent, config, key)
-    events = run_stream.send(mesh.runs, answer, PATIENCE)
+    events = run_stream.send(mesh.runs, answer, PATIENCE, ACCEPTANCE)
     try:
         first = await anext(events)
         if not (first.accepted.replayed and await _was_cut_off(mesh, first.run_id)):
@@ -59,7 +60,7 @@ async def answering(mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_p
         messages=sent.messages or [_keep_alive()],
         config=config,
     )
-    return run_stream.send(mesh.runs, request, PATIENCE)
+    return run_stream.send(mesh.runs, request, PATIENCE, ACCEPTANCE)
 
 
 async def _from(first: runs_pb2.RunEvent, events: Events) -> Events:

@@ -9,7 +9,7 @@ from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh_client import run_stream
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.approvals import PATIENCE, Events, Recipient, answering
+from mnemesh_gateway.letta.approvals import ACCEPTANCE, PATIENCE, Events, Recipient, answering
 from mnemesh_gateway.letta.convert.events import Conversion, run_failed, stop_reason, usage_of, with_whole_returns
 from mnemesh_gateway.letta.convert.messages import Shown, with_whole_requests
 from mnemesh_gateway.letta.convert.sending import config_to_proto, sent_of, shown_of
@@ -50,7 +50,7 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
         config=config,
     )
     send = run_stream.send if stream else run_stream.send_and_wait
-    return send(mesh.runs, request, PATIENCE)
+    return send(mesh.runs, request, PATIENCE, ACCEPTANCE)
 
 
 def _config(recipient: Recipient, body: SendMessages) -> runs_pb2.RunConfig:

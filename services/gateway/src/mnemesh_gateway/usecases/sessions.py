@@ -141,12 +141,16 @@ class SessionService:
         return session
 
     async def _show(self, agent: AgentInfo, key: SessionKey, session: Session, overlay: Overlay) -> Session:
-        """Writes the overlay if the block shows other instructions. If it cannot be written, a message shows them."""
+        """Writes the overlay if the block shows other instructions. If it cannot be written, a message shows them.
+
+        Raises:
+            MnemeshError: The block cannot be read. Without core memory, there is no turn.
+        """
         block_id = session.block_id
         assert block_id is not None, "a session with instructions has a block"  # noqa: S101
+        # Another replica may have changed the instructions.
+        session.sha256 = await self._overlays.sha256(block_id)
         try:
-            # Another replica may have changed the instructions.
-            session.sha256 = await self._overlays.sha256(block_id)
             if session.sha256 != overlay.sha256:
                 await self._overlays.write(block_id, overlay, key.name)
                 session.sha256 = overlay.sha256

@@ -99,6 +99,7 @@ class EarlyReads:
         except MnemeshError as error:
             self.discard(run.id)
             if isinstance(error, TEMPORARY):
+                error.final = True  # it has been asked long enough: the caller is to know now
                 raise
             _log.info("essentials_refused", error=error.message)  # they answer: the run shows what is wrong
         except BaseException:
@@ -110,7 +111,8 @@ class EarlyReads:
         conversation_id = default_conversation_id(agent_id)
         try:
             await self._retry.call(lambda: self._context.essentials(conversation_id, agent_id, None), RESTART_SECONDS)
-        except TEMPORARY:
+        except TEMPORARY as error:
+            error.final = True
             raise
         except MnemeshError as error:
             _log.info("essentials_refused", error=error.message)
