@@ -99,7 +99,7 @@ class EarlyReads:
         except MnemeshError as error:
             self.discard(run.id)
             if isinstance(error, TEMPORARY):
-                error.final = True  # it has been asked long enough: the caller is to know now
+                error.final = True  # It has been asked long enough. The caller must know now.
                 raise
             _log.info("essentials_refused", error=error.message)  # they answer: the run shows what is wrong
         except BaseException:
