@@ -26,9 +26,7 @@ async def mesh(tmp_path: Path, fake_openai: FakeOpenAI) -> AsyncIterator[Mesh]:
 
 
 @pytest.mark.parametrize("service", ["blocks", "recall"])
-async def test_chat_is_refused_in_time_while_memory_is_away(
-    mesh: Mesh, fake_openai: FakeOpenAI, service: str
-) -> None:
+async def test_chat_is_refused_in_time_while_memory_is_away(mesh: Mesh, fake_openai: FakeOpenAI, service: str) -> None:
     agent = await mesh.client.agents.create("ada", model="openai/fake-model", blocks={"human": "A human."})
     fake_openai.script = ["One.", "Two."]
     chat, letta = "/v1/chat/completions", f"/v1/agents/{agent.id}/messages"
