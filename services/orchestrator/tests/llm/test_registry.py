@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderUnavailable
 from mnemesh_orchestrator.llm.registry import Providers
 from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
 from mnemesh_testkit.fakes.openai import FakeOpenAI
@@ -22,10 +22,9 @@ OPENAI, ANTHROPIC = at(None, api_key="k"), at(None, "anthropic", api_key="k")
         ((OPENAI,), None, "openai/gpt-6-luna"),
         ((ANTHROPIC,), None, "anthropic/claude-haiku-5-5"),
         ((ANTHROPIC, OPENAI), None, "openai/gpt-6-luna"),
-        ((at(LOCAL),), None, "openai/gpt-6-luna"),
         ((at("http://x", "anthropic"),), None, "anthropic/claude-haiku-5-5"),
         ((at(LOCAL),), "openai/llama3", "openai/llama3"),
-        ((at(LOCAL, "ollama"),), None, "mnemesh/rehearsal"),
+        ((at(LOCAL), ANTHROPIC), None, "anthropic/claude-haiku-5-5"),
     ],
 )
 async def test_default_model_depends_on_configured_providers(
@@ -36,6 +35,29 @@ async def test_default_model_depends_on_configured_providers(
     registry = Providers(LlmSettings(providers=providers, default_model=default), sleep=skip_wait)
     assert await registry.default_handle() == handle
     await registry.close()
+
+
+@pytest.mark.parametrize("type_", ["openai", "ollama"])
+async def test_default_model_of_a_server_that_does_not_list_its_models_is_unknown(type_: str) -> None:
+    async def skip_wait(_: float) -> None: ...
+
+    providers = Providers(LlmSettings(providers=(at(LOCAL, type_),)), sleep=skip_wait)
+    with pytest.raises(ProviderUnavailable, match="default model is unknown for now.*MNEMESH_MODEL"):
+        await providers.default_handle()
+    await providers.close()
+
+
+async def test_default_model_is_asked_for_again() -> None:
+    async def skip_wait(_: float) -> None: ...
+
+    async with FakeOpenAI(models=["meta/llama3"]) as fake:
+        providers = Providers(LlmSettings(providers=(at(fake.base_url),)), sleep=skip_wait)
+        fake.lists_models = False
+        with pytest.raises(ProviderUnavailable):
+            await providers.default_handle()
+        fake.lists_models = True
+        assert await providers.default_handle() == "openai/meta/llama3"
+        await providers.close()
 
 
 async def test_compatible_server_without_key_lists_models_and_answers() -> None:

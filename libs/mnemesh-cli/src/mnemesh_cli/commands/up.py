@@ -36,6 +36,7 @@ _MODEL_LINE: Final = "model "
 """The beginning of the last line of a start."""
 _PATIENT_SECONDS: Final = 300.0
 """The deadline of calls that a slow server of models or a busy machine delays."""
+_MODEL_RETRY_SECONDS: Final = 5.0
 _MODEL_SECONDS: Final = 6.0
 """The time for which a start in the background waits for the line about the model."""
 
@@ -135,11 +136,19 @@ async def _default_model(config: MeshConfig) -> str:
         StartupError: there is none, for example because no provider serves that of MNEMESH_MODEL.
     """
     async with _client(config, _PATIENT_SECONDS) as mnemesh:
-        try:
-            return (await mnemesh.models.default()).handle
-        except MnemeshError as error:
-            setting = "MNEMESH_MODEL cannot be used. " if isinstance(error, NotFound) else ""
-            raise StartupError(f"{_MODEL_LINE}of new agents is unknown: {setting}{error_text(error)}") from error
+        ends_at, is_shown = time.monotonic() + _PATIENT_SECONDS, False
+        while True:
+            try:
+                return (await mnemesh.models.default()).handle
+            except MnemeshError as error:
+                setting = "MNEMESH_MODEL cannot be used. " if isinstance(error, NotFound) else ""
+                text = f"{_MODEL_LINE}of new agents is unknown: {setting}{error_text(error)}"
+                if error.reason != "PROVIDER_UNAVAILABLE" or time.monotonic() > ends_at:
+                    raise StartupError(text) from error
+            if not is_shown:
+                print_error(text)
+                is_shown = True
+            await asyncio.sleep(_MODEL_RETRY_SECONDS)
 
 
 async def _describe_models(config: MeshConfig, model: asyncio.Task[str]) -> None:

@@ -47,6 +47,8 @@ class FakeOpenAI(FakeProvider):
         self._routes = routes
         self.asked: list[str] = []
         """Paths that were asked beside those of completions, in order."""
+        self.lists_models = True
+        """False: /models answers 503, as a server does that still loads them."""
         self._calls_made = 0
         self._answers_made = 0
 
@@ -61,6 +63,8 @@ class FakeOpenAI(FakeProvider):
 
     async def _list_models(self, request: Request) -> Response:
         self.asked.append(request.url.path)
+        if not self.lists_models:
+            return JSONResponse({"error": {"message": "Loading."}}, status_code=503)
         common = {"object": "model", "created": _CREATED, "owned_by": "fake"}
         rows = [{**common, **(row if isinstance(row, dict) else {"id": row})} for row in self._models]
         return JSONResponse({"object": "list", "data": rows})

@@ -14,7 +14,7 @@ from mnemesh_kit.sealing import SecretUnreadable
 
 from mnemesh_orchestrator.llm.attempts import AttemptBudget, Sleep
 from mnemesh_orchestrator.llm.credentials import bare_settings
-from mnemesh_orchestrator.llm.errors import ProviderAuth
+from mnemesh_orchestrator.llm.errors import ProviderAuth, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmClient, LlmEvent, LlmRequest, ProviderSource
 from mnemesh_orchestrator.llm.provider import Provider
 from mnemesh_orchestrator.llm.registry import Providers, default_precedence, unknown_model
@@ -270,8 +270,16 @@ class OrganizationModels:
         return self.resolve(handle)
 
     async def default_handle(self) -> str:
-        """Returns the operator's default. If that is the rehearsal, an own provider's model precedes it."""
-        chosen = await self._base.default_handle()
+        """Returns the operator's default. If that is the rehearsal or unknown, an own provider's model precedes it.
+
+        Raises:
+            ProviderUnavailable: it is unknown, and no own provider has one.
+        """
+        unknown = None
+        try:
+            chosen = await self._base.default_handle()
+        except ProviderUnavailable as error:
+            chosen, unknown = REHEARSAL_HANDLE, error
         if chosen != REHEARSAL_HANDLE or self._base.settings.default_model is not None:
             return chosen
         for name in sorted(self._own, key=default_precedence):
@@ -279,6 +287,8 @@ class OrganizationModels:
             model = own.provider.default_model
             if not own.record.draft.disabled and own.problem is None and model is not None:
                 return f"{name}/{model}"
+        if unknown is not None:
+            raise unknown
         return chosen
 
     async def list_models(self) -> tuple[ModelInfo, ...]:

@@ -11,7 +11,13 @@ from typing import Final
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from mnemesh_orchestrator.llm.attempts import CallLimits, Sleep
 from mnemesh_orchestrator.llm.dialects import Api, Listing
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderRefused
+from mnemesh_orchestrator.llm.errors import (
+    ProviderBadAnswer,
+    ProviderError,
+    ProviderRefused,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
 from mnemesh_orchestrator.llm.known_models import (
     ANTHROPIC,
     OPENAI,
@@ -101,6 +107,7 @@ class Provider:
         self._provider_id = provider_id
         self._monotonic = monotonic
         self._served: dict[str, ServedModel] | None = None
+        self._has_list = True
         self._infos: dict[tuple[str, int | None], ModelInfo] = {}
         self._listed_at: float | None = None
         self._list_lock = asyncio.Lock()
@@ -115,9 +122,18 @@ class Provider:
 
     @property
     def default_model(self) -> str | None:
-        """Returns the default model: the first that the provider lists, or the one of its vendor's table."""
-        names = tuple(self._served or ()) if self.lists_own_models else ()
-        return names[0] if names else _DEFAULTS.get(self.settings.type)
+        """Returns the default model: the first that the provider lists, or the one of its vendor's table.
+
+        None if it lists none, or if its list is unknown: it may not serve the vendor's models.
+        """
+        if self.lists_own_models and self._has_list:
+            return next(iter(self._served or ()), None)
+        return _DEFAULTS.get(self.settings.type)
+
+    @property
+    def has_answered(self) -> bool:
+        """True if what models the provider lists is known, also if it has no list."""
+        return self._served is not None or not self._has_list or not self.lists_own_models
 
     @property
     def offered_models(self) -> tuple[str, ...]:
@@ -146,8 +162,10 @@ class Provider:
             self._listed_at = now
             try:
                 self.set_listed_models(await read_models(self.client, self.settings), self.refreshed_at)
-            except ProviderError:  # A server without a list may still serve the name.
+            except (ProviderUnavailable, ProviderTimeout):
                 return
+            except ProviderError:  # A server without a list may still serve the name.
+                self._has_list = self._served is not None
 
     @asynccontextmanager
     async def borrow_client(self) -> AsyncIterator[RemoteClient]:

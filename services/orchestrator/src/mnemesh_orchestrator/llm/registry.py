@@ -3,18 +3,22 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
 
 from mnemesh_orchestrator.llm.attempts import Sleep
 from mnemesh_orchestrator.llm.dialects import Api
-from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderUnavailable
 from mnemesh_orchestrator.llm.known_models import REHEARSAL_WINDOW
 from mnemesh_orchestrator.llm.port import LlmClient
 from mnemesh_orchestrator.llm.provider import Provider, RemoteClient
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE, RehearsalClient
-from mnemesh_orchestrator.llm.settings import LlmSettings
+from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
 from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelSettings
 
 MNEMESH = "mnemesh"
+_DEFAULT_SECONDS: Final = 8.0
+"""The time for a list of models while a caller waits for the default. It is less than the deadline of a call."""
 
 
 class Providers:
@@ -75,13 +79,21 @@ class Providers:
         """Returns the default model: the configured one, or OpenAI's, Anthropic's, or the first other provider's.
 
         A server that lists its models is called, and its first model is used. Without any provider it is the rehearsal.
+
+        Raises:
+            ProviderUnavailable: no provider has a default model, and one has not said yet which models it serves.
         """
         if self._settings.default_model is not None:
             return self._settings.default_model
         for provider in sorted(self._providers, key=default_precedence):
-            await self._providers[provider].load_models(refresh=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DEFAULT_SECONDS):
+                    await self._providers[provider].load_models(refresh=True)
             if (name := self._providers[provider].default_model) is not None:
                 return f"{provider}/{name}"
+        silent = [name for name, provider in self._providers.items() if not provider.has_answered]
+        if silent:
+            raise _unknown_default(self._providers[silent[0]].settings)
         return REHEARSAL_HANDLE
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
@@ -122,6 +134,16 @@ def unknown_model(handle: str, names: tuple[str, ...]) -> ModelUnknown:
         f"configured: {', '.join(names)}.",
         model=handle,
     )
+
+
+def _unknown_default(settings: ProviderSettings) -> ProviderUnavailable:
+    error = ProviderUnavailable(
+        f"The default model is unknown for now: {settings.name} does not list its models at {settings.endpoint}. "
+        "Try again, name the model, or set MNEMESH_MODEL.",
+        provider=settings.name,
+    )
+    error.final = True
+    return error
 
 
 def default_precedence(name: str) -> tuple[bool, bool]:
