@@ -108,11 +108,12 @@ async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(
     assert "Tell me more." not in "".join(texts(fake_openai.requests[1 + request].body))
 
 
-async def test_runs_and_steps_have_their_cost_if_the_price_is_known(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_agents_runs_and_steps_have_their_cost_if_the_price_is_known(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Hello.", "Hello again."]
     free = await turn(agent, "Hello")
     assert not (await mesh.client.runs.get(free.run_id)).usage.HasField("cost_nano_usd")
+    assert await agent.cost() is None
     model = models_pb2.Model(handle=MODEL, price=models_pb2.ModelPrice(input=2_000_000, output=8_000_000))
     await mesh.client.models.stub.UpdateModel(
         models_service_pb2.UpdateModelRequest(model=model, update_mask={"paths": ["price"]})
@@ -122,6 +123,7 @@ async def test_runs_and_steps_have_their_cost_if_the_price_is_known(mesh: Mesh, 
     assert run.usage.cost_nano_usd == run.usage.prompt_tokens * 2_000 + run.usage.completion_tokens * 8_000 > 0
     (step,) = [step async for step in mesh.client.runs.steps(paid.run_id)]
     assert step.usage.cost_nano_usd == run.usage.cost_nano_usd
+    assert await agent.cost() == run.usage.cost_nano_usd / 1e9
 
 
 def half(text: str, finish: str | None = None) -> str:

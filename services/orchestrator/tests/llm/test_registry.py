@@ -42,7 +42,7 @@ async def test_default_model_of_a_server_that_does_not_list_its_models_is_unknow
     async def skip_wait(_: float) -> None: ...
 
     providers = Providers(LlmSettings(providers=(at(LOCAL, type_),)), sleep=skip_wait)
-    with pytest.raises(ProviderUnavailable, match="default model is unknown for now.*MNEMESH_MODEL"):
+    with pytest.raises(ProviderUnavailable, match=r"default model is unknown for now.*MNEMESH_MODEL"):
         await providers.default_handle()
     await providers.close()
 

@@ -17,6 +17,7 @@ from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
 from mnemesh_orchestrator.store.base import AgentStore, RunStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_types.usage import Usage
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made, ran
 
@@ -241,6 +242,19 @@ class AgentStoreSuite:
         renamed = await agents.update(None, ORG, agent.id, lambda old: replace(old, name="Grace's"))
         assert renamed.corrections == (await agents.get(ORG, agent.id)).corrections == learnt
         assert (await agents.get(ORG, other.id)).corrections == ()
+
+    async def test_cost_of_an_agent_is_the_sum_of_its_ended_runs(
+        self, agents: AgentStore, runs: RunStore, clock: FrozenClock
+    ) -> None:
+        agent, other = [await made(agents, an_agent(clock)) for _ in range(2)]
+        assert await agents.cost(ORG, agent.id) is None
+        for owner, cost in ((agent, None), (agent, 5), (agent, 2**40), (other, 7)):
+            claim = (await runs.start(None, a_run(owner, clock), "me", reject_busy=False)).claim
+            assert claim is not None
+            await runs.finish(claim.lease, an_end(claim.run, clock, usage=Usage(cost_nano_usd=cost)), (), ())
+            assert await agents.cost(ORG, other.id) == (7 if owner is other else None)
+        assert await agents.cost(ORG, agent.id) == 5 + 2**40
+        assert await agents.cost(OTHER_ORG, agent.id) is None
 
     async def test_recorded_request_is_recognised(self, agents: AgentStore) -> None:
         assert not await agents.record_request(None)

@@ -13,6 +13,7 @@ import typer
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh_cli.commands.agent_prompts import preview, recompile
 from mnemesh_cli.commands.resources import id_column, text_column
+from mnemesh_cli.commands.runs import dollars_text
 from mnemesh_cli.connection import NO_AGENTS, Connection, require_free_name
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.memory_view import print_memory
@@ -159,7 +160,7 @@ async def _print_agent(mnemesh: Mnemesh, agent: Agent, *, as_json: bool) -> None
     if as_json:
         print_json(agent.proto)
         return
-    proto = agent.proto
+    proto, cost = agent.proto, await agent.cost()
     fields = [
         ("id", agent.id),
         ("name", agent.name),
@@ -169,10 +170,17 @@ async def _print_agent(mnemesh: Mnemesh, agent: Agent, *, as_json: bool) -> None
         ("tags", ", ".join(proto.tags)),
         ("tools", ", ".join(tool.name for tool in proto.tools)),
         ("created", local_time_text(proto.create_time.ToDatetime(UTC))),
+        ("cost", _cost_text(proto, cost)),
         *(await _group_rows(mnemesh, agent)),
     ]
     print_fields(fields)
     print_memory(output(), await agent.memory())
+
+
+def _cost_text(agent: agents_pb2.Agent, dollars: float | None) -> str:
+    if dollars is None:
+        return "unknown: the price of its models is not known" if agent.HasField("last_run_completion_time") else ""
+    return dollars_text(dollars)
 
 
 async def _group_rows(mnemesh: Mnemesh, agent: Agent) -> list[tuple[str, str]]:

@@ -34,9 +34,11 @@ def tokens_text(row: runs_pb2.Run | runs_pb2.Step) -> str:
 
 def cost_text(row: runs_pb2.Run | runs_pb2.Step) -> str:
     """Returns the cost in US dollars; "" if the price of the model is not known."""
-    if not row.usage.HasField("cost_nano_usd"):
-        return ""
-    dollars = row.usage.cost_nano_usd / 1e9
+    return dollars_text(row.usage.cost_nano_usd / 1e9) if row.usage.HasField("cost_nano_usd") else ""
+
+
+def dollars_text(dollars: float) -> str:
+    """Returns a cost, with cents or with hundredths of cents."""
     return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.4f}"
 
 

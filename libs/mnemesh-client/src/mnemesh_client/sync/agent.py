@@ -147,6 +147,13 @@ class Agent(AgentWindow):
         """Returns its core memory: all blocks, with the revision of the whole."""
         return self._mnemesh.blocks.core_memory(self.id)
 
+    def cost(self) -> float | None:
+        """Returns the cost of its ended runs in US dollars; None if no run has a known cost."""
+        view = agents_service_pb2.AgentView(cost=True)
+        request = agents_service_pb2.GetAgentRequest(agent_id=self.id, view=view)
+        response = self._mnemesh.agents.stub.GetAgent(request)
+        return response.cost_nano_usd / 1e9 if response.HasField("cost_nano_usd") else None
+
     def append(self, label: str, text: str) -> blocks_pb2.Block:
         """Appends text on a new line to one of its blocks, as the owner."""
         return self._mnemesh.blocks.append(self.id, label, text)

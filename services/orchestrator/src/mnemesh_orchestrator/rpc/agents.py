@@ -94,6 +94,8 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         response = rpc.GetAgentResponse(agent=message)
         if request.view.blocks:
             response.core_memory.CopyFrom(core_memory_to_proto(await self._service.core_memory(caller, agent.id)))
+        if request.view.cost and (cost := await self._service.cost(caller, agent.id)) is not None:
+            response.cost_nano_usd = cost
         return response
 
     async def ListAgents(self, request: rpc.ListAgentsRequest, context: Context) -> rpc.ListAgentsResponse:

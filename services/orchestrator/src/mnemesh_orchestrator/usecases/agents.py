@@ -139,6 +139,10 @@ class AgentService:
         """Returns, by agent, the ids of the groups of which it is a member or the manager."""
         return await self._groups.of_agents(caller.organization_id, [agent.id for agent in agents])
 
+    async def cost(self, caller: Principal, agent_id: str) -> int | None:
+        """Returns the cost of an agent's ended runs in billionths of a US dollar; None if no run has a known cost."""
+        return await self._store.cost(caller.organization_id, agent_id)
+
     def effective_settings(self, agent: Agent, conversation: Conversation | None = None) -> ModelSettings:
         """Returns the settings of an agent's model calls, with the defaults of its model.
 

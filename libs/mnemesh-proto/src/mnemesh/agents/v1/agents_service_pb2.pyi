@@ -306,12 +306,15 @@ class AgentView(_message.Message):
     SECRETS_FIELD_NUMBER: _builtins.int
     IDENTITIES_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     message_ids: _builtins.bool
     blocks: _builtins.bool
     secrets: _builtins.bool
     """Without effect: names are always returned, and values never."""
     identities: _builtins.bool
     groups: _builtins.bool
+    cost: _builtins.bool
+    """Only of GetAgent."""
     def __init__(
         self,
         *,
@@ -320,10 +323,11 @@ class AgentView(_message.Message):
         secrets: _builtins.bool = ...,
         identities: _builtins.bool = ...,
         groups: _builtins.bool = ...,
+        cost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "groups", b"groups", "identities", b"identities", "message_ids", b"message_ids", "secrets", b"secrets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "cost", b"cost", "groups", b"groups", "identities", b"identities", "message_ids", b"message_ids", "secrets", b"secrets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -358,6 +362,11 @@ class GetAgentResponse(_message.Message):
 
     AGENT_FIELD_NUMBER: _builtins.int
     CORE_MEMORY_FIELD_NUMBER: _builtins.int
+    COST_NANO_USD_FIELD_NUMBER: _builtins.int
+    cost_nano_usd: _builtins.int
+    """The sum of Usage.cost_nano_usd of the agent's ended runs, if the view asks for it. Absent if no run has a known cost.
+    A deleted run no longer counts.
+    """
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent: ...
     @_builtins.property
@@ -369,14 +378,20 @@ class GetAgentResponse(_message.Message):
         *,
         agent: _agents_pb2.Agent | None = ...,
         core_memory: _blocks_pb2.CoreMemory | None = ...,
+        cost_nano_usd: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_core_memory", b"_core_memory", "agent", b"agent", "core_memory", b"core_memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_core_memory", b"_core_memory", "_cost_nano_usd", b"_cost_nano_usd", "agent", b"agent", "core_memory", b"core_memory", "cost_nano_usd", b"cost_nano_usd"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_core_memory", b"_core_memory", "agent", b"agent", "core_memory", b"core_memory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_core_memory", b"_core_memory", "_cost_nano_usd", b"_cost_nano_usd", "agent", b"agent", "core_memory", b"core_memory", "cost_nano_usd", b"cost_nano_usd"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__core_memory: _TypeAlias = _typing.Literal["core_memory"]  # noqa: Y015
     _WhichOneofArgType__core_memory: _TypeAlias = _typing.Literal["_core_memory", b"_core_memory"]  # noqa: Y015
+    _WhichOneofReturnType__cost_nano_usd: _TypeAlias = _typing.Literal["cost_nano_usd"]  # noqa: Y015
+    _WhichOneofArgType__cost_nano_usd: _TypeAlias = _typing.Literal["_cost_nano_usd", b"_cost_nano_usd"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__core_memory) -> _WhichOneofReturnType__core_memory | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_nano_usd) -> _WhichOneofReturnType__cost_nano_usd | None: ...
 
 Global___GetAgentResponse: _TypeAlias = GetAgentResponse  # noqa: Y015
 

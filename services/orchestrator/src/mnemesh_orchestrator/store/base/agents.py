@@ -81,6 +81,10 @@ class AgentStore(Protocol):
         """Returns the number of ACTIVE agents."""
         ...
 
+    async def cost(self, organization_id: str, agent_id: str) -> int | None:
+        """Returns the cost of an agent's ended runs in billionths of a US dollar; None if no run has a known cost."""
+        ...
+
     async def update(
         self, key: RequestKey | None, organization_id: str, agent_id: str, change: Callable[[Agent], Agent]
     ) -> Agent:

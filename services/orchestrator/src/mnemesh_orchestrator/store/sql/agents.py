@@ -141,6 +141,13 @@ class SqlAgentStore:
         query = query.where(visible(organization_id), *agent_conditions(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
+    async def cost(self, organization_id: str, agent_id: str) -> int | None:
+        """See AgentStore."""
+        query = sa.select(sa.func.sum(runs.c.cost_nano_usd))
+        query = query.where(runs.c.organization_id == organization_id, runs.c.agent_id == agent_id)
+        total = await self._database.read(lambda conn: conn.execute(query).scalar_one())
+        return None if total is None else int(total)  # PostgreSQL sums to a decimal
+
     async def update(
         self, key: RequestKey | None, organization_id: str, agent_id: str, change: Callable[[Agent], Agent]
     ) -> Agent:

@@ -169,6 +169,7 @@ def ended_values(run: Run) -> dict[str, Any]:
         "new_status": run.status,
         "new_stop_reason": run.stop_reason,
         "new_outcome": _ENCODE(outcome),
+        "new_cost_nano_usd": run.usage.cost_nano_usd,
         "new_updated_at": run.completed_at,
         "new_input_unrecorded": run.input_unrecorded,
     }

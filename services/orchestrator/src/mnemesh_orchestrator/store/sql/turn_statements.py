@@ -231,7 +231,16 @@ MARK_RUNNING: Final = (
 END_RUN: Final = Prepared(
     runs.update()
     .where(runs.c.id == _ID)
-    .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at, runs.c.input_unrecorded))
+    .values(
+        _new(
+            runs.c.status,
+            runs.c.stop_reason,
+            runs.c.outcome,
+            runs.c.cost_nano_usd,
+            runs.c.updated_at,
+            runs.c.input_unrecorded,
+        )
+    )
 )
 END_WAITING_RUN: Final = END_RUN.statement.where(runs.c.status == RunStatus.CREATED)
 ENTRY_EXISTS: Final = sa.select(journal.c.run_id).where(

@@ -226,6 +226,7 @@ def _create_runs() -> None:
         sa.Column("input_unrecorded", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("document", sa.LargeBinary, nullable=False),
         sa.Column("outcome", sa.LargeBinary),
+        sa.Column("cost_nano_usd", sa.BigInteger),
         sa.Column("created_at", UtcDateTime, nullable=False),
         sa.Column("updated_at", UtcDateTime, nullable=False),
     )

@@ -46,6 +46,8 @@ runs = sa.Table(
     sa.Column("input_unrecorded", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("document", sa.LargeBinary, nullable=False),
     sa.Column("outcome", sa.LargeBinary),
+    # The cost in `outcome`, as a column to be summed. NULL if it is not known.
+    sa.Column("cost_nano_usd", sa.BigInteger),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Index("runs_by_number", "organization_id", "creation_number", "id"),
