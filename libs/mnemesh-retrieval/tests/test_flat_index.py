@@ -336,3 +336,14 @@ async def test_times_of_all_zones_are_compared_in_utc(plants: FlatIndex) -> None
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     assert await plants.scan("plants", TimeRange("created_at", gte=noon, lt=noon + timedelta(seconds=1))) == [pid(1)]
     assert await plants.scan("plants", TimeRange("created_at", gte=datetime.min.replace(tzinfo=UTC))) == [pid(1)]
+
+
+async def test_file_of_another_version_is_replaced(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "vectors.db") as old:
+        old.execute("CREATE TABLE collections (name TEXT)")
+        old.execute("INSERT INTO collections VALUES ('old')")
+        old.execute("PRAGMA user_version = 99")
+    old.close()
+    index = await FlatIndex.open(tmp_path)
+    assert await index.collections() == ()
+    await index.close()

@@ -104,21 +104,6 @@ async def test_request_and_file_decide(archival: ArchivalServer) -> None:
     assert len(await stored(archival)) == 7
 
 
-async def test_passages_of_earlier_versions_are_decided_at_the_next_start(archival: ArchivalServer) -> None:
-    archive = await archival.archive()
-    await archival.insert(archive, *NAMED)
-    await archival.insert(archive, Passage(text="page one", file_id=new_id("file")), *FACTS)
-    expected = await stored(archival)
-    await archival.stop()
-    database = Database.open(archival.config.database)
-    earlier = passages.update().values(continuity=0, speaker="", asking=0, fingerprint="")
-    await database.write(lambda conn: conn.execute(earlier))
-    await database.close()
-    await archival.start()
-    assert await stored(archival) == expected
-    assert (await archival.texts("ada: LOVELY"))[0] == "Ada: Lovely."
-
-
 async def test_unrelated_facts_are_no_hits(archival: ArchivalServer) -> None:
     archive = await archival.archive(embedder="mnemesh/wordllama-256")
     for text in ("Our alpaca had twins.", "The harbour froze over.", "Trains run every hour.", "Sugar is cheaper."):

@@ -85,7 +85,6 @@ def test_unknown_and_missing_arguments_are_refused_by_name() -> None:
 
 
 def test_schema_that_is_not_valid_is_named_as_the_cause() -> None:
-    """Earlier versions stored such schemas."""
     parameters = {"type": "object", "properties": {"p": {"type": "array", "prefixItems": 5}}}
     tool = ExecutableTool("", SourceType.PYTHON, "f", parameters, (), (), network=None, takes_agent=False)
     with pytest.raises(ToolArgumentsInvalid, match="its schema is not a JSON schema"):

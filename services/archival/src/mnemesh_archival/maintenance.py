@@ -46,8 +46,6 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
 
 
 async def _purge(config: Config, parts: Parts, clock: Clock) -> AsyncIterator[str]:
-    await parts.upgrade.copy()
-    await parts.upgrade.derive()
     await parts.index.open()
     # With a server, another replica's searches may read the collections that archives have left.
     await parts.reembedding.remove_left(everything=not config.qdrant_url)

@@ -33,13 +33,11 @@ from mnemesh_archival.store.sql.index_records import SqlIndexRecords
 from mnemesh_archival.store.sql.passages import SqlPassageStore
 from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
 from mnemesh_archival.store.sql.tables import index_tables
-from mnemesh_archival.store.sql.upgrade import SqlUpgradeStore
 from mnemesh_archival.usecases.archives import ArchiveService
 from mnemesh_archival.usecases.embeddings import EmbeddingService
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.reembedding import ReembeddingWorker
 from mnemesh_archival.usecases.search import PassageSearchService
-from mnemesh_archival.vectors.earlier_points import EarlierPoints
 from mnemesh_archival.vectors.embedders import Embedders
 from mnemesh_archival.vectors.passage_index import VectorPassageIndex
 
@@ -80,7 +78,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             ),
         ],
         service_names=service("archival").proto_services,
-        start=[parts.upgrade.copy, parts.upgrade.derive, index.open],
+        start=[index.open],
         background=[parts.indexer.run, parts.reembedding.run, periodic(PURGE_SECONDS, purge), lock.watch],
         metrics=[*parts.indexer.metrics, *reranking.metrics],
         close=[
@@ -106,7 +104,6 @@ class Parts:
     indexer: Indexer
     index: VectorPassageIndex
     reembedding: ReembeddingWorker
-    upgrade: EarlierPoints
 
 
 async def open_parts(config: Config, clock: Clock, ids: IdSource) -> Parts:
@@ -139,5 +136,4 @@ async def open_parts(config: Config, clock: Clock, ids: IdSource) -> Parts:
         indexer=indexer,
         index=index,
         reembedding=ReembeddingWorker(SqlReembeddingStore(database, clock), index, exclusive=exclusive),
-        upgrade=EarlierPoints(vectors, SqlUpgradeStore(database, clock), records),
     )

@@ -9,7 +9,7 @@ from mnemesh_orchestrator.errors import OtidReused, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.inputs import InputMessage, KnownMessage, repeated_run_id, sent_messages
+from mnemesh_orchestrator.model.inputs import InputMessage, sent_messages
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
 from mnemesh_types.messages import Role, TextPart
@@ -163,9 +163,7 @@ async def test_duplicate_otid_within_a_request_is_refused(world: World, process:
     assert refused.value.metadata["field"] == "messages[1].otid"
 
 
-def test_runs_of_earlier_releases_match_any_content() -> None:
-    earlier = {"o-1": KnownMessage("run-1", None, None)}
-    assert repeated_run_id(sent_messages([sent("o-1", "Any"), sent(None, "thing")]), earlier) == "run-1"
+def test_input_without_otids_is_not_a_repeated_one() -> None:
     assert sent_messages([sent(None)]) == ()
 
 

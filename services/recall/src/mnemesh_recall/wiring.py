@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from datetime import timedelta
 
 import structlog
@@ -163,10 +162,4 @@ async def register_collections(
 
 async def open_vector_index(config: Config) -> NearestIndex:
     """Opens the vector index. Raises StartupError if another process holds it or the server does not answer."""
-    directory = config.data_path / "recall-index"
-    index = await open_index(config, directory, FlatIndex)
-    if not config.qdrant_url:
-        # Files of an engine that an earlier release used. The vectors are rebuilt from the rows.
-        for shard in directory.glob("*.shard*"):
-            await asyncio.to_thread(shutil.rmtree, shard)
-    return index
+    return await open_index(config, config.data_path / "recall-index", FlatIndex)

@@ -149,7 +149,7 @@ class VectorPassageIndex:
         async with self._registering:
             if (source := self._sources.get(handle)) is None:
                 dimension = await self._dimension(handle, dimensions)
-                schema = collection(handle, dimension, await self._existing())
+                schema = collection(handle, dimension)
                 source = PassageSource(self._records, schema, CollectionEmbedder(self._embedders, handle, dimension))
                 await self._indexer.register(handle, source)
                 self._sources[handle] = source
@@ -159,10 +159,3 @@ class VectorPassageIndex:
         """Returns the length of the vectors. The configuration may have changed since an archive got its embedder."""
         known = dimensions if dimensions is not None else await self._records.embedders()
         return known[handle] if handle in known else self._embedders.get(handle).dimension
-
-    async def _existing(self) -> Sequence[str]:
-        try:
-            return await self._index.collections()
-        except VectorIndexError as error:
-            _log.warning("vector_index_not_read", error=str(error))
-            return ()

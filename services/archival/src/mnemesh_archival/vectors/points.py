@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any, Final
 
 from mnemesh_retrieval.filters import Filter, Match, MatchAll, MatchAny, TimeRange, all_of
@@ -14,26 +13,15 @@ from mnemesh_archival.store.base.passages import PassageScope
 KEYWORD_FIELDS: Final = ("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source")
 
 
-def collection(embedder: str, dimension: int, existing: Container[str]) -> Collection:
-    """Returns the collection of an embedder. `existing` are the names of the stored collections."""
+def collection(embedder: str, dimension: int) -> Collection:
+    """Returns the collection of an embedder."""
     return Collection(
-        collection_name(embedder, existing),
+        f"passages:{embedder}",
         dimension,
         keyword_fields=KEYWORD_FIELDS,
         datetime_fields=("created_at",),
         tenant_field="archive_id",
     )
-
-
-def collection_name(embedder: str, existing: Container[str]) -> str:
-    """Returns the name of an embedder's collection.
-
-    The built-in embedders were named `engram/…` before the product was renamed. Collections that were created then keep
-    their name.
-    """
-    provider, _, model = embedder.partition("/")
-    earlier = f"passages:engram/{model}"
-    return earlier if provider == "mnemesh" and earlier in existing else f"passages:{embedder}"
 
 
 def payload(passage: IndexedPassage) -> dict[str, Any]:

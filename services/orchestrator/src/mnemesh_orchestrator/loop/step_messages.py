@@ -73,9 +73,7 @@ def input_messages(run: Run, window: ContextWindow) -> tuple[Message, ...]:
     The window holds it if the run was resumed after a crash, or if it retries a run that committed it.
     """
     messages = recorded_input(run)
-    # Runs of earlier releases stored the input of each attempt under ids of its own.
-    held = {input_id(run_id, ordinal) for run_id in run.retried_run_ids for ordinal in range(len(run.input))}
-    held |= {message.id for message in messages}
+    held = {message.id for message in messages}
     return () if any(message.id in held for message in window.messages) else messages
 
 

@@ -39,17 +39,17 @@ class SentMessage:
     """A message as its client sent it: the client's id, and hashes of the message and of the whole input."""
 
     otid: str | None
-    message_hash: str | None
-    input_hash: str | None
+    message_hash: str
+    input_hash: str
 
 
 @dataclass(frozen=True, slots=True)
 class KnownMessage:
-    """A message with an otid that a run has. The hashes are None for runs of earlier releases: any content matches."""
+    """A message with an otid that a run has, with the hashes of the message and of the whole input."""
 
     run_id: str
-    message_hash: str | None
-    input_hash: str | None
+    message_hash: str
+    input_hash: str
 
 
 def sent_messages(messages: Sequence[InputMessage]) -> tuple[SentMessage, ...]:
@@ -81,7 +81,7 @@ def repeated_run_id(sent: Sequence[SentMessage], known: Mapping[str, KnownMessag
     for index, item in enumerate(sent):
         field, run_id = f"messages[{index}]", first.run_id
         found = known.get(item.otid) if item.otid else None
-        if found is None and (item.otid or first.input_hash not in (None, item.input_hash)):
+        if found is None and (item.otid or first.input_hash != item.input_hash):
             raise OtidReused(
                 f"{field} is new, and another message of the request was sent before. Send the new messages alone.",
                 field=field,
@@ -93,7 +93,7 @@ def repeated_run_id(sent: Sequence[SentMessage], known: Mapping[str, KnownMessag
                 field=f"{field}.otid",
                 run_id=found.run_id,
             )
-        if found is not None and found.message_hash not in (None, item.message_hash):
+        if found is not None and found.message_hash != item.message_hash:
             raise OtidReused(
                 f"{field}.otid was used before with other content. Use a new one.",
                 field=f"{field}.otid",

@@ -54,7 +54,7 @@ class InputRecorder:
             _log.warning("input_not_recorded", run_id=run.id, error=error.message)
             return False
         except MnemeshError as error:
-            # Recall refuses it for good: the agent was erased, or an earlier release stored the input.
+            # Recall refuses it for good: the agent was erased.
             _log.info("input_not_recorded", run_id=run.id, error=error.message)
         except Exception:
             # The end of a run is stored whatever its input is.

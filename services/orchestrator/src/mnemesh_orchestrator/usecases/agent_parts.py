@@ -109,9 +109,7 @@ class AgentParts:
         return await self._services.recall.newest_sequence_id(agent_id)
 
     async def _create_block(self, request_id: str, agent: Agent, new: NewBlock) -> None:
-        # An earlier release may have sent the request in another form.
-        with suppress(RequestIdReused):
-            await self._services.core_memory.create(request_id, agent.id, new)
+        await self._services.core_memory.create(request_id, agent.id, new)
 
     async def _create_window(self, agent: Agent, initial: Sequence[InputMessage] | None) -> None:
         first = FirstMessageFactory(agent, agent.default_conversation_id, "0", agent.created_at)
@@ -176,7 +174,6 @@ class AgentParts:
         """
         services, scope = self._services, deletion.scope
         others = deletion.together_with
-        # Earlier releases erased more under "{agent_id}/erase".
         request_id = f"{agent_id}/erase/{int(scope.unshared_blocks)}{int(scope.unshared_archives)}"
         if others:
             request_id += "/together"

@@ -127,9 +127,6 @@ def write_step_commit(
     conn.execute(_INSERT_ALL, parameters)
 
 
-UNKNOWN_FINGERPRINT: Final = ""
-"""The fingerprint of a step that was committed by an earlier release. Any content matches it."""
-
 _s, _m = step_commits.c, tables.messages.c
 _EARLIER: Final = sa.select(step_commits).where(
     _s.organization_id == sa.bindparam("organization"),
@@ -270,7 +267,7 @@ def _earlier_commit(tx: Transaction, step: StepCommit) -> sa.Row[Any] | None:
 
 
 def _replay(tx: Transaction, step: StepCommit, content: str, earlier: sa.Row[Any]) -> StepResult:
-    is_same_content = earlier.fingerprint in (UNKNOWN_FINGERPRINT, content)
+    is_same_content = earlier.fingerprint == content
     if not is_same_content or (step.agent_id, step.conversation_id) != (earlier.agent_id, earlier.conversation_id):
         raise StepConflict(step.step_id)
     return StepResult(

@@ -271,7 +271,6 @@ step_commits = sa.Table(
     sa.Column("request_id", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text, nullable=False),
     sa.Column("conversation_id", sa.Text, nullable=False),
-    # Empty if unknown, which matches any content.
     sa.Column("fingerprint", sa.Text, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("rebased", sa.Boolean, nullable=False),

@@ -243,8 +243,7 @@ def coerced_arguments(tool: ExecutableTool, arguments: str) -> dict[str, Any]:
     """Returns the arguments of a call, converted to the types that the tool's schema declares.
 
     Raises:
-        ToolArgumentsInvalid: The arguments do not match the schema, or cannot, because an earlier version stored a
-            schema that is not valid.
+        ToolArgumentsInvalid: The arguments do not match the schema, or the schema is not valid.
     """
     parsed = parse_arguments(arguments)
     try:

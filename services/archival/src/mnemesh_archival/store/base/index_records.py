@@ -1,4 +1,4 @@
-"""The Protocol of the records from which the vector index is derived, and of their upgrade."""
+"""The Protocol of the records from which the vector index is derived."""
 
 from __future__ import annotations
 

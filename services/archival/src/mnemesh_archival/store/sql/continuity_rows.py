@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import sqlalchemy as sa
-from mnemesh_retrieval.ranking.texts import fingerprint
 
 from mnemesh_archival.model.continuity import WINDOW, Asking, Continuity, Turn, cues_of, dialogue_positions
 from mnemesh_archival.model.passages import Passage, strand_of
-from mnemesh_archival.store.sql.passage_rows import chunks
 from mnemesh_archival.store.sql.tables import passages
 
 _OF_ARCHIVE = sa.and_(
@@ -30,22 +28,6 @@ _MARK: Final = (
     passages.update()
     .where(_OF_ARCHIVE, passages.c.position.in_(sa.bindparam("positions", expanding=True)))
     .values(continuity=Continuity.DIALOGUE.value)
-)
-_IS_UNDERIVED = sa.and_(passages.c.fingerprint == "", _LIVE, passages.c.source.is_not(None))
-_UNDERIVED_ARCHIVE = sa.select(passages.c.organization_id, passages.c.archive_id).where(_IS_UNDERIVED).limit(1)
-_UNDERIVED = (
-    sa.select(
-        *(passages.c.id, passages.c.strand, passages.c.position, passages.c.created_at),
-        *(passages.c.file_id, passages.c.text),
-    )
-    .where(_OF_ARCHIVE, _IS_UNDERIVED)
-    .order_by(passages.c.position)
-    .limit(sa.bindparam("limit"))
-)
-_DERIVE = (
-    passages.update()
-    .where(passages.c.organization_id == sa.bindparam("of_org"), passages.c.id == sa.bindparam("of_id"))
-    .values({name: sa.bindparam(name) for name in ("continuity", "speaker", "asking", "fingerprint")})
 )
 
 
@@ -78,36 +60,6 @@ def decide(
     return [
         Continuity.DIALOGUE if position in found else continuity for position, continuity in enumerate(decided, first)
     ]
-
-
-def derive(conn: sa.Connection, limit: int) -> int:
-    """Derives the columns that depend on the texts for passages that earlier versions stored, the oldest positions of
-    an archive first. Returns their number."""
-    archive = conn.execute(_UNDERIVED_ARCHIVE).first()
-    if archive is None:
-        return 0
-    scope = {"org": archive.organization_id, "archive": archive.archive_id}
-    page = conn.execute(_UNDERIVED, {**scope, "limit": limit}).all()
-    turns, values = [], []
-    for row in page:
-        cues = cues_of(row.text)
-        continuity = Continuity.AUTOMATIC if row.file_id is None else Continuity.DOCUMENT
-        turns.append((row.strand, Turn(row.position, row.created_at, cues.speaker, cues.asking, continuity)))
-        values.append(
-            {
-                "of_org": archive.organization_id,
-                "of_id": row.id,
-                "continuity": continuity.value,
-                "speaker": cues.speaker,
-                "asking": cues.asking.value,
-                "fingerprint": fingerprint(row.text),
-            }
-        )
-    conn.execute(_DERIVE, values)
-    found = _dialogues(conn, scope, turns)
-    for some in chunks(sorted(found)):
-        conn.execute(_MARK, {**scope, "positions": some})
-    return len(page)
 
 
 def _dialogues(conn: sa.Connection, archive: dict[str, str], turns: Sequence[tuple[str, Turn]]) -> set[int]:

@@ -94,18 +94,18 @@ passages = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     # Set on a tombstone, which is kept longer than any retry and has nothing of the content.
     sa.Column("deleted_at", UtcDateTime),
-    # NULL until the upgrade from a version that stored passages in the vector index has copied the passage.
-    sa.Column("source", sa.Text),
+    # Empty on a tombstone, like the text.
+    sa.Column("source", sa.Text, nullable=False),
     sa.Column("file_id", sa.Text),
     sa.Column("folder_id", sa.Text),
     sa.Column("file_name", sa.Text),
     sa.Column("chunk_index", sa.Integer),
-    sa.Column("updated_at", UtcDateTime),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
     # The size of the passage in a response, in bytes, by which pages are bounded.
     sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("metadata", sa.Text),
     # SQLite reads a row up to the last column that a query needs; the columns after this one are read from indexes.
-    sa.Column("text", sa.Text),
+    sa.Column("text", sa.Text, nullable=False),
     # Whether the passage belongs together with its neighbours; see model/continuity.py.
     sa.Column("continuity", sa.SmallInteger, nullable=False, server_default="0"),
     # The name of the speaker at the beginning of the text, and whether the text asks a question.
@@ -134,9 +134,6 @@ _index("passages_by_fingerprint", _p.organization_id, _p.fingerprint, _p.archive
 _index("passages_by_agent", _p.organization_id, _p.agent_id, where=_p.agent_id.is_not(None))
 _index("passages_by_file", _p.organization_id, _p.file_id, _p.created_at, _p.id, where=_p.file_id.is_not(None))
 _index("passages_by_deletion", _p.deleted_at, where=_p.deleted_at.is_not(None))
-_index("passages_uncopied", _p.point_id, where=_p.source.is_(None))
-# Passages of earlier versions, until the start has derived the columns that depend on the text.
-_index("passages_underived", _p.organization_id, _p.archive_id, _p.position, where=sa.and_(_p.fingerprint == "", _LIVE))
 # Covers the columns that a search reads of neighbours.
 sa.Index(
     "passages_by_position",

@@ -139,14 +139,13 @@ def _program_to_json(program: McpProgram) -> dict[str, Any]:
 
 
 def _program_from_json(settings: dict[str, Any]) -> McpProgram:
-    """Returns the program. Rows of earlier releases have only its command and its arguments."""
     return McpProgram(
         settings["command"],
         tuple(settings["args"]),
-        tuple(Requirement(name, version) for name, version in settings.get("pip_requirements", ())),
-        tuple(Requirement(name, version) for name, version in settings.get("npm_requirements", ())),
-        tuple(settings.get("network_hosts", ())),
-        settings.get("persistent_directory", False),
+        tuple(Requirement(name, version) for name, version in settings["pip_requirements"]),
+        tuple(Requirement(name, version) for name, version in settings["npm_requirements"]),
+        tuple(settings["network_hosts"]),
+        settings["persistent_directory"],
     )
 
 

@@ -137,15 +137,15 @@ def _create_passages() -> None:
         sa.Column("strand", sa.Text, nullable=False, server_default=""),
         sa.Column("created_at", UtcDateTime, nullable=False),
         sa.Column("deleted_at", UtcDateTime),
-        sa.Column("source", sa.Text),
+        sa.Column("source", sa.Text, nullable=False),
         sa.Column("file_id", sa.Text),
         sa.Column("folder_id", sa.Text),
         sa.Column("file_name", sa.Text),
         sa.Column("chunk_index", sa.Integer),
-        sa.Column("updated_at", UtcDateTime),
+        sa.Column("updated_at", UtcDateTime, nullable=False),
         sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("metadata", sa.Text),
-        sa.Column("text", sa.Text),
+        sa.Column("text", sa.Text, nullable=False),
         sa.Column("continuity", sa.SmallInteger, nullable=False, server_default="0"),
         sa.Column("speaker", sa.Text, nullable=False, server_default=""),
         sa.Column("asking", sa.SmallInteger, nullable=False, server_default="0"),
@@ -186,13 +186,6 @@ def _create_passages() -> None:
     )
     _create_partial_index(
         "passages_by_time", "passages", ["organization_id", "archive_id", "created_at", "id"], "deleted_at IS NULL"
-    )
-    _create_partial_index("passages_uncopied", "passages", ["point_id"], "source IS NULL")
-    _create_partial_index(
-        "passages_underived",
-        "passages",
-        ["organization_id", "archive_id", "position"],
-        "fingerprint = '' AND deleted_at IS NULL",
     )
 
 

@@ -391,8 +391,8 @@ def _create_run_otids() -> None:
         sa.Column("conversation_id", sa.Text, primary_key=True),
         sa.Column("otid", sa.Text, primary_key=True),
         sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
-        sa.Column("message_hash", sa.Text),
-        sa.Column("input_hash", sa.Text),
+        sa.Column("message_hash", sa.Text, nullable=False),
+        sa.Column("input_hash", sa.Text, nullable=False),
     )
     op.create_index("run_otids_by_run", "run_otids", ["run_id"])
 

@@ -108,8 +108,8 @@ run_otids = sa.Table(
     sa.Column("conversation_id", sa.Text, primary_key=True),
     sa.Column("otid", sa.Text, primary_key=True),
     sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
-    # Hashes of the message and of the whole input, as they were sent. NULL in rows of earlier releases.
-    sa.Column("message_hash", sa.Text),
-    sa.Column("input_hash", sa.Text),
+    # Hashes of the message and of the whole input, as they were sent.
+    sa.Column("message_hash", sa.Text, nullable=False),
+    sa.Column("input_hash", sa.Text, nullable=False),
     sa.Index("run_otids_by_run", "run_id"),
 )
