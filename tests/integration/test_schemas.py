@@ -1,5 +1,6 @@
 """The revisions of each service create the tables that its code declares, on both SQL engines."""
 
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -24,12 +25,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("service", STORE_NAMES)
 async def test_revisions_create_the_declared_tables(service: str, database_url: str) -> None:
-    import_module(f"mnemesh_{service}.wiring")
-    metadata = import_module(f"mnemesh_{service}.store.sql.tables").metadata
+    import_module(f"mnemesh_{service}.wiring")  # imports every module that declares tables
+    store = f"mnemesh_{service}.store."
+    (tables,) = (sys.modules[name] for name in list(sys.modules) if name.startswith(store) and name.endswith(".tables"))
     options = {"include_name": lambda name, *_: not (name or "").startswith(UNDECLARED)}
 
     def differences(conn: sa.Connection) -> list[object]:
-        return list(compare_metadata(MigrationContext.configure(conn, opts=options), metadata))
+        return list(compare_metadata(MigrationContext.configure(conn, opts=options), tables.metadata))
 
     database = Database.open(database_url)
     await database.migrate(f"mnemesh_{service}")
