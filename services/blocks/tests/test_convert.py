@@ -7,10 +7,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh_blocks.model.authors import AgentAuthor, OwnerAuthor
-from mnemesh_blocks.model.blocks import Block, Provenance
-from mnemesh_blocks.rpc.convert.authors import author_from_proto, author_to_proto
-from mnemesh_blocks.rpc.convert.blocks import block_from_proto, block_to_proto
+from mnemesh_blocks.model.blocks import AgentAuthor, Block, OwnerAuthor, Provenance
+from mnemesh_blocks.rpc.convert import author_from_proto, author_to_proto, block_from_proto, block_to_proto
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

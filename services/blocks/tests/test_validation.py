@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_blocks.model.authors import AgentAuthor, OwnerAuthor
-from mnemesh_blocks.model.blocks import MAX_SEARCH, Block, BlockFilter, BlockOrder
+from mnemesh_blocks.model.blocks import MAX_SEARCH, AgentAuthor, Block, BlockFilter, BlockOrder, OwnerAuthor, Undo
 from mnemesh_blocks.model.core_memory import MAX_AGENTS, MAX_LABELS
 from mnemesh_blocks.model.edits import Append
-from mnemesh_blocks.model.revisions import Undo
-from mnemesh_blocks.store.sql.blocks import SqlBlockStore
-from mnemesh_blocks.usecases.blocks import BlockService
-from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService
-from mnemesh_blocks.usecases.core_memory import CoreMemoryService
-from mnemesh_blocks.usecases.revisions import RevisionService
+from mnemesh_blocks.store.blocks import SqlBlockStore
+from mnemesh_blocks.usecases.blocks import BlockService, RevisionService
+from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import SequentialIds, new_id

@@ -10,8 +10,8 @@ from mnemesh_kit.maintenance import maintain_database
 from mnemesh_kit.sql import Database
 
 from mnemesh_blocks.config import Config
-from mnemesh_blocks.store.sql.blocks import SqlBlockStore
-from mnemesh_blocks.store.sql.tables import metadata
+from mnemesh_blocks.store.blocks import SqlBlockStore
+from mnemesh_blocks.store.tables import metadata
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:

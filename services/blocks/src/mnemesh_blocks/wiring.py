@@ -14,13 +14,9 @@ from mnemesh_kit.sql import open_database
 
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.rpc.blocks import BlocksServicer
-from mnemesh_blocks.store.sql.blocks import SqlBlockStore
-from mnemesh_blocks.usecases.blocks import BlockService
-from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService
-from mnemesh_blocks.usecases.core_memory import CoreMemoryService
-from mnemesh_blocks.usecases.imports import BlockImportService
-from mnemesh_blocks.usecases.links import LinkService
-from mnemesh_blocks.usecases.revisions import RevisionService
+from mnemesh_blocks.store.blocks import SqlBlockStore
+from mnemesh_blocks.usecases.blocks import BlockImportService, BlockService, RevisionService
+from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService, LinkService
 
 PURGE_SECONDS = 3600.0
 

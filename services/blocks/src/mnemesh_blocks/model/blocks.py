@@ -1,4 +1,4 @@
-"""Blocks: the labelled texts of core memory, and the rules for attributes that every block follows."""
+"""Blocks: the labelled texts of core memory, the rules for their attributes, their authors and their history."""
 
 from __future__ import annotations
 
@@ -7,13 +7,53 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.text import require_json_object, require_no_nul, require_text, require_texts
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.text import require_json_object, require_no_nul, require_optional_text, require_text, require_texts
 
 from mnemesh_blocks.errors import BlockLimitExceeded, BlockReadOnly, BlockRevisionMismatch
-from mnemesh_blocks.model.authors import AgentAuthor, Author
+
+MAX_CALL_ID: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAuthor:
+    """An agent that edits a block by a tool call."""
+
+    agent_id: str
+    tool_call_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAuthor:
+    """A caller of the API, who may also write read-only blocks."""
+
+    subject_id: str
+
+
+Author = AgentAuthor | OwnerAuthor
+
+
+def author_id(author: Author) -> str:
+    """Returns the id of the agent or of the subject."""
+    return author.subject_id if isinstance(author, OwnerAuthor) else author.agent_id
+
+
+def require_valid_author(author: Author) -> Author:
+    """Returns `author` if its ids can be stored.
+
+    Raises:
+        InvalidArgument: An id is malformed or too long.
+    """
+    if isinstance(author, AgentAuthor):
+        require_id(author.agent_id, "agent", "author.agent.agent_id")
+        require_optional_text(author.tool_call_id, "author.agent.tool_call_id", max_chars=MAX_CALL_ID)
+        require_optional_text(author.run_id, "author.agent.run_id", max_chars=MAX_CALL_ID)
+    return author
+
 
 DEFAULT_LIMIT: Final = 20_000
 MAX_TAGS: Final = 100
@@ -206,3 +246,95 @@ def copy_block(block: Block, block_id: str, subject_id: str, now: datetime) -> B
 def default_description(label: str) -> str | None:
     """Returns the description of a block that its creator does not describe."""
     return _DEFAULT_DESCRIPTIONS.get(label)
+
+
+class Operation(StrEnum):
+    """The kind of a change."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    APPEND = "append"
+    REPLACE_ALL = "replace_all"
+    REPLACE_UNIQUE = "replace_unique"
+    INSERT_LINE = "insert_line"
+    RETHINK = "rethink"
+    PATCH = "patch"
+    REVERT = "revert"
+    UNDO = "undo"
+    REDO = "redo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRevision:
+    """The content of a block after one change, with the author of the change."""
+
+    block_id: str
+    revision: int
+    operation: Operation
+    label: str
+    value: str
+    description: str | None
+    limit: int
+    read_only: bool
+    author: Author
+    created_at: datetime
+    parent: int | None = None
+    """The revision whose value this one replaced. None if the value did not change, and for undo and redo."""
+    previous_value: str | None = None
+    """The value one revision earlier, if the list was asked to include it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToRevision:
+    """A revision by its number. Reverting to it is a change that can itself be undone."""
+
+    revision: int
+    operation: ClassVar = Operation.REVERT
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """The value before the one that the block shows."""
+
+    operation: ClassVar = Operation.UNDO
+
+
+@dataclass(frozen=True, slots=True)
+class Redo:
+    """The value that the last undo replaced."""
+
+    operation: ClassVar = Operation.REDO
+
+
+RevertTarget = ToRevision | Undo | Redo
+
+
+def revision_of(block: Block, operation: Operation, author: Author, parent: int | None = None) -> BlockRevision:
+    """Returns the history entry of the change that led to `block`."""
+    return BlockRevision(
+        block_id=block.id,
+        revision=block.revision,
+        operation=operation,
+        label=block.label,
+        value=block.value,
+        description=block.description,
+        limit=block.limit,
+        read_only=block.read_only,
+        author=author,
+        created_at=block.updated_at,
+        parent=parent,
+    )
+
+
+def block_at_revision(block: Block, revision: BlockRevision) -> Block:
+    """Returns `block` with the recorded fields as they were at `revision`, and the other fields as they are now."""
+    return replace(
+        block,
+        revision=revision.revision,
+        label=revision.label,
+        value=revision.value,
+        description=revision.description,
+        limit=revision.limit,
+        read_only=revision.read_only,
+        updated_at=revision.created_at,
+    )

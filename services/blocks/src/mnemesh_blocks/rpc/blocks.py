@@ -14,24 +14,23 @@ from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_fr
 from mnemesh_kit.principal import current_principal
 from mnemesh_kit.time import optional_timestamp_from_proto
 
-from mnemesh_blocks.rpc.convert.authors import author_from_proto
-from mnemesh_blocks.rpc.convert.blocks import (
+from mnemesh_blocks.rpc.convert import (
+    author_from_proto,
     block_filter_from_proto,
     block_from_proto,
     block_order_from_proto,
     block_to_proto,
     block_update_from_proto,
+    core_memory_to_proto,
     draft_from_proto,
+    edit_from_proto,
+    optional_field,
+    revert_target_from_proto,
+    revision_from_proto,
+    revision_to_proto,
 )
-from mnemesh_blocks.rpc.convert.core_memory import core_memory_to_proto, edit_from_proto
-from mnemesh_blocks.rpc.convert.fields import optional_field
-from mnemesh_blocks.rpc.convert.revisions import revert_target_from_proto, revision_from_proto, revision_to_proto
-from mnemesh_blocks.usecases.blocks import BlockService
-from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService
-from mnemesh_blocks.usecases.core_memory import CoreMemoryService
-from mnemesh_blocks.usecases.imports import BlockImportService
-from mnemesh_blocks.usecases.links import LinkService
-from mnemesh_blocks.usecases.revisions import RevisionService
+from mnemesh_blocks.usecases.blocks import BlockImportService, BlockService, RevisionService
+from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService, LinkService
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

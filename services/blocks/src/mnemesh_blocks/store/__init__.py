@@ -1,1 +1,1 @@
-"""The block store: its contract and its SQL implementation."""
+"""The block store on SQLite and PostgreSQL."""

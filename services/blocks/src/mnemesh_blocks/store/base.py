@@ -21,9 +21,8 @@ from typing import Protocol, TypeVar
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder
+from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder, BlockRevision
 from mnemesh_blocks.model.core_memory import CoreMemory, Holder
-from mnemesh_blocks.model.revisions import BlockRevision
 
 T = TypeVar("T")
 

@@ -1,11 +1,14 @@
-"""The use cases of blocks. Each runs in one transaction, so it takes effect completely or not at all."""
+"""The use cases of blocks: their life, their history, and their import with ids and history.
+
+Each runs in one transaction, so it takes effect completely or not at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument
@@ -14,19 +17,28 @@ from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
-from mnemesh_blocks.errors import BlockRevisionNotFound
-from mnemesh_blocks.model.authors import OwnerAuthor
+from mnemesh_blocks.errors import BlockNoHistory, BlockNotFound, BlockRevisionNotFound, ConversationNotFound
 from mnemesh_blocks.model.blocks import (
+    Author,
     Block,
     BlockFilter,
     BlockOrder,
+    BlockRevision,
+    Operation,
+    OwnerAuthor,
+    Redo,
+    RevertTarget,
+    ToRevision,
+    Undo,
+    block_at_revision,
     require_revision,
     require_valid,
+    require_valid_author,
     require_valid_filter,
+    require_writable,
 )
-from mnemesh_blocks.model.revisions import Operation, block_at_revision
 from mnemesh_blocks.store.base import BlockStore, BlockTransaction
-from mnemesh_blocks.usecases import changes, lookups
+from mnemesh_blocks.usecases import changes
 
 
 class BlockService:
@@ -69,7 +81,7 @@ class BlockService:
             key,
             create,
             result_ids=lambda created: [created.id],
-            replay=lambda tx, ids: lookups.get_block(tx, ids[0]),
+            replay=lambda tx, ids: changes.get_block(tx, ids[0]),
         )
 
     async def get_block(self, caller: Principal, block_id: str, as_of: datetime | None = None) -> Block:
@@ -82,7 +94,7 @@ class BlockService:
         require_id(block_id, "block", "block_id")
 
         def get(tx: BlockTransaction) -> Block:
-            block = lookups.get_block(tx, block_id)
+            block = changes.get_block(tx, block_id)
             if as_of is None:
                 return block
             revision = tx.get_revision_at(block_id, as_of)
@@ -130,7 +142,7 @@ class BlockService:
         author = OwnerAuthor(caller.subject_id)
 
         def update(tx: BlockTransaction) -> Block:
-            block = require_revision(lookups.get_block(tx, block_id), base_revision)
+            block = require_revision(changes.get_block(tx, block_id), base_revision)
             return changes.update_block(tx, block, Operation.UPDATE, author, self._clock.now(), **fields)
 
         return await self._store.write_once(
@@ -138,7 +150,7 @@ class BlockService:
             key,
             update,
             result_ids=lambda updated: [updated.id],
-            replay=lambda tx, ids: lookups.get_block(tx, ids[0]),
+            replay=lambda tx, ids: changes.get_block(tx, ids[0]),
         )
 
     async def delete_block(self, caller: Principal, block_id: str, key: RequestKey | None) -> None:
@@ -161,7 +173,199 @@ class BlockService:
         require_id(block_id, "block", "block_id")
 
         def list_holders(tx: BlockTransaction) -> Page[str]:
-            lookups.get_block(tx, block_id)
+            changes.get_block(tx, block_id)
             return tx.list_holders(block_id, page)
 
         return await self._store.read(caller.organization_id, list_holders)
+
+
+class RevisionService:
+    """Lists the revisions of blocks and reverts blocks to older values."""
+
+    def __init__(self, store: BlockStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def list_block_revisions(
+        self, caller: Principal, block_id: str, page: PageQuery, *, with_previous: bool
+    ) -> Page[BlockRevision]:
+        """Returns a page of the revisions of a block, sorted by number.
+
+        Args:
+            caller: The caller.
+            block_id: The block.
+            page: The page.
+            with_previous: Includes the value before each revision.
+
+        Raises:
+            BlockNotFound: The organization has no such block.
+        """
+        require_id(block_id, "block", "block_id")
+
+        def list_revisions(tx: BlockTransaction) -> Page[BlockRevision]:
+            changes.get_block(tx, block_id)
+            return tx.list_revisions(block_id, page, with_previous=with_previous)
+
+        return await self._store.read(caller.organization_id, list_revisions)
+
+    async def revert_block(
+        self,
+        caller: Principal,
+        block_id: str,
+        target: RevertTarget,
+        author: Author,
+        base_revision: int | None,
+        key: RequestKey | None,
+    ) -> Block:
+        """Writes the value of an older revision as a new revision.
+
+        Raises:
+            BlockNotFound: The organization has no such block.
+            BlockNoHistory: There is nothing to undo or redo.
+            BlockRevisionNotFound: The block has no such revision.
+            BlockReadOnly: The author is an agent and the block is read-only.
+            BlockRevisionMismatch: The block is not at `base_revision`.
+            BlockLimitExceeded: The value is longer than the current limit.
+        """
+        require_id(block_id, "block", "block_id")
+        require_valid_author(author)
+
+        def revert(tx: BlockTransaction) -> Block:
+            block = require_revision(require_writable(changes.get_block(tx, block_id), author), base_revision)
+            revision = _find_target(tx, block, target)
+            # Undo and redo move within the history: the block shows an existing revision again.
+            moved = {} if isinstance(target, ToRevision) else {"content_revision": revision.revision}
+            return changes.update_block(
+                tx, block, target.operation, author, self._clock.now(), value=revision.value, **moved
+            )
+
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            revert,
+            result_ids=lambda reverted: [reverted.id],
+            replay=lambda tx, ids: changes.get_block(tx, ids[0]),
+        )
+
+
+def _find_target(tx: BlockTransaction, block: Block, target: RevertTarget) -> BlockRevision:
+    match target:
+        case ToRevision(revision):
+            return changes.get_revision(tx, block, revision)
+        case Undo():
+            parent = changes.get_revision(tx, block, block.content_revision).parent
+            if parent is None:
+                raise BlockNoHistory(block.id, "undo")
+            return changes.get_revision(tx, block, parent)
+        case Redo():
+            child = tx.get_newest_child(block.id, block.content_revision)
+            if child is None:
+                raise BlockNoHistory(block.id, "redo")
+            return child
+
+
+MAX_ITEMS: Final = 1_000
+_WITHOUT_PARENT: Final = (Operation.CREATE, Operation.UNDO, Operation.REDO)
+
+
+class BlockImportService:
+    """Restores blocks and their revisions."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+
+    async def import_blocks(
+        self,
+        caller: Principal,
+        agent_id: str,
+        conversation_id: str | None,
+        blocks: Sequence[Block],
+        revisions: Sequence[BlockRevision],
+        key: RequestKey | None,
+    ) -> Sequence[str]:
+        """Stores the blocks and revisions that do not exist, and attaches the blocks.
+
+        Args:
+            caller: The caller.
+            agent_id: The agent that holds the blocks.
+            conversation_id: The conversation of the agent that holds them instead; None for the agent.
+            blocks: The blocks, in the order of attachment.
+            revisions: Revisions of blocks, in ascending order for each block.
+            key: The idempotency key of the request.
+
+        Returns:
+            The ids of the blocks that existed.
+
+        Raises:
+            InvalidArgument: A block or a revision breaks a rule. Metadata: field, such as `blocks[3].label`.
+            BlockLabelTaken: The agent holds another block under the label of one.
+            BlockNotFound: A revision is that of no block.
+            AgentErased: The agent was erased.
+        """
+        require_id(agent_id, "agent", "agent_id")
+        if conversation_id is not None:
+            require_id(conversation_id, "conv", "conversation_id")
+        for name, items in (("blocks", blocks), ("revisions", revisions)):
+            if len(items) > MAX_ITEMS:
+                raise InvalidArgument(f"{name} must have at most {MAX_ITEMS:,} items.", field=name)
+        for index, block in enumerate(blocks):
+            _require_block(block, f"blocks[{index}]")
+        for index, revision in enumerate(revisions):
+            if revision.revision < 1:
+                raise InvalidArgument("A revision is at least 1.", field=f"revisions[{index}].revision")
+
+        def restore(tx: BlockTransaction) -> Sequence[str]:
+            existing = [block.id for block in blocks if not _insert(tx, block)]
+            _attach(tx, agent_id, conversation_id, blocks)
+            for revision in revisions:
+                _insert_revision(tx, revision)
+            return existing
+
+        return await self._store.write_once(
+            caller.organization_id, key, restore, result_ids=lambda ids: ids, replay=lambda _tx, ids: ids
+        )
+
+
+def _require_block(block: Block, field: str) -> None:
+    require_id(block.id, "block", f"{field}.id")
+    try:
+        require_valid(block)
+    except InvalidArgument as error:
+        name = (error.field or "block").removeprefix("block.")
+        raise InvalidArgument(error.message, field=f"{field}.{name}") from error
+    if block.revision < 1:
+        raise InvalidArgument(f"{field}.revision must be at least 1.", field=f"{field}.revision")
+
+
+def _insert(tx: BlockTransaction, block: Block) -> bool:
+    """Inserts a block unless it exists. Returns whether it is new."""
+    if tx.get_block(block.id) is not None:
+        return False
+    tx.insert_block(block)
+    return True
+
+
+def _attach(tx: BlockTransaction, agent_id: str, conversation_id: str | None, blocks: Sequence[Block]) -> None:
+    changes.require_not_erased(tx, agent_id)
+    if conversation_id is None:
+        for block in blocks:
+            changes.attach_block(tx, agent_id, changes.get_block(tx, block.id))
+        return
+    if not tx.register_conversation(conversation_id, agent_id):
+        raise ConversationNotFound(conversation_id)
+    for block in blocks:
+        if tx.get_held_block(conversation_id, block.label) is None:
+            tx.attach(conversation_id, changes.get_block(tx, block.id))
+
+
+def _insert_revision(tx: BlockTransaction, revision: BlockRevision) -> None:
+    block = tx.get_block(revision.block_id)
+    if block is None:
+        raise BlockNotFound(revision.block_id)
+    if revision.revision > block.revision or tx.get_revision(block.id, revision.revision) is not None:
+        return
+    if revision.parent is None and revision.operation not in _WITHOUT_PARENT:
+        before = tx.get_revision(block.id, revision.revision - 1)
+        if before is not None and before.value != revision.value:
+            revision = replace(revision, parent=before.revision)
+    tx.insert_revision(revision)

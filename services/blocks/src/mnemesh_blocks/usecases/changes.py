@@ -1,4 +1,4 @@
-"""Changes that several use cases share. Each runs within the caller's transaction."""
+"""Lookups and changes that several use cases share. Each runs within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -6,13 +6,78 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from mnemesh_blocks.errors import BlockLabelTaken, BlockNotHeld
-from mnemesh_blocks.model.authors import Author, author_id
-from mnemesh_blocks.model.blocks import Block, next_revision
+from mnemesh_blocks.errors import (
+    AgentErased,
+    BlockLabelNotFound,
+    BlockLabelTaken,
+    BlockNotFound,
+    BlockNotHeld,
+    BlockRevisionNotFound,
+)
+from mnemesh_blocks.model.blocks import Author, Block, BlockRevision, Operation, author_id, next_revision, revision_of
 from mnemesh_blocks.model.core_memory import Holder
-from mnemesh_blocks.model.revisions import Operation, revision_of
 from mnemesh_blocks.store.base import BlockTransaction
-from mnemesh_blocks.usecases.lookups import require_not_erased
+
+
+def get_block(tx: BlockTransaction, block_id: str) -> Block:
+    """Returns the block with this id.
+
+    Raises:
+        BlockNotFound: The organization has no such block.
+    """
+    block = tx.get_block(block_id)
+    if block is None:
+        raise BlockNotFound(block_id)
+    return block
+
+
+def get_held_block(tx: BlockTransaction, agent_id: str, label: str, conversation_id: str | None = None) -> Block:
+    """Returns the conversation's block with this label, or else the agent's.
+
+    Raises:
+        BlockLabelNotFound: Neither holds such a block.
+        AgentErased: Neither holds such a block, because the agent was erased.
+    """
+    block = find_held_block(tx, agent_id, label, conversation_id)
+    if block is None:
+        require_not_erased(tx, agent_id)
+        raise BlockLabelNotFound(label, tx.list_labels(agent_id))
+    return block
+
+
+def find_held_block(
+    tx: BlockTransaction, agent_id: str, label: str, conversation_id: str | None = None
+) -> Block | None:
+    """Returns the conversation's block with this label, or else the agent's, or None."""
+    if conversation_id is not None and tx.is_conversation_of(conversation_id, agent_id):
+        own = tx.get_held_block(conversation_id, label)
+        if own is not None:
+            return own
+    return tx.get_held_block(agent_id, label)
+
+
+def get_revision(tx: BlockTransaction, block: Block, revision: int) -> BlockRevision:
+    """Returns one revision of a block.
+
+    Raises:
+        BlockRevisionNotFound: The block has no such revision.
+    """
+    found = tx.get_revision(block.id, revision)
+    if found is None:
+        raise BlockRevisionNotFound(block.id, str(revision))
+    return found
+
+
+def require_not_erased(tx: BlockTransaction, agent_id: str) -> Holder:
+    """Returns the state of a holder.
+
+    Raises:
+        AgentErased: The holder has a tombstone.
+    """
+    holder = tx.get_holder(agent_id)
+    if holder.is_erased:
+        raise AgentErased(agent_id)
+    return holder
 
 
 def insert_block(tx: BlockTransaction, block: Block, author: Author) -> None:

@@ -1,21 +1,37 @@
-"""The use cases of core memory: which agent holds which block, and the edits that agents make."""
+"""The use cases of core memory: which agent holds which block, edits, blocks of one conversation, and linked agents."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.ids import require_id
+from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_no_nul
 
-from mnemesh_blocks.model.authors import Author, require_valid_author
-from mnemesh_blocks.model.blocks import require_revision, require_writable
-from mnemesh_blocks.model.core_memory import CoreMemory, EditedBlock, require_agents
+from mnemesh_blocks.errors import AgentLinked, BlockLabelNotFound, ConversationNotFound
+from mnemesh_blocks.model.blocks import (
+    Author,
+    Block,
+    OwnerAuthor,
+    copy_block,
+    require_revision,
+    require_valid,
+    require_valid_author,
+    require_writable,
+)
+from mnemesh_blocks.model.core_memory import (
+    CoreMemory,
+    EditedBlock,
+    require_agents,
+    require_labels,
+    require_link,
+    require_link_id,
+)
 from mnemesh_blocks.model.edits import Edit
 from mnemesh_blocks.store.base import BlockStore, BlockTransaction
-from mnemesh_blocks.usecases import changes, lookups
+from mnemesh_blocks.usecases import changes
 
 
 class CoreMemoryService:
@@ -37,7 +53,7 @@ class CoreMemoryService:
         require_id(block_id, "block", "block_id")
 
         def attach(tx: BlockTransaction) -> int:
-            changes.attach_block(tx, agent_id, lookups.get_block(tx, block_id))
+            changes.attach_block(tx, agent_id, changes.get_block(tx, block_id))
             return tx.get_core_memory_revision(agent_id)
 
         return await self._store.write_once(
@@ -72,7 +88,7 @@ class CoreMemoryService:
         label = require_no_nul(label or "", "label")
 
         def detach(tx: BlockTransaction) -> tuple[str, int]:
-            detached = block_id if block_id is not None else lookups.get_held_block(tx, agent_id, label).id
+            detached = block_id if block_id is not None else changes.get_held_block(tx, agent_id, label).id
             changes.detach_block(tx, agent_id, detached)
             return detached, tx.get_core_memory_revision(agent_id)
 
@@ -138,7 +154,7 @@ class CoreMemoryService:
         require_valid_author(author)
 
         def apply(tx: BlockTransaction) -> EditedBlock:
-            block = require_writable(lookups.get_held_block(tx, agent_id, label, conversation_id), author)
+            block = require_writable(changes.get_held_block(tx, agent_id, label, conversation_id), author)
             require_revision(block, edit.base_revision)
             value = edit.apply(block.value, label)
             edited = changes.update_block(tx, block, edit.operation, author, self._clock.now(), value=value)
@@ -150,7 +166,7 @@ class CoreMemoryService:
             key,
             apply,
             result_ids=lambda edited: [edited.block.id, str(edited.core_memory_revision)],
-            replay=lambda tx, ids: EditedBlock(lookups.get_block(tx, ids[0]), int(ids[1])),
+            replay=lambda tx, ids: EditedBlock(changes.get_block(tx, ids[0]), int(ids[1])),
         )
 
     async def erase_agent(
@@ -192,4 +208,144 @@ class CoreMemoryService:
             erase,
             result_ids=lambda counts: [str(count) for count in counts],
             replay=lambda _tx, ids: (int(ids[0]), int(ids[1])),
+        )
+
+
+class ConversationBlockService:
+    """Isolates and releases the blocks of conversations."""
+
+    def __init__(self, store: BlockStore, clock: Clock, ids: IdSource) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+
+    async def isolate_blocks(
+        self,
+        caller: Principal,
+        agent_id: str,
+        conversation_id: str,
+        labels: Sequence[str],
+        source_conversation_id: str | None,
+        key: RequestKey | None,
+        *,
+        create_missing: bool = False,
+    ) -> Sequence[Block]:
+        """Copies the blocks under `labels` for one conversation; keeps the copies that the conversation has already.
+
+        Args:
+            caller: The owner of the copies.
+            agent_id: The agent.
+            conversation_id: The conversation that receives the copies.
+            labels: The labels of the blocks to copy.
+            source_conversation_id: A conversation of the agent whose blocks are copied where it has any.
+            key: The idempotency key of the request.
+            create_missing: Whether a label under which the agent holds no block gets an empty one.
+
+        Returns:
+            All blocks of the conversation.
+
+        Raises:
+            BlockLabelNotFound: The agent holds no such block.
+            ConversationNotFound: The conversation belongs to another agent.
+            AgentErased: The agent was erased, or the conversation's blocks were released.
+        """
+        require_id(agent_id, "agent", "agent_id")
+        require_id(conversation_id, "conv", "conversation_id")
+        if source_conversation_id is not None:
+            require_id(source_conversation_id, "conv", "source_conversation_id")
+        require_labels(labels)
+        author, now = OwnerAuthor(caller.subject_id), self._clock.now()
+
+        def isolate(tx: BlockTransaction) -> Sequence[Block]:
+            for holder_id in (agent_id, conversation_id):
+                changes.require_not_erased(tx, holder_id)
+            if not tx.register_conversation(conversation_id, agent_id):
+                raise ConversationNotFound(conversation_id)
+            for label in dict.fromkeys(labels):
+                if tx.get_held_block(conversation_id, label) is None:
+                    source = changes.find_held_block(tx, agent_id, label, source_conversation_id)
+                    if source is None and not create_missing:
+                        raise BlockLabelNotFound(label, tx.list_labels(agent_id))
+                    source = source or require_valid(Block(id="", label=label, created_at=now, updated_at=now))
+                    copy = copy_block(source, self._ids.new("block"), author.subject_id, now)
+                    changes.insert_block(tx, copy, author)
+                    tx.attach(conversation_id, copy)
+            return tx.get_core_memories([conversation_id])[0].blocks
+
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            isolate,
+            result_ids=lambda blocks: [block.id for block in blocks],
+            replay=lambda tx, ids: [changes.get_block(tx, block_id) for block_id in ids],
+        )
+
+    async def release_blocks(
+        self, caller: Principal, agent_id: str, conversation_id: str, key: RequestKey | None
+    ) -> int:
+        """Deletes the blocks of a conversation and refuses later writes to them; returns the number of blocks."""
+        require_id(agent_id, "agent", "agent_id")
+        require_id(conversation_id, "conv", "conversation_id")
+
+        def release(tx: BlockTransaction) -> int:
+            if not tx.is_conversation_of(conversation_id, agent_id):
+                return 0
+            return changes.erase_conversation(tx, conversation_id)
+
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            release,
+            result_ids=lambda count: [str(count)],
+            replay=lambda _tx, ids: int(ids[0]),
+        )
+
+
+class LinkService:
+    """Creates and ends links between agents."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+
+    async def link_agents(
+        self, caller: Principal, link_id: str, agent_ids: Sequence[str], source_agent_id: str, key: RequestKey | None
+    ) -> None:
+        """Links agents, in place of those that the link has, and attaches the blocks of the source to all of them.
+
+        Raises:
+            InvalidArgument: The link or its agents break a rule.
+            AgentErased: One of the agents was erased.
+            AgentLinked: One of the agents is in another link, with an agent that is not erased.
+            BlockLabelTaken: One of the agents holds another block under the label of a block of the source.
+        """
+        require_link_id(link_id)
+        require_link(agent_ids, source_agent_id)
+
+        def link(tx: BlockTransaction) -> None:
+            for agent_id in set(tx.list_linked_agents(link_id)).difference(agent_ids):
+                tx.link(agent_id, None)
+            for agent_id in sorted(agent_ids):
+                current = changes.require_not_erased(tx, agent_id).link_id
+                # The others of a link may have been erased. The link then has no effect.
+                if current is not None and current != link_id and len(tx.list_linked_agents(current)) > 1:
+                    raise AgentLinked(agent_id, current)
+                tx.link(agent_id, link_id)
+            for block in tx.get_core_memories([source_agent_id])[0].blocks:
+                changes.attach_block(tx, source_agent_id, block)
+
+        await self._write(caller, key, link)
+
+    async def unlink_agents(self, caller: Principal, link_id: str, key: RequestKey | None) -> None:
+        """Ends a link. The blocks stay attached. Succeeds if there is no such link."""
+        require_link_id(link_id)
+
+        def unlink(tx: BlockTransaction) -> None:
+            for agent_id in tx.list_linked_agents(link_id):
+                tx.link(agent_id, None)
+
+        await self._write(caller, key, unlink)
+
+    async def _write(self, caller: Principal, key: RequestKey | None, work: Callable[[BlockTransaction], None]) -> None:
+        await self._store.write_once(
+            caller.organization_id, key, work, result_ids=lambda _: [], replay=lambda _tx, _ids: None
         )

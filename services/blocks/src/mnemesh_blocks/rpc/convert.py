@@ -1,26 +1,80 @@
-"""Blocks, and the requests that list and update them."""
+"""Conversions between the messages of `mnemesh.blocks.v1` and the domain."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from google.protobuf.message import Message
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
+from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_blocks.model.blocks import (
     DEFAULT_LIMIT,
+    AgentAuthor,
+    Author,
     Block,
     BlockFilter,
     BlockOrder,
+    BlockRevision,
+    Operation,
+    OwnerAuthor,
     Provenance,
+    Redo,
+    RevertTarget,
+    ToRevision,
+    Undo,
     default_description,
 )
-from mnemesh_blocks.rpc.convert.fields import optional_field
+from mnemesh_blocks.model.core_memory import CoreMemory
+from mnemesh_blocks.model.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
+
+
+def optional_field(message: Message, name: str) -> Any:
+    """Returns the value of a field with presence, or None if it is not set."""
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def author_from_proto(message: blocks_pb2.Author, caller: Principal) -> Author:
+    """Returns the author of a change. An owner is always the caller.
+
+    Raises:
+        InvalidArgument: The message names no author.
+    """
+    match message.WhichOneof("author"):
+        case "agent":
+            agent = message.agent
+            return AgentAuthor(agent.agent_id, optional_field(agent, "tool_call_id"), optional_field(agent, "run_id"))
+        case "owner":
+            return OwnerAuthor(caller.subject_id)
+        case _:
+            raise InvalidArgument("author must be set to agent or owner.", field="author")
+
+
+def recorded_author_from_proto(message: blocks_pb2.Author) -> Author:
+    """Returns the author of a change that was made elsewhere. Without one, it is an owner without a name."""
+    if message.WhichOneof("author") == "agent":
+        agent = message.agent
+        return AgentAuthor(agent.agent_id, optional_field(agent, "tool_call_id"), optional_field(agent, "run_id"))
+    return OwnerAuthor(message.owner.subject_id)
+
+
+def author_to_proto(author: Author) -> blocks_pb2.Author:
+    """Returns the message of an author."""
+    match author:
+        case AgentAuthor(agent_id, tool_call_id, run_id):
+            agent = blocks_pb2.AgentAuthor(agent_id=agent_id, tool_call_id=tool_call_id, run_id=run_id)
+            return blocks_pb2.Author(agent=agent)
+        case OwnerAuthor(subject_id):
+            return blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor(subject_id=subject_id))
+
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
@@ -167,3 +221,111 @@ def block_order_from_proto(value: pb.BlockOrderBy.ValueType) -> BlockOrder:
     if order is None:
         raise InvalidArgument("order_by must be a known value of BlockOrderBy.", field="order_by")
     return order
+
+
+_OPERATIONS: Final = {
+    operation: blocks_pb2.BlockOperation.Value(f"BLOCK_OPERATION_{operation.name}") for operation in Operation
+}
+_FROM_NUMBER: Final = {number: operation for operation, number in _OPERATIONS.items()} | {
+    blocks_pb2.BLOCK_OPERATION_UNSPECIFIED: Operation.UPDATE
+}
+
+
+def revision_to_proto(revision: BlockRevision, *, with_diff: bool) -> blocks_pb2.BlockRevision:
+    """Returns the message of a revision. A diff needs `previous_value`."""
+    return blocks_pb2.BlockRevision(
+        block_id=revision.block_id,
+        revision=revision.revision,
+        operation=_OPERATIONS[revision.operation],
+        label=revision.label,
+        value=revision.value,
+        description=revision.description,
+        limit=revision.limit,
+        read_only=revision.read_only,
+        author=author_to_proto(revision.author),
+        create_time=timestamp_to_proto(revision.created_at),
+        diff=_diff(revision) if with_diff else None,
+        parent_revision=revision.parent,
+    )
+
+
+def revision_from_proto(message: blocks_pb2.BlockRevision, field: str) -> BlockRevision:
+    """Returns the revision of a message that `revision_to_proto` built.
+
+    Raises:
+        InvalidArgument: The operation is unknown, or the time is out of range. Metadata: field.
+    """
+    operation = _FROM_NUMBER.get(message.operation)
+    if operation is None:
+        raise InvalidArgument(f"{field}.operation must be a known operation.", field=f"{field}.operation")
+    return BlockRevision(
+        block_id=message.block_id,
+        revision=message.revision,
+        operation=operation,
+        label=message.label,
+        value=message.value,
+        description=optional_field(message, "description"),
+        limit=message.limit,
+        read_only=message.read_only,
+        author=recorded_author_from_proto(message.author),
+        created_at=timestamp_from_proto(message.create_time, f"{field}.create_time"),
+        parent=message.parent_revision if message.HasField("parent_revision") else None,
+    )
+
+
+def revert_target_from_proto(request: pb.RevertBlockRequest) -> RevertTarget:
+    """Returns the target of a revert.
+
+    Raises:
+        InvalidArgument: The request has no target.
+    """
+    match request.WhichOneof("target"):
+        case "revision":
+            return ToRevision(request.revision)
+        case "undo":
+            return Undo()
+        case "redo":
+            return Redo()
+        case _:
+            raise InvalidArgument("target must be set to revision, undo or redo.", field="target")
+
+
+def _diff(revision: BlockRevision) -> str:
+    before = (revision.previous_value or "").splitlines()
+    after = revision.value.splitlines()
+    names = (f"revision {revision.revision - 1}", f"revision {revision.revision}")
+    return "\n".join(difflib.unified_diff(before, after, *names, lineterm=""))
+
+
+_EDITS: Final[dict[str, Callable[[pb.EditBlockRequest], Edit]]] = {
+    "append": lambda r: Append(r.append.text),
+    "replace_all": lambda r: ReplaceAll(r.replace_all.old_text, r.replace_all.new_text),
+    "replace_unique": lambda r: ReplaceUnique(r.replace_unique.old_text, r.replace_unique.new_text),
+    "insert_line": lambda r: InsertLine(
+        r.insert_line.line, r.insert_line.text, optional_field(r.insert_line, "base_revision")
+    ),
+    "rethink": lambda r: Rethink(r.rethink.value, optional_field(r.rethink, "base_revision")),
+    "patch": lambda r: Patch(r.patch.patch),
+}
+
+
+def core_memory_to_proto(memory: CoreMemory) -> blocks_pb2.CoreMemory:
+    """Returns the message of a core memory."""
+    return blocks_pb2.CoreMemory(
+        agent_id=memory.agent_id,
+        revision=memory.revision,
+        blocks=[block_to_proto(block) for block in memory.blocks],
+        update_time=optional_timestamp_to_proto(memory.updated_at),
+    )
+
+
+def edit_from_proto(request: pb.EditBlockRequest) -> Edit:
+    """Returns the edit of a request.
+
+    Raises:
+        InvalidArgument: The request has no edit.
+    """
+    kind = request.WhichOneof("edit")
+    if kind is None:
+        raise InvalidArgument("edit is required.", field="edit")
+    return _EDITS[kind](request)

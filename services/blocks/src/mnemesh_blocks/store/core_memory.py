@@ -14,8 +14,7 @@ from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_blocks.model.blocks import Block
 from mnemesh_blocks.model.core_memory import CoreMemory, Holder
-from mnemesh_blocks.store.sql.rows import block_from_row
-from mnemesh_blocks.store.sql.tables import blocks, core_memories, holdings
+from mnemesh_blocks.store.tables import block_from_row, blocks, core_memories, holdings
 
 
 class SqlCoreMemoryTransaction:

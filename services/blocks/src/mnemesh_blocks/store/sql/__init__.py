@@ -1,1 +1,0 @@
-"""The block store on SQLite and PostgreSQL."""
