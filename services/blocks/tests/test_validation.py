@@ -13,7 +13,7 @@ import pytest_asyncio
 from mnemesh_blocks.model.blocks import MAX_SEARCH, AgentAuthor, Block, BlockFilter, BlockOrder, OwnerAuthor, Undo
 from mnemesh_blocks.model.core_memory import MAX_AGENTS, MAX_LABELS
 from mnemesh_blocks.model.edits import Append
-from mnemesh_blocks.store.blocks import SqlBlockStore
+from mnemesh_blocks.store.blocks import BlockStore
 from mnemesh_blocks.usecases.blocks import BlockService, RevisionService
 from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService
 from mnemesh_kit.clock import FrozenClock
@@ -47,7 +47,7 @@ async def services(tmp_path: Path) -> AsyncIterator[Services]:
     clock, ids = FrozenClock(), SequentialIds()
     database = Database.open(f"sqlite:///{tmp_path / 'blocks.db'}")
     await database.migrate("mnemesh_blocks")
-    store = SqlBlockStore(database, clock)
+    store = BlockStore(database, clock)
     yield Services(
         BlockService(store, clock, ids),
         CoreMemoryService(store, clock),

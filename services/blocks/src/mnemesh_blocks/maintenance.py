@@ -10,7 +10,7 @@ from mnemesh_kit.maintenance import maintain_database
 from mnemesh_kit.sql import Database
 
 from mnemesh_blocks.config import Config
-from mnemesh_blocks.store.blocks import SqlBlockStore
+from mnemesh_blocks.store.blocks import BlockStore
 from mnemesh_blocks.store.tables import metadata
 
 
@@ -26,7 +26,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     clock = clock or SystemClock()
 
     async def purge(database: Database) -> AsyncIterator[str]:
-        store = SqlBlockStore(database, clock)
+        store = BlockStore(database, clock)
         yield f"idempotency keys deleted: {await store.purge_ledger()}"
         before = clock.now() - timedelta(days=config.tombstone_days)
         yield f"tombstones deleted: {await store.purge_tombstones(before)}"

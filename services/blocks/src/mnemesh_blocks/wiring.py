@@ -14,7 +14,7 @@ from mnemesh_kit.sql import open_database
 
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.rpc.blocks import BlocksServicer
-from mnemesh_blocks.store.blocks import SqlBlockStore
+from mnemesh_blocks.store.blocks import BlockStore
 from mnemesh_blocks.usecases.blocks import BlockImportService, BlockService, RevisionService
 from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService, LinkService
 
@@ -25,7 +25,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     """Migrates the database and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     database = await open_database(config, "mnemesh_blocks")
-    store = SqlBlockStore(database, clock)
+    store = BlockStore(database, clock)
 
     async def purge() -> None:
         await store.purge_ledger()

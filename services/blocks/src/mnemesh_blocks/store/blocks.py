@@ -14,8 +14,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder, BlockRevision
-from mnemesh_blocks.store.base import BlockTransaction
-from mnemesh_blocks.store.core_memory import SqlCoreMemoryTransaction
+from mnemesh_blocks.store.core_memory import CoreMemoryTransaction
 from mnemesh_blocks.store.tables import (
     block_from_row,
     block_identities,
@@ -108,78 +107,37 @@ _UPDATE_BLOCK: Final = blocks.update().where(
 )
 
 
-class SqlBlockStore:
-    """Implements `BlockStore`."""
+class BlockTransaction(CoreMemoryTransaction):
+    """One transaction on the blocks of one organization. Rows of other organizations are not visible in it.
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-        self._ledger = Ledger(request_ledger, clock)
-
-    async def read(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
-        """See `BlockStore.read`."""
-        return await self._database.read(lambda conn: work(SqlBlockTransaction(conn, organization_id, self._clock)))
-
-    async def write(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
-        """See `BlockStore.write`."""
-        return await self._database.write(lambda conn: work(SqlBlockTransaction(conn, organization_id, self._clock)))
-
-    async def write_once(
-        self,
-        organization_id: str,
-        key: RequestKey | None,
-        work: Callable[[BlockTransaction], T],
-        *,
-        result_ids: Callable[[T], Sequence[str]],
-        replay: Callable[[BlockTransaction, Sequence[str]], T],
-    ) -> T:
-        """See `BlockStore.write_once`."""
-
-        def transaction(conn: sa.Connection) -> T:
-            tx = SqlBlockTransaction(conn, organization_id, self._clock)
-            results: list[T] = []
-
-            def effect() -> Sequence[str]:
-                results.append(work(tx))
-                return result_ids(results[0])
-
-            recorded, replayed = self._ledger.once(conn, key, effect)
-            return replay(tx, recorded) if replayed else results[0]
-
-        return await self._database.write(transaction, name="blocks.write_once")
-
-    async def purge_ledger(self) -> int:
-        """Deletes idempotency keys that are older than a day; returns how many."""
-        return await self._database.write(self._ledger.purge)
-
-    async def purge_tombstones(self, before: datetime) -> int:
-        """Deletes the tombstones of holders that were erased before that time; returns how many."""
-        erased = core_memories.delete().where(core_memories.c.erased_at < before)
-        return await self._database.write(lambda conn: conn.execute(erased).rowcount)
-
-
-class SqlBlockTransaction(SqlCoreMemoryTransaction):
-    """Implements `BlockTransaction`; the base class implements the methods that concern holders."""
+    A holder is an agent, or a conversation that has blocks: methods that take an `agent_id` take the id of either,
+    except where they say otherwise. Each holder has a core-memory revision. "Touching" a holder increments it.
+    """
 
     def get_block(self, block_id: str) -> Block | None:
-        """See `BlockTransaction.get_block`."""
+        """Returns the block with this id, or None."""
         parameters = {"block": block_id, "organization": self._organization_id}
         row = self._conn.execute(_BLOCK, parameters).first()
         return None if row is None else block_from_row(row)
 
     def get_held_block(self, agent_id: str, label: str) -> Block | None:
-        """See `BlockTransaction.get_held_block`."""
+        """Returns the block that the holder holds under this label, or None."""
         parameters = {"agent": agent_id, "held_label": label, "organization": self._organization_id}
         row = self._conn.execute(_HELD_BLOCK, parameters).first()
         return None if row is None else block_from_row(row)
 
     def insert_block(self, block: Block) -> None:
-        """See `BlockTransaction.insert_block`."""
+        """Stores a new block without holders."""
         self._conn.execute(_INSERT_BLOCK, block_to_row(block, self._organization_id))
         self._insert_index(block)
 
     def update_block(self, block: Block, before: Block) -> None:
-        """See `BlockTransaction.update_block`."""
+        """Overwrites a block and touches every holder. A new label applies to all holders.
+
+        Args:
+            block: The new state.
+            before: The state that was read in this transaction.
+        """
         values = block_to_row(block, self._organization_id)
         self._conn.execute(_UPDATE_BLOCK, values | {"block": block.id, "organization": self._organization_id})
         if (before.tags, before.identity_ids) != (block.tags, block.identity_ids):
@@ -191,13 +149,13 @@ class SqlBlockTransaction(SqlCoreMemoryTransaction):
         self._touch_holders(block.id)
 
     def delete_block(self, block_id: str) -> bool:
-        """See `BlockTransaction.delete_block`."""
+        """Deletes a block with its revisions, detaches it and touches its holders; returns False if there is none."""
         self._touch_holders(block_id)
         # Holdings, tags, identities and revisions reference the block with ON DELETE CASCADE.
         return self._conn.execute(blocks.delete().where(blocks.c.id == block_id, self._in_organization)).rowcount == 1
 
     def list_blocks(self, filter_: BlockFilter, order: BlockOrder, page: PageQuery) -> Page[Block]:
-        """See `BlockTransaction.list_blocks`."""
+        """Returns a page of the blocks that match the filter, sorted by `order` and then by id."""
         stmt = sa.select(blocks).where(self._in_organization, *conditions(filter_))
         key = _ORDER_KEYS[order]
         return paginate(self._conn, stmt, page, key=key, id=blocks.c.id, scope=self._in_organization).map(
@@ -205,28 +163,34 @@ class SqlBlockTransaction(SqlCoreMemoryTransaction):
         )
 
     def count_blocks(self, filter_: BlockFilter) -> int:
-        """See `BlockTransaction.count_blocks`."""
+        """Returns the number of blocks that match the filter."""
         stmt = sa.select(sa.func.count()).select_from(blocks).where(self._in_organization, *conditions(filter_))
         return int(self._conn.execute(stmt).scalar_one())
 
     def insert_revision(self, revision: BlockRevision) -> None:
-        """See `BlockTransaction.insert_revision`."""
+        """Records one change of a block."""
         self._conn.execute(_INSERT_REVISION, revision_to_row(revision, self._organization_id))
 
     def get_revision(self, block_id: str, revision: int) -> BlockRevision | None:
-        """See `BlockTransaction.get_revision`."""
+        """Returns one recorded change, or None."""
         return self._newest_revision(self._revisions(block_id).where(block_revisions.c.revision == revision))
 
     def get_revision_at(self, block_id: str, at: datetime) -> BlockRevision | None:
-        """See `BlockTransaction.get_revision_at`."""
+        """Returns the newest change that is not later than `at`, or None."""
         return self._newest_revision(self._revisions(block_id).where(block_revisions.c.created_at <= at))
 
     def get_newest_child(self, block_id: str, parent: int) -> BlockRevision | None:
-        """See `BlockTransaction.get_newest_child`."""
+        """Returns the newest change that replaced the value of revision `parent`, or None."""
         return self._newest_revision(self._revisions(block_id).where(block_revisions.c.parent == parent))
 
     def list_revisions(self, block_id: str, page: PageQuery, *, with_previous: bool) -> Page[BlockRevision]:
-        """See `BlockTransaction.list_revisions`."""
+        """Returns a page of the changes of a block, sorted by revision number.
+
+        Args:
+            block_id: The block.
+            page: The page.
+            with_previous: Sets `previous_value` of each change.
+        """
         stmt = self._revisions(block_id)
         if with_previous:
             earlier = block_revisions.alias()
@@ -256,3 +220,80 @@ class SqlBlockTransaction(SqlCoreMemoryTransaction):
         ):
             if values:
                 self._conn.execute(index.insert(), [{"block_id": block.id, column: value} for value in values])
+
+
+class BlockStore:
+    """A transactional store of blocks.
+
+    Transactions are serializable: everything that a unit of work has read is still true when it commits. The store
+    repeats a unit of work that conflicts with another one, so the work must have no effect outside its transaction.
+
+    Example:
+        ```python
+        def append(tx: BlockTransaction) -> Block:
+            block = tx.get_held_block(agent_id, "notes")
+            after = replace(block, value=f"{block.value}\\nmilk", revision=block.revision + 1)
+            tx.update_block(after, block)
+            return after
+
+
+        block = await store.write(organization_id, append)
+        ```
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._ledger = Ledger(request_ledger, clock)
+
+    async def read(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
+        """Runs `work` on one consistent snapshot and returns its result."""
+        return await self._database.read(lambda conn: work(BlockTransaction(conn, organization_id, self._clock)))
+
+    async def write(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
+        """Runs `work` in a transaction and returns its result. An exception rolls the transaction back."""
+        return await self._database.write(lambda conn: work(BlockTransaction(conn, organization_id, self._clock)))
+
+    async def write_once(
+        self,
+        organization_id: str,
+        key: RequestKey | None,
+        work: Callable[[BlockTransaction], T],
+        *,
+        result_ids: Callable[[T], Sequence[str]],
+        replay: Callable[[BlockTransaction, Sequence[str]], T],
+    ) -> T:
+        """Runs `work` like `write`, unless the request has taken effect before.
+
+        Args:
+            organization_id: The organization of the blocks.
+            key: The idempotency key of the request; None always runs `work`.
+            work: The effect, which returns the result of the request.
+            result_ids: Returns the strings to record for a result.
+            replay: Returns the result of a repeated request from the recorded strings.
+
+        Raises:
+            RequestIdReused: The request id was used before with other content.
+        """
+
+        def transaction(conn: sa.Connection) -> T:
+            tx = BlockTransaction(conn, organization_id, self._clock)
+            results: list[T] = []
+
+            def effect() -> Sequence[str]:
+                results.append(work(tx))
+                return result_ids(results[0])
+
+            recorded, replayed = self._ledger.once(conn, key, effect)
+            return replay(tx, recorded) if replayed else results[0]
+
+        return await self._database.write(transaction, name="blocks.write_once")
+
+    async def purge_ledger(self) -> int:
+        """Deletes idempotency keys that are older than a day; returns how many."""
+        return await self._database.write(self._ledger.purge)
+
+    async def purge_tombstones(self, before: datetime) -> int:
+        """Deletes the tombstones of holders that were erased before that time; returns how many."""
+        erased = core_memories.delete().where(core_memories.c.erased_at < before)
+        return await self._database.write(lambda conn: conn.execute(erased).rowcount)

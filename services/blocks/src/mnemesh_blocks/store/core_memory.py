@@ -17,8 +17,8 @@ from mnemesh_blocks.model.core_memory import CoreMemory, Holder
 from mnemesh_blocks.store.tables import block_from_row, blocks, core_memories, holdings
 
 
-class SqlCoreMemoryTransaction:
-    """Implements the methods of `BlockTransaction` that concern holders."""
+class CoreMemoryTransaction:
+    """The methods of `BlockTransaction` that concern holders."""
 
     def __init__(self, conn: sa.Connection, organization_id: str, clock: Clock) -> None:
         self._conn = conn
@@ -26,12 +26,15 @@ class SqlCoreMemoryTransaction:
         self._clock = clock
 
     def list_labels(self, agent_id: str) -> Sequence[str]:
-        """See `BlockTransaction.list_labels`."""
+        """Returns the labels that the holder holds, in the order of attachment."""
         stmt = sa.select(holdings.c.label).where(self._held_by(agent_id)).order_by(holdings.c.position)
         return self._conn.execute(stmt).scalars().all()
 
     def attach(self, agent_id: str, block: Block) -> None:
-        """See `BlockTransaction.attach`."""
+        """Attaches the block to the holder, after its other blocks, and touches the holder.
+
+        The caller has checked that the holder is not erased and holds no block under this label.
+        """
         now = self._clock.now()
         position = self._conn.execute(
             core_memories.update()
@@ -55,7 +58,7 @@ class SqlCoreMemoryTransaction:
         )
 
     def detach(self, agent_id: str, block_id: str) -> bool:
-        """See `BlockTransaction.detach`."""
+        """Detaches the block from the holder and touches the holder; returns False if it did not hold the block."""
         holding = self._held_by(agent_id) & (holdings.c.block_id == block_id)
         if self._conn.execute(holdings.delete().where(holding)).rowcount == 0:
             return False
@@ -63,7 +66,7 @@ class SqlCoreMemoryTransaction:
         return True
 
     def list_holders(self, block_id: str, page: PageQuery) -> Page[str]:
-        """See `BlockTransaction.list_holders`."""
+        """Returns a page of the ids of the agents that hold the block, sorted; conversations are left out."""
         scope = (holdings.c.organization_id == self._organization_id) & (holdings.c.block_id == block_id)
         agent = holdings.c.agent_id
         scope &= agent.not_in(
@@ -75,7 +78,7 @@ class SqlCoreMemoryTransaction:
         return agents.map(lambda row: str(row.agent_id))
 
     def find_label_conflict(self, block_id: str, label: str) -> str | None:
-        """See `BlockTransaction.find_label_conflict`."""
+        """Returns the id of a holder of the block that holds another block under `label`, or None."""
         other = holdings.alias()
         stmt = (
             sa.select(other.c.agent_id)
@@ -94,7 +97,10 @@ class SqlCoreMemoryTransaction:
         return self._conn.execute(stmt).scalar_one_or_none()
 
     def get_core_memory(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
-        """See `BlockTransaction.get_core_memory`."""
+        """Returns the holder's core memory, or None if its revision is still `if_revision`.
+
+        A holder that never held a block has an empty core memory of revision 0. Runs one statement.
+        """
         # If the revision is still the known one, the join finds no blocks and the statement returns one row.
         known = -1 if if_revision is None else if_revision
         rows = _CORE_MEMORY.all(self._conn, self._parameters(agent_id) | {"known": known})
@@ -102,7 +108,7 @@ class SqlCoreMemoryTransaction:
         return None if memory.revision == if_revision else memory
 
     def get_core_memories(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
-        """See `BlockTransaction.get_core_memories`."""
+        """Returns the core memories of several holders in the order of `agent_ids`. Runs one statement."""
         stmt = _WITH_BLOCKS.where(
             core_memories.c.organization_id == self._organization_id, core_memories.c.agent_id.in_(agent_ids)
         )
@@ -112,7 +118,7 @@ class SqlCoreMemoryTransaction:
         return [_core_memory(agent_id, by_agent.get(agent_id, ())) for agent_id in agent_ids]
 
     def register_conversation(self, conversation_id: str, agent_id: str) -> bool:
-        """See `BlockTransaction.register_conversation`."""
+        """Lets a conversation of the agent hold blocks; returns False if its id belongs to another holder."""
         row = self._conn.execute(_CONVERSATION_OF, self._parameters(conversation_id)).one_or_none()
         if row is not None:
             return bool(row.conversation_of == agent_id)
@@ -120,35 +126,35 @@ class SqlCoreMemoryTransaction:
         return True
 
     def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
-        """See `BlockTransaction.is_conversation_of`."""
+        """Returns whether the id is registered as a conversation of the agent."""
         owner = self._conn.execute(_CONVERSATION_OF, self._parameters(conversation_id)).scalar_one_or_none()
         return owner == agent_id
 
     def get_core_memory_revision(self, agent_id: str) -> int:
-        """See `BlockTransaction.get_core_memory_revision`."""
+        """Returns the revision of the holder's core memory: 0 if it never held a block."""
         return self._conn.execute(_CORE_REVISION, self._parameters(agent_id)).scalar_one_or_none() or 0
 
     def get_holder(self, agent_id: str) -> Holder:
-        """See `BlockTransaction.get_holder`."""
+        """Returns whether the holder has a tombstone, and its link."""
         stmt = sa.select(core_memories.c.erased_at, core_memories.c.link_id).where(self._holder(agent_id))
         row = self._conn.execute(stmt).first()
         return Holder() if row is None else Holder(row.erased_at is not None, row.link_id)
 
     def link(self, agent_id: str, link_id: str | None) -> None:
-        """See `BlockTransaction.link`."""
+        """Sets or clears the link of an agent that is not erased."""
         linked = core_memories.update().where(self._holder(agent_id)).values(link_id=link_id)
         if self._conn.execute(linked).rowcount == 0 and link_id is not None:
             self._insert_holder(agent_id, link_id=link_id)
 
     def list_linked_agents(self, link_id: str) -> Sequence[str]:
-        """See `BlockTransaction.list_linked_agents`."""
+        """Returns the ids of the agents of a link, sorted."""
         stmt = sa.select(core_memories.c.agent_id).where(
             core_memories.c.organization_id == self._organization_id, core_memories.c.link_id == link_id
         )
         return self._conn.execute(stmt.order_by(core_memories.c.agent_id)).scalars().all()
 
     def list_conversations(self, agent_id: str) -> Sequence[str]:
-        """See `BlockTransaction.list_conversations`."""
+        """Returns the ids of the agent's registered conversations that are not erased."""
         stmt = sa.select(core_memories.c.agent_id).where(
             core_memories.c.organization_id == self._organization_id,
             core_memories.c.conversation_of == agent_id,
@@ -157,14 +163,17 @@ class SqlCoreMemoryTransaction:
         return self._conn.execute(stmt).scalars().all()
 
     def detach_all(self, agent_id: str) -> Sequence[str]:
-        """See `BlockTransaction.detach_all`."""
+        """Detaches all blocks of the holder, without touching it, and returns their ids."""
         condition = self._held_by(agent_id)
         block_ids = self._conn.execute(sa.select(holdings.c.block_id).where(condition)).scalars().all()
         self._conn.execute(holdings.delete().where(condition))
         return block_ids
 
     def delete_unheld_blocks(self, block_ids: Sequence[str], created_for: Sequence[str] | None) -> int:
-        """See `BlockTransaction.delete_unheld_blocks`."""
+        """Deletes those of the blocks that have no holder, or of these only the ones that were created for the agents.
+
+        Returns the number of deleted blocks.
+        """
         if not block_ids:
             return 0
         unheld = blocks.c.id.in_(block_ids) & blocks.c.id.not_in(sa.select(holdings.c.block_id))
@@ -173,7 +182,7 @@ class SqlCoreMemoryTransaction:
         return self._conn.execute(blocks.delete().where(unheld, self._in_organization)).rowcount
 
     def mark_erased(self, agent_id: str) -> None:
-        """See `BlockTransaction.mark_erased`."""
+        """Stores a tombstone for the holder, removes it from its link, and touches it."""
         now = self._clock.now()
         tombstone = (
             core_memories.update()

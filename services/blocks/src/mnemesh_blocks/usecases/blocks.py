@@ -37,7 +37,7 @@ from mnemesh_blocks.model.blocks import (
     require_valid_filter,
     require_writable,
 )
-from mnemesh_blocks.store.base import BlockStore, BlockTransaction
+from mnemesh_blocks.store.blocks import BlockStore, BlockTransaction
 from mnemesh_blocks.usecases import changes
 
 

@@ -16,7 +16,7 @@ from mnemesh_blocks.errors import (
 )
 from mnemesh_blocks.model.blocks import Author, Block, BlockRevision, Operation, author_id, next_revision, revision_of
 from mnemesh_blocks.model.core_memory import Holder
-from mnemesh_blocks.store.base import BlockTransaction
+from mnemesh_blocks.store.blocks import BlockTransaction
 
 
 def get_block(tx: BlockTransaction, block_id: str) -> Block:

@@ -30,7 +30,7 @@ from mnemesh_blocks.model.core_memory import (
     require_link_id,
 )
 from mnemesh_blocks.model.edits import Edit
-from mnemesh_blocks.store.base import BlockStore, BlockTransaction
+from mnemesh_blocks.store.blocks import BlockStore, BlockTransaction
 from mnemesh_blocks.usecases import changes
 
 
