@@ -24,7 +24,7 @@ from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.compaction import compactor, completion, summarizers
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.speakers import MAX_SELECTIONS
-from mnemesh_orchestrator.llm.attempts import (
+from mnemesh_orchestrator.llm.port import (
     DEFAULT_LIMITS,
     MAX_INTERRUPTED_ANSWERS,
     MAX_OTHER_FORMS,
@@ -33,7 +33,7 @@ from mnemesh_orchestrator.llm.attempts import (
 )
 from mnemesh_orchestrator.loop import model_call, retry
 from mnemesh_orchestrator.loop.request_assembly import MAX_COMPACTIONS
-from mnemesh_orchestrator.runs import lease_renewal, worker
+from mnemesh_orchestrator.runs import leases, worker
 from mnemesh_orchestrator.usecases import memory_extractions
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
 from mnemesh_retrieval.indexing import collections
@@ -115,7 +115,7 @@ def seconds(value: float) -> str:
         ("removal of deleted files", None, seconds(remover.RETRY.total_seconds()), []),
         ("change of embedder", None, seconds(reembedding.RETRY_SECONDS), []),
         ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
-        ("lease renewal", None, seconds(lease_renewal.RETRY_SECONDS), [lease_renewal.SAFE_SECONDS]),
+        ("lease renewal", None, seconds(leases.RETRY_SECONDS), [leases.SAFE_SECONDS]),
         ("Python client stream", None, grown(run_stream._BACKOFF), [client.PATIENCE_SECONDS]),
         ("Python client call", None, grown(patience._BACKOFF), [client.PATIENCE_SECONDS]),
         ("Python client transfer", None, grown(patience._BACKOFF), [client.PATIENCE_SECONDS]),

@@ -10,8 +10,8 @@ from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.config import Config
-from mnemesh_orchestrator.llm.credentials import CredentialSealer
-from mnemesh_orchestrator.store.sql.resealing import reseal
+from mnemesh_orchestrator.llm.settings import CredentialSealer
+from mnemesh_orchestrator.store.sql.providers import reseal
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.tables import metadata
 

@@ -17,9 +17,9 @@ from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.executor import GroupExecutor
-from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.loop.compaction import TurnCompaction, WindowCompactor, WindowReplacement
 from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.deltas import DeltaLog
@@ -36,47 +36,29 @@ from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.child_runs import ChildRuns, RunStarter
-from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
-from mnemesh_orchestrator.runs.early_reads import EarlyReads
-from mnemesh_orchestrator.runs.event_broker import EventBroker
-from mnemesh_orchestrator.runs.execution import RunExecution
-from mnemesh_orchestrator.runs.input_recorder import InputRecorder
-from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
-from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
-from mnemesh_orchestrator.runs.run_stream import RunStreamer
+from mnemesh_orchestrator.runs.execution import RunExecution, Works
+from mnemesh_orchestrator.runs.leases import ConversationLock, LeaseRenewer
+from mnemesh_orchestrator.runs.run_stream import EventBroker, RunStreamer
 from mnemesh_orchestrator.runs.transcript_inputs import TranscriptInputs
-from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
-from mnemesh_orchestrator.runs.work import Works
-from mnemesh_orchestrator.runs.worker import RunWorker
+from mnemesh_orchestrator.runs.turn_builder import EarlyReads, InputRecorder, TurnBuilder
+from mnemesh_orchestrator.runs.worker import ReplicaWatcher, RunWorker
 from mnemesh_orchestrator.store.base.stores import Stores
-from mnemesh_orchestrator.usecases.agent_changes import AgentChanges
-from mnemesh_orchestrator.usecases.agent_creation import AgentCreation
-from mnemesh_orchestrator.usecases.agent_deletion import AgentDeletion
-from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
-from mnemesh_orchestrator.usecases.agent_parts import AgentParts
+from mnemesh_orchestrator.usecases.agent_creation import AgentCreation, AgentLifecycle
+from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
-from mnemesh_orchestrator.usecases.batches import BatchService
-from mnemesh_orchestrator.usecases.callbacks import CallbackService
+from mnemesh_orchestrator.usecases.batches import BatchService, CallbackService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
-from mnemesh_orchestrator.usecases.context_window_rendering import ContextWindowRenderer
-from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowRenderer, ContextWindowService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
-from mnemesh_orchestrator.usecases.extraction_passages import MessageReader
-from mnemesh_orchestrator.usecases.group_changes import GroupChanges
-from mnemesh_orchestrator.usecases.group_plans import GroupPlanner
-from mnemesh_orchestrator.usecases.groups import GroupService
+from mnemesh_orchestrator.usecases.groups import GroupChanges, GroupService
 from mnemesh_orchestrator.usecases.identities import IdentityService
-from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService
-from mnemesh_orchestrator.usecases.models import ModelService
+from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService, MessageReader
 from mnemesh_orchestrator.usecases.partners import PartnerService
-from mnemesh_orchestrator.usecases.previews import PreviewService
-from mnemesh_orchestrator.usecases.providers import ProviderService
-from mnemesh_orchestrator.usecases.run_cancellations import RunCancellations
-from mnemesh_orchestrator.usecases.runs import RunService
+from mnemesh_orchestrator.usecases.previews import PreviewService, SystemPromptService
+from mnemesh_orchestrator.usecases.providers import ModelService, ProviderService
+from mnemesh_orchestrator.usecases.runs import GroupPlanner, RunCancellations, RunService, StepService
 from mnemesh_orchestrator.usecases.sleeptime import SleeptimeService
-from mnemesh_orchestrator.usecases.steps import StepService
-from mnemesh_orchestrator.usecases.system_prompts import SystemPromptService
 from mnemesh_orchestrator.usecases.text_generation import TextGenerationService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 

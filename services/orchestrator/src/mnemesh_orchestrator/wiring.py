@@ -1,6 +1,7 @@
 """Builds the service from its parts. Only this module chooses implementations."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -28,42 +29,35 @@ from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.tls.settings import TlsSettings
 
-from mnemesh_orchestrator.clients.archival import ArchivalClient
-from mnemesh_orchestrator.clients.blocks import BlocksClient
-from mnemesh_orchestrator.clients.episodes import EpisodesClient
-from mnemesh_orchestrator.clients.files import FilesClient
-from mnemesh_orchestrator.clients.recall import RecallClient
-from mnemesh_orchestrator.clients.records.archival import ArchivalRecords
-from mnemesh_orchestrator.clients.records.blocks import BlockRecords
-from mnemesh_orchestrator.clients.records.files import FileRecords
-from mnemesh_orchestrator.clients.records.recall import MessageRecords, TraceRecords, WindowRecords
-from mnemesh_orchestrator.clients.records.tools import ToolRecords
-from mnemesh_orchestrator.clients.tools import ToolsClient
-from mnemesh_orchestrator.clients.web import WebClient
+from mnemesh_orchestrator.clients.archival import ArchivalClient, ArchivalRecords
+from mnemesh_orchestrator.clients.blocks import BlockRecords, BlocksClient
+from mnemesh_orchestrator.clients.files import FileRecords, FilesClient
+from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
+from mnemesh_orchestrator.clients.recall_records import MessageRecords, TraceRecords, WindowRecords
+from mnemesh_orchestrator.clients.tools import ToolRecords, ToolsClient, WebClient
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import REMOTE
-from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.llm.registry import Providers
-from mnemesh_orchestrator.model.run_pools import PoolLimits, RunPool
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, Providers
+from mnemesh_orchestrator.llm.settings import CredentialSealer
+from mnemesh_orchestrator.model.runs import PoolLimits, RunPool
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.ports import Services
-from mnemesh_orchestrator.ports.records import RecordPart, RecordParts
+from mnemesh_orchestrator.ports.records import ImportedWindows, RecordPart, RecordParts
 from mnemesh_orchestrator.processors import INPUT_GROUP, TOOL_RESULT_GROUP, Processors, load
-from mnemesh_orchestrator.rpc.agent_transfers import AgentTransferRpcs
-from mnemesh_orchestrator.rpc.agents import AgentsServicer
+from mnemesh_orchestrator.rpc.agents import AgentsServicer, AgentTransferRpcs
 from mnemesh_orchestrator.rpc.conversations import ConversationsServicer
 from mnemesh_orchestrator.rpc.groups import GroupsServicer
 from mnemesh_orchestrator.rpc.identities import IdentitiesServicer
 from mnemesh_orchestrator.rpc.models import ModelsServicer
 from mnemesh_orchestrator.rpc.runs import RunsServicer
-from mnemesh_orchestrator.runs.instance import Instance
+from mnemesh_orchestrator.runs.worker import Instance
 from mnemesh_orchestrator.store.base.stores import Stores
-from mnemesh_orchestrator.store.sql.queue_counts import QueueCounts
-from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
+from mnemesh_orchestrator.store.sql.run_pools import QueueCounts
+from mnemesh_orchestrator.store.sql.runs import SqlRunRetention
 from mnemesh_orchestrator.store.sql.stores import sql_stores
-from mnemesh_orchestrator.transfers import Transfers, build_transfers
+from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService, ImportEnds
+from mnemesh_orchestrator.usecases.import_batches import ImportWriter
 
 FORWARDED = ("blocks", "recall", "archival", "tools", "files")
 """The services whose calls by clients the orchestrator forwards, so that a client needs one address."""
@@ -75,6 +69,55 @@ DUE_SLEEPTIME_SECONDS = 5.0
 DUE_EXTRACTIONS_SECONDS = 2.0
 SHARED_RECOVERY_SECONDS = 1.0
 """How often a replica looks for runs of other replicas whose lease has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """The export and the import of agents."""
+
+    exports: AgentExportService
+    imports: AgentImportService
+
+
+def build_transfers(
+    orchestrator: Orchestrator,
+    stores: Stores,
+    services: Services,
+    parts: RecordParts,
+    windows: ImportedWindows,
+    *,
+    models: ModelCatalog,
+    embedders: EmbedderDirectory,
+    secrets: SecretVariables,
+    clock: Clock,
+) -> Transfers:
+    """Connects the parts.
+
+    Args:
+        orchestrator: the use cases of single resources.
+        stores: the orchestrator's own stores.
+        services: the other services.
+        parts: the records in the other services, by their types.
+        windows: the windows of imported agents.
+        models: resolves the handles of models.
+        embedders: knows the embedders.
+        secrets: encrypts the environment variables of agents.
+        clock: the clock.
+    """
+    writer = ImportWriter(stores.agent_imports, stores.identities, parts, windows, orchestrator.agent_parts)
+    ends = ImportEnds(
+        stores.agent_imports,
+        stores.agents,
+        writer,
+        services.tools,
+        orchestrator.agents,
+        orchestrator.groups,
+        secrets,
+    )
+    return Transfers(
+        AgentExportService(stores, parts, services.recall, clock),
+        AgentImportService(stores.agent_imports, writer, ends, windows, models, embedders, clock),
+    )
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:

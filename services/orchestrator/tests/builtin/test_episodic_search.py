@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.model.core_memory import memory_access
 from mnemesh_orchestrator.model.episodes import Episode, Fact, MemoryHits, MemoryScope
-from mnemesh_orchestrator.model.memory_access import memory_access
 
 from .conftest import NOW, Make, Services
 

@@ -24,7 +24,6 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.errors import REMOTE, LeaseLost
-from mnemesh_orchestrator.model.archival import ArchivalSummary
 from mnemesh_orchestrator.model.context_window import StepCommit
 from mnemesh_orchestrator.model.core_memory import (
     AgentAuthor,
@@ -38,6 +37,7 @@ from mnemesh_orchestrator.model.core_memory import (
     ReplaceUnique,
     Rethink,
 )
+from mnemesh_orchestrator.model.episodes import ArchivalSummary
 from mnemesh_types.messages import Message, Role, TextPart
 
 NOW = datetime(2026, 1, 20, tzinfo=UTC)

@@ -52,7 +52,7 @@ async def test_sliding_window_evicts_three_of_ten_messages(world: World, process
 
 
 async def test_summary_is_rendered_as_system_alert(world: World, process: Process, speaker: Speaker) -> None:
-    from mnemesh_orchestrator.llm.openai_chat.render import render_body
+    from mnemesh_orchestrator.llm.openai_chat import render_body
 
     agent = await small_agent(world, process, time_zone="America/Los_Angeles")
     await talk(process, agent, 5, "Hello")

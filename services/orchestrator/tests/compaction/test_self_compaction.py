@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.llm.anthropic_messages.render import render_body as anthropic
-from mnemesh_orchestrator.llm.openai_chat.render import render_body as openai_chat
-from mnemesh_orchestrator.llm.openai_responses.render import render_body as openai_responses
+from mnemesh_orchestrator.llm.anthropic_messages import render_body as anthropic
+from mnemesh_orchestrator.llm.openai_chat import render_body as openai_chat
+from mnemesh_orchestrator.llm.openai_responses import render_body as openai_responses
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.wire import encode_body
 from mnemesh_orchestrator.model.agents import AgentType

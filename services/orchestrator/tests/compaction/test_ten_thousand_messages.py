@@ -13,10 +13,10 @@ import pytest
 from mnemesh_kit.ids import derive_id
 from mnemesh_orchestrator.compaction.planner import MODES
 from mnemesh_orchestrator.compaction.tokens import Tokenizer, schemas_tokens
-from mnemesh_orchestrator.llm.anthropic_messages.render import render_body as anthropic
+from mnemesh_orchestrator.llm.anthropic_messages import render_body as anthropic
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
-from mnemesh_orchestrator.llm.openai_chat.render import render_body as openai_chat
-from mnemesh_orchestrator.llm.openai_responses.render import render_body as openai_responses
+from mnemesh_orchestrator.llm.openai_chat import render_body as openai_chat
+from mnemesh_orchestrator.llm.openai_responses import render_body as openai_responses
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.compaction import CompactionSettings

@@ -2,8 +2,8 @@
 
 import pytest
 from mnemesh_kit.ids import new_id
+from mnemesh_orchestrator.model.core_memory import memory_access
 from mnemesh_orchestrator.model.episodes import MemoryScope
-from mnemesh_orchestrator.model.memory_access import memory_access
 from mnemesh_orchestrator.model.memory_extraction import ExtractionScope, MemoryExtractionSettings
 
 BY_SENDER = MemoryExtractionSettings(scope=ExtractionScope.SENDER)

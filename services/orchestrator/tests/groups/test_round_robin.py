@@ -2,8 +2,7 @@
 
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.events import MemberTurnEnded, UsageEvent
-from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import RunFilter, RunOrigin, RunStatus, StopReason
 from mnemesh_types.messages import Role
 
 from ..support.groups import Cast, bodies, send

@@ -4,8 +4,7 @@ import pytest
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.groups import ManagerType
-from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.runs import RunFilter
+from mnemesh_orchestrator.model.runs import RunFilter, RunOrigin
 
 from ..support.groups import Cast, send
 from ..support.model import call, say

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mnemesh_orchestrator.llm.model_catalog import Providers
 from mnemesh_orchestrator.llm.port import AnsweredCall, ToolChoice
-from mnemesh_orchestrator.llm.registry import Providers
 from mnemesh_orchestrator.llm.settings import LlmSettings
 from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.prompt.packaging import heartbeat

@@ -7,8 +7,15 @@ from collections.abc import AsyncIterator
 import pytest
 from mnemesh_orchestrator.llm import errors
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
-from mnemesh_orchestrator.llm.attempts import CallLimits
-from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
+from mnemesh_orchestrator.llm.port import (
+    CallLimits,
+    FinishReason,
+    LlmAnswer,
+    LlmEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.script import (
     Call,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.llm.anthropic_messages.render import CLOSING, OPENING, render_body
+from mnemesh_orchestrator.llm.anthropic_messages import CLOSING, OPENING, render_body
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.wire import encode_body
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat

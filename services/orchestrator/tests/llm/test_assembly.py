@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from mnemesh_kit.ids import new_id
-from mnemesh_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
+from mnemesh_orchestrator.llm.anthropic_messages import MessagesAnswer
 from mnemesh_orchestrator.llm.assembly import MAX_ANSWER_BYTES, MAX_CALLS, StreamedAnswer, settled_arguments
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
-from mnemesh_orchestrator.llm.openai_chat.answer import ChatAnswer
-from mnemesh_orchestrator.llm.openai_responses.answer import ResponsesAnswer
+from mnemesh_orchestrator.llm.openai_chat_answers import ChatAnswer
+from mnemesh_orchestrator.llm.openai_responses import ResponsesAnswer
 from mnemesh_orchestrator.llm.port import LlmEvent, ToolCallDelta
 from mnemesh_orchestrator.loop.deltas import DeltaStream
 

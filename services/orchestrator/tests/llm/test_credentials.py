@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.sealing import SecretBox
-from mnemesh_orchestrator.llm.credentials import CredentialSealer
+from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.providers import Credentials, ProviderDraft, ProviderRecord
 
 

@@ -1,8 +1,8 @@
 """Streams of server-sent events, by the rules of the HTML standard, split at every byte."""
 
 import pytest
-from mnemesh_orchestrator.llm import event_stream
-from mnemesh_orchestrator.llm.event_stream import EventStreamParser, EventTooLong, ServerEvent
+from mnemesh_orchestrator.llm import transport
+from mnemesh_orchestrator.llm.transport import EventStreamParser, EventTooLong, ServerEvent
 
 
 def parsed(*pieces: bytes) -> list[ServerEvent]:
@@ -65,7 +65,7 @@ def test_last_event_is_returned_apart_if_no_line_ends_it(stream: bytes, last: Se
 
 @pytest.mark.parametrize("stream", [b"data: " + b"x" * 60, b"data: xxxxxxxx\n" * 5, b": " + b"x" * 60])
 def test_event_beyond_the_bound_is_refused_before_it_ends(monkeypatch: pytest.MonkeyPatch, stream: bytes) -> None:
-    monkeypatch.setattr(event_stream, "MAX_EVENT_BYTES", 50)
+    monkeypatch.setattr(transport, "MAX_EVENT_BYTES", 50)
     assert len(parsed(b"data: xxxxxxxx\n\n" * 20)) == 20
     for pieces in ([stream], [stream[n : n + 1] for n in range(len(stream))]):
         with pytest.raises(EventTooLong):

@@ -1,7 +1,7 @@
 """Structured answers that cannot be parsed."""
 
 import pytest
-from mnemesh_orchestrator.llm.formats import text_problem
+from mnemesh_orchestrator.llm.schemas import text_problem
 from mnemesh_orchestrator.model.models import ResponseFormat
 
 ANYTHING = ResponseFormat("json_schema", "thing", '{"properties": {"a": {"type": "number"}}}')

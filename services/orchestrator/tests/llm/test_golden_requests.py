@@ -16,8 +16,7 @@ from mnemesh_orchestrator.builtin.schemas import with_heartbeat, with_thinking
 from mnemesh_orchestrator.llm import anthropic_messages, openai_chat, openai_responses
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.prompt.packaging import heartbeat
 from mnemesh_types.messages import (

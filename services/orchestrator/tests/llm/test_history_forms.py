@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from mnemesh_orchestrator.llm.errors import ProviderError, ProviderRefused
-from mnemesh_orchestrator.llm.history import CLOSING
-from mnemesh_orchestrator.llm.history_forms import PLAIN
-from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
-from mnemesh_orchestrator.llm.openai_chat.render import render_body
+from mnemesh_orchestrator.llm.history import CLOSING, PLAIN
+from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient, render_body
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.wire import RenderCache
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from mnemesh_orchestrator.llm import errors, http_client
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
-from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
+from mnemesh_orchestrator.llm.port import CallLimits
 from mnemesh_orchestrator.llm.provider import read_models
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 

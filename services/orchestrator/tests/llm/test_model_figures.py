@@ -1,9 +1,8 @@
 """The windows and prices of models, and the cost of calls."""
 
 import pytest
-from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS
-from mnemesh_orchestrator.llm.model_figures import cost_of, model_figures
-from mnemesh_orchestrator.llm.provider import Provider
+from mnemesh_orchestrator.llm.port import DEFAULT_LIMITS
+from mnemesh_orchestrator.llm.provider import Provider, cost_of, model_figures
 from mnemesh_orchestrator.model.models import FigureSource, ModelPrice
 from mnemesh_types.usage import Usage
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.llm.model_catalog import Providers
 from mnemesh_orchestrator.llm.settings import LlmSettings
 from mnemesh_orchestrator.model.models import FigureSource
 from mnemesh_testkit.fakes.openai import FakeOpenAI

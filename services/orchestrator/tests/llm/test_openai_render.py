@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
 from mnemesh_orchestrator.llm.history import NO_RETURN, OPENING
-from mnemesh_orchestrator.llm.openai_chat.render import render_body
+from mnemesh_orchestrator.llm.openai_chat import render_body
 from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
-from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_orchestrator.prompt.packaging import heartbeat, login_event, system_alert
 from mnemesh_types.messages import ImagePart, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderUnavailable
-from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.llm.model_catalog import Providers
 from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 
@@ -119,7 +119,7 @@ def test_keys_are_not_in_model_info_or_repr_of_settings() -> None:
 def test_sdks_are_imported_on_first_use() -> None:
     program = """
 import asyncio, sys
-from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.llm.model_catalog import Providers
 from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
 both = tuple(ProviderSettings(name=name, type=name, api_key="k") for name in ("openai", "anthropic"))
 providers = Providers(LlmSettings(providers=both))

@@ -11,9 +11,7 @@ from mnemesh_orchestrator.llm import anthropic_messages, openai_chat, openai_res
 from mnemesh_orchestrator.llm.history import (
     history_turns,
 )
-from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.turns import UserTurn
-from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.llm.wire import RenderCache, UserTurn, encode_body
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_types.messages import Approve, ImagePart, Message, Role, TextPart, ToolCall
 

@@ -11,9 +11,8 @@ from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft
-from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunOrigin, RunStatus
 from mnemesh_types.messages import Role, ToolStatus
 
 from ..support.model import Held, Item, call, say

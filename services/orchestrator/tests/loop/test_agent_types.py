@@ -2,16 +2,16 @@
 
 import pytest
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from mnemesh_orchestrator.model.agent_types import (
+from mnemesh_orchestrator.model.agents import (
     AGENT_TYPES,
     CONTINUING_TOOLS,
     TERMINAL_TOOLS,
+    AgentType,
     FirstMessages,
     base_rules,
     base_rules_by_default,
     shows_line_numbers,
 )
-from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
 
 

@@ -7,7 +7,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import Unavailable
 from mnemesh_orchestrator.loop.request_assembly import RequestImages
 from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
-from mnemesh_orchestrator.model.images import MAX_IMAGE_BYTES, MAX_SHOWN_IMAGES, ImageFile
+from mnemesh_orchestrator.model.files import MAX_IMAGE_BYTES, MAX_SHOWN_IMAGES, ImageFile
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolReturn, ToolStatus
 
 from ..support.files import Files

@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_orchestrator.llm.formats import format_instruction
+from mnemesh_orchestrator.llm.schemas import format_instruction
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import MessageEvent, StepStarted
-from mnemesh_orchestrator.model.json_schemas import schema_problem
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat, require_valid_format
+from mnemesh_orchestrator.model.models import (
+    ModelInfo,
+    ModelSettings,
+    ResponseFormat,
+    require_valid_format,
+    schema_problem,
+)
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_types.messages import Approve, TextPart

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.errors import NotFound
-from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
+from mnemesh_orchestrator.model.agents import AGENT_TYPES
 from mnemesh_orchestrator.prompt.prompts import Prompts, SystemPrompt
 
 BUILTIN = (

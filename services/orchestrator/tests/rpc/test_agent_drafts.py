@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.rpc.convert.agent_drafts import draft_from_proto
+from mnemesh_orchestrator.rpc.convert.agents import draft_from_proto
 
 
 def test_agent_without_a_type_answers_in_plain_text() -> None:

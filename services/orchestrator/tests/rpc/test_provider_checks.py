@@ -12,7 +12,7 @@ from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
-from mnemesh_orchestrator.usecases import provider_reader
+from mnemesh_orchestrator.usecases import providers
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from starlette.requests import Request
@@ -35,7 +35,7 @@ async def test_unavailable_provider_can_be_registered(alone: ModelServiceAsyncSt
 async def test_provider_that_does_not_answer_is_registered_with_the_reason_within_a_bounded_time(
     alone: ModelServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provider_reader, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(providers, "LOOK_SECONDS", 0.2)
     silence = asyncio.Event()
 
     async def wait(request: Request) -> Response:

@@ -10,10 +10,18 @@ from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import MemberEvent
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.lineage import Ancestor, Lineage, RunOrigin
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import (
+    Ancestor,
+    CancelOutcome,
+    Lineage,
+    Run,
+    RunFilter,
+    RunOrigin,
+    RunStatus,
+    StopReason,
+)
 from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Approve, Role, TextPart

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.config import StartupError
-from mnemesh_orchestrator.runs.instance import Instance
+from mnemesh_orchestrator.runs.worker import Instance
 
 
 async def test_next_process_has_the_same_id(tmp_path: Path) -> None:

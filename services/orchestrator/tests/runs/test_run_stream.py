@@ -11,7 +11,7 @@ from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.model.events import Keepalive, MessageEvent, RunAccepted, RunEvent, StepStarted
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.runs.event_broker import EventBroker
+from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_types.messages import TextPart
 
 from ..support.model import Held, call, say

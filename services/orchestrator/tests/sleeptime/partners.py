@@ -11,8 +11,7 @@ from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
-from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.runs import Run, RunFilter
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunOrigin
 from mnemesh_types.messages import Message, Role, text_of
 
 from ..support.model import call, say

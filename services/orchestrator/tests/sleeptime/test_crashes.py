@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
-from mnemesh_orchestrator.model.lineage import RunOrigin
+from mnemesh_orchestrator.model.runs import RunOrigin
 from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import Role
 

@@ -10,8 +10,7 @@ from mnemesh_orchestrator.model.conversations import ConversationDraft
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.run_pools import PoolLimits
-from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import PoolLimits, RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import Approve, Role, TextPart
 
 from ..support.faults import Faults

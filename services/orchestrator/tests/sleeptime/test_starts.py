@@ -10,8 +10,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_pools import PoolLimits
-from mnemesh_orchestrator.model.runs import RunStatus
+from mnemesh_orchestrator.model.runs import PoolLimits, RunStatus
 from mnemesh_orchestrator.model.sleeptime import SleeptimeTarget
 from mnemesh_types.messages import TextPart
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 from mnemesh_orchestrator.model.events import MessageEvent, UsageEvent
-from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.runs import RunStatus
+from mnemesh_orchestrator.model.runs import RunOrigin, RunStatus
 
 from ..support.world import Process, World, require_valid, told
 from .partners import partners, said

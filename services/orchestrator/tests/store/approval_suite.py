@@ -11,8 +11,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, AskedStep, PlannedCall
-from mnemesh_orchestrator.model.claims import Claim, UnfinishedDecision
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.journal import Claim, EntryKind, JournalEntry, UnfinishedDecision
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.store.base import AgentStore, RunStore

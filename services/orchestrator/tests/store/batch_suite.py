@@ -11,13 +11,12 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.batches import Batch, BatchDraft
-from mnemesh_orchestrator.model.callbacks import MAX_ATTEMPTS, CallbackResult
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.run_config import MAX_ATTEMPTS, CallbackResult, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.base import AgentStore, RunStore
 from mnemesh_orchestrator.store.base.batches import BatchStore, CallbackStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore
-from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
+from mnemesh_orchestrator.store.sql.runs import SqlRunRetention
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
 

@@ -10,8 +10,15 @@ from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import GroupChanged
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.group_changes import GroupChange, UnfinishedGroup
-from mnemesh_orchestrator.model.groups import Group, GroupFilter, GroupOrder, GroupState, SharedAttachment
+from mnemesh_orchestrator.model.groups import (
+    Group,
+    GroupChange,
+    GroupFilter,
+    GroupOrder,
+    GroupState,
+    SharedAttachment,
+    UnfinishedGroup,
+)
 from mnemesh_orchestrator.store.base import AgentStore, GroupStore
 
 from .records import ALL, ORG, OTHER_ORG, a_group, an_agent, key, made, managed_by

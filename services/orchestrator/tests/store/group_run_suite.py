@@ -12,12 +12,19 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.claims import Claim, GroupClaim
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.groups import Group, GroupPlan, GroupState, ManagerConfig, MemberTurn, Speaker
-from mnemesh_orchestrator.model.journal import EndedTurn, EntryKind, JournalEntry, retried_plan
-from mnemesh_orchestrator.model.lineage import Ancestor, Lineage, RunOrigin
-from mnemesh_orchestrator.model.runs import MemberApproval, Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.journal import Claim, EndedTurn, EntryKind, GroupClaim, JournalEntry, retried_plan
+from mnemesh_orchestrator.model.runs import (
+    Ancestor,
+    Lineage,
+    MemberApproval,
+    Run,
+    RunFilter,
+    RunOrigin,
+    RunStatus,
+    StopReason,
+)
 from mnemesh_orchestrator.store.base import AgentStore, GroupStore, RunStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore, RunRetention
 from mnemesh_orchestrator.store.sql.tables import groups as groups_table

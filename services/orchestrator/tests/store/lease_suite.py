@@ -8,9 +8,8 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.claims import Claim
 from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
-from mnemesh_orchestrator.model.leases import Lease, RunHead, Watched
+from mnemesh_orchestrator.model.journal import Claim, Lease, RunHead, Watched
 from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, RunStore
 from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, RunRetention

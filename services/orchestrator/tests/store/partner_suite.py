@@ -9,9 +9,9 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType
+from mnemesh_orchestrator.model.creation import Partnership, PartnerStart
 from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, DeletionStart
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
-from mnemesh_orchestrator.model.partners import Partnership, PartnerStart
 from mnemesh_orchestrator.store.base import AgentStore, GroupStore, PartnerStore
 
 from .records import ORG, OTHER_ORG, an_agent, key, made

@@ -10,7 +10,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import RunEvent, StopEvent
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.store.base import AgentStore, RunStore

@@ -3,9 +3,7 @@
 import pytest
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.child_runs import ChildRun
-from mnemesh_orchestrator.model.lineage import Ancestor, Lineage, RunOrigin
-from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import Ancestor, ChildRun, Lineage, Run, RunOrigin, RunStatus, StopReason
 from mnemesh_orchestrator.store.base import AgentStore, RunStore
 from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
 

@@ -9,13 +9,12 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.claims import FinishedRun
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationOrigin
 from mnemesh_orchestrator.model.events import UsageEvent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
-from mnemesh_orchestrator.model.runs import Run, RunStatus
+from mnemesh_orchestrator.model.journal import FinishedRun
+from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, RunStatus
 from mnemesh_orchestrator.model.sleeptime import SleeptimeSettings, SleeptimeTurn, TranscriptRange
 from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, GroupStore, RunStore, SleeptimeStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore

@@ -8,7 +8,7 @@ import pytest_asyncio
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.claims import Claim
+from mnemesh_orchestrator.model.journal import Claim
 from mnemesh_orchestrator.model.runs import Run, RunError
 from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace, shared_request
 from mnemesh_orchestrator.store.base import AgentStore, RunStore, StepStore

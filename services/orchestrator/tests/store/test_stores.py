@@ -12,22 +12,20 @@ from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
-from mnemesh_orchestrator.store.sql.batches import SqlBatchStore
-from mnemesh_orchestrator.store.sql.callbacks import SqlCallbackStore
+from mnemesh_orchestrator.store.sql.batches import SqlBatchStore, SqlCallbackStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
 from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
 from mnemesh_orchestrator.store.sql.groups import SqlGroupStore
 from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
-from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
 from mnemesh_orchestrator.store.sql.memory_extractions import SqlMemoryExtractionStore
 from mnemesh_orchestrator.store.sql.partners import SqlPartnerStore
 from mnemesh_orchestrator.store.sql.run_relations import SqlRunRelationStore
-from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
-from mnemesh_orchestrator.store.sql.runs import SqlRunStore
+from mnemesh_orchestrator.store.sql.runs import SqlRunRetention, SqlRunStore
 from mnemesh_orchestrator.store.sql.sleeptime import SqlSleeptimeStore
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
 from mnemesh_orchestrator.store.sql.tables import conversations
+from mnemesh_orchestrator.store.sql.turn_statements import LeaseClock
 
 from .agent_suite import AgentStoreSuite
 from .approval_suite import ApprovalStoreSuite

@@ -6,7 +6,7 @@ from mnemesh.recall.v1 import (
     episodes_pb2,
     episodes_service_pb2,
 )
-from mnemesh_orchestrator.clients.episodes import EpisodesClient
+from mnemesh_orchestrator.clients.recall import EpisodesClient
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, Fact, MemoryScope
 from mnemesh_testkit.mesh.local_services import LocalChannel
 

@@ -16,11 +16,11 @@ from mnemesh_orchestrator.model.files import (
     FileMatch,
     FileMatches,
     FileView,
+    ImageFile,
     OpenedFile,
     Opening,
     WindowRequest,
 )
-from mnemesh_orchestrator.model.images import ImageFile
 
 
 @dataclass

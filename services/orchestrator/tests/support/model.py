@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mnemesh_orchestrator.llm.attempts import AttemptBudget
 from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderError, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
+    AttemptBudget,
     FinishReason,
     LlmAnswer,
     LlmEvent,

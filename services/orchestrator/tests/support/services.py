@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnemesh_kit.clock import Clock
-from mnemesh_orchestrator.clients.web import WebClient
+from mnemesh_orchestrator.clients.tools import WebClient
 from mnemesh_orchestrator.errors import REMOTE
 from mnemesh_testkit.mesh.local_services import local_services
 

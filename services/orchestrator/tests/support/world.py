@@ -16,8 +16,8 @@ from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database, DatabaseUnavailable
 from mnemesh_orchestrator.config import Config
-from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.context_window import ContextWindow
@@ -27,29 +27,24 @@ from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, 
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.run_pools import PoolLimits
-from mnemesh_orchestrator.model.runs import Run, RunFilter
+from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.processors import Processors
-from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
-from mnemesh_orchestrator.runs.event_broker import EventBroker
-from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
-from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
-from mnemesh_orchestrator.runs.worker import RunWorker
+from mnemesh_orchestrator.runs.leases import ConversationLock, LeaseRenewer
+from mnemesh_orchestrator.runs.run_stream import EventBroker
+from mnemesh_orchestrator.runs.worker import ReplicaWatcher, RunWorker
 from mnemesh_orchestrator.store.base.stores import Stores
 from mnemesh_orchestrator.store.sql.stores import sql_stores
-from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
+from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
-from mnemesh_orchestrator.usecases.group_changes import GroupChanges
-from mnemesh_orchestrator.usecases.groups import GroupService
+from mnemesh_orchestrator.usecases.groups import GroupChanges, GroupService
 from mnemesh_orchestrator.usecases.previews import PreviewService
-from mnemesh_orchestrator.usecases.runs import RunService
-from mnemesh_orchestrator.usecases.steps import StepService
+from mnemesh_orchestrator.usecases.runs import RunService, StepService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 

@@ -11,8 +11,7 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.batches import Batch, BatchRequest
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.run_pools import PoolLimits
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter, RunStatus
 from mnemesh_types.messages import TextPart
 
 from ..support.model import Held, say

@@ -6,8 +6,7 @@ The files are the contract. The type's own prompt stands as its key; it is held 
 from pathlib import Path
 
 import pytest
-from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
-from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentType, shows_line_numbers
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft
 

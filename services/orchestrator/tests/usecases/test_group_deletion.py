@@ -7,8 +7,7 @@ import pytest
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.groups import Group, GroupFilter, ManagerConfig, ManagerType
-from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunOrigin, RunStatus, StopReason
 from mnemesh_testkit.timeouts import scaled
 
 from ..support.faults import Crash, Faults

@@ -12,6 +12,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.errors import GroupRevisionMismatch
 from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.context_window import MessageQuery
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.groups import (
     GroupFilter,
@@ -19,7 +20,6 @@ from mnemesh_orchestrator.model.groups import (
     ManagerConfig,
     ManagerType,
 )
-from mnemesh_orchestrator.model.message_lists import MessageQuery
 from mnemesh_orchestrator.store.sql.tables import groups
 
 from ..support.group_cast import Cast, key, new_cast, no_group_is_left

@@ -5,7 +5,7 @@ from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.model.creation import filled, prepared_draft
-from mnemesh_orchestrator.rpc.convert.agent_drafts import draft_from_proto
+from mnemesh_orchestrator.rpc.convert.agents import draft_from_proto
 
 from ..support.world import ME, Process, World
 

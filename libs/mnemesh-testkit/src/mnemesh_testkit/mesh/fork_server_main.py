@@ -27,7 +27,7 @@ _IMPORTED: Final = (
     "anyio._backends._asyncio",
     "mnemesh_kit.sql.sqlite",
     "mnemesh_kit.sql.migrations",
-    "mnemesh_orchestrator.llm.openai_chat.client",
+    "mnemesh_orchestrator.llm.openai_chat",
     "mnemesh_retrieval.edge",
     "mnemesh_retrieval.embedders.built_in",
     "mnemesh_testkit.failpoints.kill_observer",

@@ -17,8 +17,7 @@ from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded, Pend
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
 from mnemesh_orchestrator.model.groups import BACKGROUND_TYPES, Group
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
-from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import Run, RunOrigin, RunStatus, StopReason
 from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest, ChildRunsPort
 from mnemesh_orchestrator.store.base import AgentStore
 from mnemesh_orchestrator.store.base.groups import GroupStore

@@ -7,11 +7,9 @@ from typing import Any, Protocol, TypeVar
 from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.model.conversations import Conversation
-from mnemesh_orchestrator.model.core_memory import AgentAuthor
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, MemoryAccess, SeenRevisions
 from mnemesh_orchestrator.model.events import MemberEvent
-from mnemesh_orchestrator.model.memory_access import MemoryAccess
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.ports.child_runs import ShowApproval
 
 T = TypeVar("T")

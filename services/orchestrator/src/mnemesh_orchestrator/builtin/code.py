@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
-from mnemesh_orchestrator.model.programs import Program, ProgramResult
+from mnemesh_orchestrator.model.custom_tools import Program, ProgramResult
 from mnemesh_orchestrator.ports.tools import ToolsPort
 
 _STREAM_CHARACTERS: Final = 20_000

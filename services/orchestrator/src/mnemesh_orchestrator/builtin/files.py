@@ -17,8 +17,9 @@ from mnemesh_orchestrator.model.files import (
     OpenedFile,
     Opening,
     WindowRequest,
+    refused_image,
+    returned_images,
 )
-from mnemesh_orchestrator.model.images import refused_image, returned_images
 from mnemesh_orchestrator.ports.files import FilesPort
 
 T = TypeVar("T")

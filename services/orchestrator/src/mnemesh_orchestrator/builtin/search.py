@@ -14,9 +14,8 @@ from mnemesh_types.messages import Message, ReasoningPart, ToolCall, text_of
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from mnemesh_orchestrator.model.archival import PassageHit
 from mnemesh_orchestrator.model.context_window import MessageHit, NamedTime
-from mnemesh_orchestrator.model.episodes import Episode, Fact, FactSource, MemoryHits, MemoryScope
+from mnemesh_orchestrator.model.episodes import Episode, Fact, FactSource, MemoryHits, MemoryScope, PassageHit
 from mnemesh_orchestrator.ports.archival import ArchivalPort
 from mnemesh_orchestrator.ports.episodes import EpisodesPort
 from mnemesh_orchestrator.ports.recall import RecallPort

@@ -13,8 +13,8 @@ from mnemesh_types.messages import text_of
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.core_memory import apply_edit
 from mnemesh_orchestrator.builtin.search import message_result, passage_result
-from mnemesh_orchestrator.model.archival import PassageHit
 from mnemesh_orchestrator.model.core_memory import Rethink
+from mnemesh_orchestrator.model.episodes import PassageHit
 from mnemesh_orchestrator.ports.archival import ArchivalPort
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.recall import RecallPort

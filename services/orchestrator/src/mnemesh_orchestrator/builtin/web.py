@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from mnemesh_kit.errors import Unavailable
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, OptionalCalls, Refused
-from mnemesh_orchestrator.model.web import WebPart, WebQuery, WebResult
+from mnemesh_orchestrator.model.custom_tools import WebPart, WebQuery, WebResult
 from mnemesh_orchestrator.ports.web import WebPort
 
 T = TypeVar("T")

@@ -6,34 +6,257 @@ from typing import Final
 
 import grpc
 from mnemesh.recall.v1 import contexts_pb2 as pb
+from mnemesh.recall.v1 import episodes_pb2
+from mnemesh.recall.v1 import episodes_service_pb2 as episodes_rpc
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
+from mnemesh_kit.time import (
+    optional_timestamp_from_proto,
+    optional_timestamp_to_proto,
+    timestamp_from_proto,
+    timestamp_to_proto,
+)
 from mnemesh_kit.whole_answers import whole_answer
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.clients.episodes import commit_to_proto
 from mnemesh_orchestrator.model.context_window import (
     CommitOutcome,
     ContextWindow,
     MessageHit,
     MessageHits,
+    MessagePage,
+    MessageQuery,
     NamedTime,
     StepCommit,
 )
-from mnemesh_orchestrator.model.episodes import EpisodeCommit
+from mnemesh_orchestrator.model.episodes import (
+    Change,
+    Episode,
+    EpisodeCommit,
+    Fact,
+    FactChange,
+    FactSource,
+    MemoryBundle,
+    MemoryHits,
+    MemoryScope,
+)
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.message_lists import MessagePage, MessageQuery
+
+_MOST_MESSAGES: Final = 10_000
+"""The maximum number of ids that recall accepts as the source of one memory."""
+_RETRACTED: Final = "retracted in the conversation"
 
 _MODES: Final = {
     rpc.SEARCH_MODE_HYBRID: "hybrid",
     rpc.SEARCH_MODE_TEXT: "text",
     rpc.SEARCH_MODE_VECTOR: "vector",
 }
+
+
+class EpisodesClient:
+    """EpisodesPort over gRPC."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = EpisodeServiceStub(channel)
+
+    async def bundle(self, scopes: Sequence[MemoryScope], max_episodes: int, max_facts: int) -> MemoryBundle:
+        """See EpisodesPort."""
+        within = [_scope_to_proto(scope) for scope in scopes]
+        request = episodes_rpc.GetMemoryBundleRequest(scopes=within, max_episodes=max_episodes, max_facts=max_facts)
+        response = await self._stub.GetMemoryBundle(request, timeout=deadlines.READ)
+        return MemoryBundle(
+            tuple(_episode_from_proto(episode) for episode in response.episodes),
+            tuple(_fact_from_proto(fact) for fact in response.facts),
+        )
+
+    async def search(
+        self,
+        scopes: Sequence[MemoryScope],
+        query: str,
+        *,
+        limit: int,
+        held_at: datetime | None = None,
+        asked_at: datetime | None = None,
+        time_zone: str = "UTC",
+    ) -> MemoryHits:
+        """See EpisodesPort."""
+        within = [_scope_to_proto(scope) for scope in scopes]
+        until, at = (None, None) if held_at is None else (held_at.isoformat(), timestamp_to_proto(held_at))
+        request = episodes_rpc.SearchFactsRequest(
+            query=query,
+            limit=limit,
+            filter=episodes_rpc.FactFilter(scopes=within, valid_at_time=at),
+            reference_time=None if asked_at is None else timestamp_to_proto(asked_at),
+            time_zone=time_zone,
+        )
+        found = await whole_answer(self._stub.SearchFacts, request, seconds=deadlines.READ)
+        facts = [hit.fact for hit in found.hits]
+        is_knowledge = found.times.HasField("known_at_time")
+        if found.HasField("times") and not is_knowledge and len(facts) < limit:
+            # A fact about the period may have been learned, and count as valid, only later.
+            request.ClearField("reference_time")
+            known = {fact.id for fact in facts}
+            others = (await whole_answer(self._stub.SearchFacts, request, seconds=deadlines.READ)).hits
+            facts += [hit.fact for hit in others if hit.fact.id not in known][: limit - len(facts)]
+        known_at = found.times.known_at_time if is_knowledge else None
+        episodes = episodes_rpc.SearchEpisodesRequest(
+            query=query,
+            limit=limit,
+            filter=episodes_rpc.EpisodeFilter(scopes=within, known_at_time=known_at),
+            end_date=until,
+        )
+        looked_back = await whole_answer(self._stub.SearchEpisodes, episodes, seconds=deadlines.READ)
+        return MemoryHits(
+            tuple(map(_fact_from_proto, facts)),
+            tuple(_episode_from_proto(hit.episode) for hit in looked_back.hits),
+            found.times.expression if found.HasField("times") else None,
+            is_knowledge,
+        )
+
+    async def correct(
+        self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, text: str, reason: str, source: FactSource
+    ) -> Fact:
+        """See EpisodesPort."""
+        await self._require_in(scopes, fact_id)
+        fact = episodes_pb2.Fact(text=text, source=_fact_source_to_proto(source))
+        operation = episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact, reason=reason or None)
+        request = episodes_rpc.SupersedeFactRequest(request_id=request_id, operation=operation)
+        return _fact_from_proto((await self._stub.SupersedeFact(request, timeout=deadlines.WRITE)).fact)
+
+    async def forget(
+        self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, reason: str, source: FactSource
+    ) -> Fact:
+        """See EpisodesPort."""
+        await self._require_in(scopes, fact_id)
+        operation = episodes_pb2.InvalidateOperation(
+            fact_id=fact_id, reason=reason or None, source=_fact_source_to_proto(source)
+        )
+        request = episodes_rpc.InvalidateFactRequest(request_id=request_id, operation=operation)
+        return _fact_from_proto((await self._stub.InvalidateFact(request, timeout=deadlines.WRITE)).fact)
+
+    async def _require_in(self, scopes: Sequence[MemoryScope], fact_id: str) -> None:
+        """Raises NotFound if a fact does not exist, or is in another scope, of which the caller must not know."""
+        found = await self._stub.GetFact(episodes_rpc.GetFactRequest(fact_id=fact_id), timeout=deadlines.READ)
+        if found.fact.scope not in [_scope_to_proto(scope) for scope in scopes]:
+            raise NotFound(f"No fact {fact_id}.", resource_id=fact_id)
+
+    async def search_facts(self, scope: MemoryScope, query: str, limit: int) -> tuple[Fact, ...]:
+        """See EpisodesPort."""
+        facts = episodes_rpc.SearchFactsRequest(
+            query=query, limit=limit, filter=episodes_rpc.FactFilter(scopes=[_scope_to_proto(scope)])
+        )
+        found = await whole_answer(self._stub.SearchFacts, facts, seconds=deadlines.READ)
+        return tuple(_fact_from_proto(hit.fact) for hit in found.hits)
+
+    async def commit(self, request_id: str, commit: EpisodeCommit) -> None:
+        """See EpisodesPort."""
+        message = commit_to_proto(commit)
+        request = episodes_rpc.CommitEpisodeRequest(
+            request_id=request_id,
+            scope=message.scope,
+            operations=message.operations,
+            require_source_messages=True,
+        )
+        if message.HasField("episode"):
+            request.episode.CopyFrom(message.episode)
+        await self._stub.CommitEpisode(request, timeout=deadlines.WRITE)
+
+
+def commit_to_proto(commit: EpisodeCommit) -> episodes_pb2.EpisodeCommit:
+    """Returns the message of an episode and its changes of facts."""
+    episode = commit.episode
+    return episodes_pb2.EpisodeCommit(
+        scope=_scope_to_proto(commit.scope),
+        episode=None
+        if episode is None
+        else episodes_pb2.Episode(
+            turn_ids=episode.turn_ids[-_MOST_MESSAGES:],
+            summary=episode.summary,
+            tags=episode.tags,
+            salience=episode.salience,
+            source=_source_to_proto(commit, episode.message_ids),
+        ),
+        operations=[_change_to_proto(commit, change) for change in commit.changes],
+    )
+
+
+def _scope_to_proto(scope: MemoryScope) -> episodes_pb2.MemoryScope:
+    fields = ("name", "identity_id", "group_id", "conversation_id")
+    chosen = {field: value for field in fields if (value := getattr(scope, field)) is not None}
+    return episodes_pb2.MemoryScope(**(chosen or {"agent_id": scope.agent_id}))
+
+
+def _source_to_proto(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> episodes_pb2.MemorySource:
+    return episodes_pb2.MemorySource(
+        message_ids=message_ids[-_MOST_MESSAGES:],
+        agent_id=commit.scope.agent_id,
+        conversation_id=commit.conversation_id,
+        model=commit.model,
+    )
+
+
+def _fact_source_to_proto(source: FactSource) -> episodes_pb2.MemorySource:
+    return episodes_pb2.MemorySource(
+        message_ids=source.message_ids,
+        agent_id=source.agent_id,
+        conversation_id=source.conversation_id,
+        run_id=source.run_id,
+    )
+
+
+def _change_to_proto(commit: EpisodeCommit, change: FactChange) -> episodes_pb2.FactOperation:
+    source = _source_to_proto(commit, change.message_ids)
+    fact_id = change.fact_id or ""
+    if change.change is Change.CONFIRM:
+        confirm = episodes_pb2.ConfirmOperation(fact_id=fact_id, source=source, confidence=change.confidence)
+        return episodes_pb2.FactOperation(confirm=confirm)
+    if change.change is Change.RETRACT:
+        invalidate = episodes_pb2.InvalidateOperation(
+            fact_id=fact_id, invalid_time=timestamp_to_proto(change.told_at), reason=_RETRACTED, source=source
+        )
+        return episodes_pb2.FactOperation(invalidate=invalidate)
+    fact = episodes_pb2.Fact(
+        text=change.text,
+        tags=change.tags,
+        confidence=change.confidence,
+        salience=change.salience,
+        source=source,
+        valid_from_time=timestamp_to_proto(change.told_at),
+        invalid_time=optional_timestamp_to_proto(change.ended_at),
+    )
+    if change.change is Change.SUPERSEDE:
+        return episodes_pb2.FactOperation(supersede=episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact))
+    return episodes_pb2.FactOperation(add=fact)
+
+
+def _episode_from_proto(episode: episodes_pb2.Episode) -> Episode:
+    return Episode(
+        id=episode.id,
+        summary=episode.summary,
+        created_at=timestamp_from_proto(episode.create_time, "create_time"),
+        tags=tuple(episode.tags),
+        salience=episode.salience,
+        started_at=optional_timestamp_from_proto(episode, "start_time", "start_time"),
+        ended_at=optional_timestamp_from_proto(episode, "end_time", "end_time"),
+    )
+
+
+def _fact_from_proto(fact: episodes_pb2.Fact) -> Fact:
+    return Fact(
+        id=fact.id,
+        text=fact.text,
+        created_at=timestamp_from_proto(fact.create_time, "create_time"),
+        tags=tuple(fact.tags),
+        salience=fact.salience,
+        valid_from=optional_timestamp_from_proto(fact, "valid_from_time", "valid_from_time"),
+        invalid_at=optional_timestamp_from_proto(fact, "invalid_time", "invalid_time"),
+    )
 
 
 class RecallClient:

@@ -15,12 +15,10 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.compaction.port import SummaryCall, SummaryFailed
 from mnemesh_orchestrator.compaction.transcript import without_middle
-from mnemesh_orchestrator.llm.answers import well_formed_events
-from mnemesh_orchestrator.llm.attempts import AttemptBudget
+from mnemesh_orchestrator.llm.answers import failed_response, rendered, well_formed_events
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderBadAnswer, ProviderContentFilter, ProviderError
-from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.history import arguments_object
-from mnemesh_orchestrator.llm.port import AnsweredCall, LlmAnswer, LlmClient, LlmRequest
+from mnemesh_orchestrator.llm.port import AnsweredCall, AttemptBudget, LlmAnswer, LlmClient, LlmRequest
 
 SEND_MESSAGE: Final = "send_message"
 OnCall = Callable[[SummaryCall], None]

@@ -26,7 +26,7 @@ from mnemesh_orchestrator.compaction.summarizers import (
     transcript_capacity,
 )
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_text
-from mnemesh_orchestrator.llm.formats import format_instruction
+from mnemesh_orchestrator.llm.schemas import format_instruction
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, FactChange, MemoryBundle
 from mnemesh_orchestrator.ports.recall import RecallPort
 

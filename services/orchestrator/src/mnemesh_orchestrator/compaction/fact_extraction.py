@@ -24,8 +24,8 @@ from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
 from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, MIN_CAPACITY, SummaryModel, default_summary_model
 from mnemesh_orchestrator.compaction.transcript import transcript
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown, ProviderBadAnswer
-from mnemesh_orchestrator.llm.formats import format_instruction
 from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.llm.schemas import format_instruction
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, FactChange, MemoryScope
 from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings

@@ -10,8 +10,8 @@ from mnemesh_types.usage import Usage
 from mnemesh_orchestrator.compaction.planner import Cut, Sizes
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest
 from mnemesh_orchestrator.model.compaction import CompactionSettings
+from mnemesh_orchestrator.model.core_memory import MemoryAccess, memory_access
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
-from mnemesh_orchestrator.model.memory_access import MemoryAccess, memory_access
 from mnemesh_orchestrator.model.models import ModelInfo
 
 

@@ -14,7 +14,6 @@ from mnemesh_types.usage import Usage
 from mnemesh_orchestrator.groups.open_turns import OpenTurn, earlier_run, effect_id, is_kept
 from mnemesh_orchestrator.groups.speakers import LastTurn, NextTurn, ending, next_turn, turn_config, turn_input
 from mnemesh_orchestrator.loop.journal import JournalWriter, failure
-from mnemesh_orchestrator.model.claims import GroupClaim
 from mnemesh_orchestrator.model.events import (
     Delta,
     MemberEvent,
@@ -25,14 +24,11 @@ from mnemesh_orchestrator.model.events import (
     ToolProgress,
 )
 from mnemesh_orchestrator.model.groups import GroupPlan, ManagerType, MemberTurn
-from mnemesh_orchestrator.model.journal import EndedTurn, EntryKind, JournalEntry
-from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason, status_of
+from mnemesh_orchestrator.model.journal import EndedTurn, EntryKind, GroupClaim, JournalEntry
+from mnemesh_orchestrator.model.runs import Run, RunError, RunOrigin, RunStatus, StopReason, status_of
 from mnemesh_orchestrator.ports.child_runs import ChildRequest, ChildRunsPort
-from mnemesh_orchestrator.runs.event_broker import Subscription
-from mnemesh_orchestrator.runs.execution import LEFT_ERRORS
-from mnemesh_orchestrator.runs.run_stream import RunStreamer
-from mnemesh_orchestrator.runs.work import WorkResult
+from mnemesh_orchestrator.runs.execution import LEFT_ERRORS, WorkResult
+from mnemesh_orchestrator.runs.run_stream import RunStreamer, Subscription
 from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
 

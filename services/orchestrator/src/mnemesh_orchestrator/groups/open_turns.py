@@ -27,7 +27,7 @@ from mnemesh_orchestrator.model.groups import MemberTurn, TurnOutcome
 from mnemesh_orchestrator.model.journal import EndedTurn
 from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason, status_of
 from mnemesh_orchestrator.ports.child_runs import ChildRunsPort
-from mnemesh_orchestrator.runs.spoken_words import SpokenWords
+from mnemesh_orchestrator.runs.child_runs import SpokenWords
 from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
 

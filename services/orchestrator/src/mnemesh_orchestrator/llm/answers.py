@@ -4,12 +4,16 @@ A step whose tools ran must be stored, so whatever cannot be stored is replaced 
 bounds are those of recall's messages.
 """
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
+from mnemesh_kit.errors import MnemeshError, typed_error
+from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.unicode import MAX_TEXT_BYTES, PieceJoiner, well_formed, well_formed_json
 from mnemesh_types.messages import (
     ContentPart,
@@ -23,16 +27,20 @@ from mnemesh_types.messages import (
 from mnemesh_types.usage import Usage
 from msgspec import structs
 
-from mnemesh_orchestrator.llm.assembly import MAX_ANSWER_BYTES, MAX_CALLS
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
+from mnemesh_orchestrator.llm.assembly import MAX_ANSWER_BYTES, MAX_CALLS, StreamedAnswer
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
     LlmAnswer,
+    LlmClient,
     LlmEvent,
+    LlmRequest,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
 )
+from mnemesh_orchestrator.llm.schemas import with_own_arguments
+from mnemesh_orchestrator.llm.transport import DONE, SdkClient, read_events, translate_error
 
 _log = structlog.get_logger("mnemesh.llm")
 
@@ -183,3 +191,97 @@ def _size(part: ContentPart) -> int:
         for text in (value if isinstance(value, tuple) else (value,))
         if isinstance(text, str)
     )
+
+
+async def stream_answer(
+    sdk_client: SdkClient, path: str, body: bytes, answer: StreamedAnswer, request: LlmRequest
+) -> AsyncIterator[LlmEvent]:
+    """Sends a request once. Yields the deltas of the answer as they arrive, and the whole answer at the end.
+
+    Args:
+        sdk_client: the client of the provider's SDK.
+        path: the endpoint below the client's base URL.
+        body: the body of the request.
+        answer: an empty answer of the API that is called.
+        request: the request that the body was rendered from.
+
+    Raises:
+        ProviderError: the call failed, before or after the first event. The error has the part that arrived.
+    """
+    provider = sdk_client.provider
+    try:
+        await async_failpoint("model.before_request", provider)
+        response, is_done = await sdk_client.send(path, body), False
+        received = read_events(sdk_client, response, answer)
+        async with aclosing(response), aclosing(received) as events:
+            async for event in events:
+                if event is DONE:
+                    is_done = True
+                    continue
+                for delta in _deltas(provider, answer, event):
+                    yield delta
+        for delta in answer.end(is_done=is_done):
+            yield delta
+        whole = _whole(provider, answer, request, body)
+    except ProviderError as error:
+        _add_partial_answer(error, answer)
+        raise
+    except sdk_client.errors as error:
+        translated = translate_error(sdk_client.sdk, provider, error, sdk_client.secrets)
+        _add_partial_answer(translated, answer)
+        raise translated from error
+    yield whole
+
+
+def _deltas(provider: str, answer: StreamedAnswer, event: Any) -> list[LlmEvent]:
+    try:
+        return answer.add(event)
+    except UNREADABLE as error:
+        raise unreadable(provider, error) from error
+
+
+def _whole(provider: str, answer: StreamedAnswer, request: LlmRequest, body: bytes) -> LlmAnswer:
+    try:
+        return LlmAnswer(
+            content=answer.content,
+            tool_calls=with_own_arguments(answer.tool_calls, request),
+            finish_reason=answer.finish_reason,
+            usage=answer.usage,
+            carried=answer.carried,
+            finish_word=answer.finish_word,
+            request_body=body.decode(),
+            response_body=json.dumps(answer.body, ensure_ascii=False),
+        )
+    except UNREADABLE as error:
+        raise unreadable(provider, error) from error
+
+
+def _add_partial_answer(error: ProviderError, answer: StreamedAnswer) -> None:
+    """Adds to an error what arrived before it: the counted tokens, and the answer for the trace."""
+    with suppress(*UNREADABLE):  # The pieces of a broken answer may not fit together.
+        error.usage = valid_usage(answer.usage)
+        if answer.content or answer.tool_calls or error.usage != Usage():
+            error.response_body = well_formed(json.dumps(answer.body, ensure_ascii=False))
+
+
+def rendered(client: LlmClient, request: LlmRequest) -> str:
+    """Returns the body of a request as JSON text; an empty object if it cannot be rendered."""
+    try:
+        return client.render(request)
+    except MnemeshError:
+        return "{}"
+
+
+def failed_response(error: BaseException) -> str:
+    """Returns what a trace shows in place of a response, as JSON text.
+
+    `error` has the reason, the message and the metadata; `partial_response` is what arrived of the response, if any.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return json.dumps({"error": {"reason": "CANCELLED", "message": "The call was cancelled.", "metadata": {}}})
+    known = typed_error(error) if isinstance(error, Exception) else typed_error(Exception())
+    document = json.dumps(
+        {"error": {"reason": known.reason, "message": known.message, "metadata": known.metadata}}, ensure_ascii=False
+    )
+    partial = error.response_body if isinstance(error, ProviderError) else None
+    return document if partial is None else f'{document[:-1]}, "partial_response": {partial}}}'

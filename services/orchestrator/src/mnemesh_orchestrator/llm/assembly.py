@@ -7,7 +7,7 @@ bounds is refused as soon as it does.
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from io import StringIO
@@ -17,14 +17,7 @@ from mnemesh_types.messages import ContentPart, ReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
-from mnemesh_orchestrator.llm.port import (
-    AnsweredCall,
-    FinishReason,
-    LlmEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-)
+from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
 from mnemesh_orchestrator.llm.think_tags import ThinkTags, split_lone_closing
 
 MAX_CALLS: Final = 128
@@ -38,6 +31,19 @@ _MAX_REPETITIONS: Final = 8
 _DECODER: Final = json.JSONDecoder(strict=False)
 _BLANK: Final = re.compile(r"\s*")
 _JSON_TOKEN: Final = re.compile(r'\\(?:.|$)|["{}\[\]]', re.DOTALL)
+
+# OpenAI, Anthropic, Gemini, Mistral, Cohere, Together, Bedrock, DeepSeek and Zhipu, whatever their case.
+_REASONS: Final[Mapping[str, FinishReason]] = {
+    **dict.fromkeys(("tool_calls", "tool_use", "tool_call", "function_call"), FinishReason.TOOL_CALLS),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length", "max_length"), FinishReason.LENGTH),
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    **dict.fromkeys(("content_filter", "content_filtered", "refusal", "sensitive"), FinishReason.CONTENT_FILTER),
+    **dict.fromkeys(("safety", "image_safety", "recitation", "blocklist", "spii"), FinishReason.CONTENT_FILTER),
+    **dict.fromkeys(("prohibited_content", "guardrail_intervened", "error_toxic"), FinishReason.CONTENT_FILTER),
+}
+_INTERRUPTED: Final = frozenset(
+    {"error", "network_error", "insufficient_system_resource", "engine_error", "abort", "cancelled", "user_cancel"}
+)
 
 
 class Kind(StrEnum):
@@ -508,3 +514,18 @@ def settled_arguments(text: str) -> str:
     except (ValueError, RecursionError):
         pass
     return text
+
+
+def finish_reason_of(word: object) -> FinishReason:
+    """Returns the reason for a provider's word. A word that is not known, or None, is STOP."""
+    return _REASONS.get(_plain(word), FinishReason.STOP)
+
+
+def is_interruption(word: object) -> bool:
+    """Returns whether a provider's word means that it failed in the middle of its answer."""
+    return _plain(word) in _INTERRUPTED
+
+
+def _plain(word: object) -> str:
+    """Returns the general part of a word, such as that of "content_filter: PROHIBITED_CONTENT"."""
+    return str(word or "").lower().partition(":")[0].strip()

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from mnemesh_orchestrator.errors import EmbedderUnknown
-from mnemesh_orchestrator.model.embedding import EmbeddingModel
+from mnemesh_orchestrator.model.models import EmbeddingModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

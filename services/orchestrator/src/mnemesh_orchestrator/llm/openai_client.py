@@ -8,22 +8,22 @@ from urllib.parse import quote
 
 from mnemesh_kit.unicode import well_formed_value
 
+from mnemesh_orchestrator.llm.answers import stream_answer
 from mnemesh_orchestrator.llm.assembly import StreamedAnswer
-from mnemesh_orchestrator.llm.attempts import (
+from mnemesh_orchestrator.llm.history import HistoryForm, HistoryForms
+from mnemesh_orchestrator.llm.port import (
     DEFAULT_LIMITS,
     SHORT_SECONDS,
     AttemptBudget,
     CallLimits,
+    LlmEvent,
+    LlmRequest,
     Sleep,
     with_retries,
 )
-from mnemesh_orchestrator.llm.history_forms import HistoryForm, HistoryForms
-from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
-from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.streamed_answers import stream_answer
 from mnemesh_orchestrator.llm.transport import SdkClient, remove_environment, translate_error
-from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -61,8 +61,7 @@ class OpenAiEndpoint:
         if self._opened is None:
             import openai
 
-            from mnemesh_orchestrator.llm.connection_errors import as_provider_errors
-            from mnemesh_orchestrator.llm.http_client import open_http_client
+            from mnemesh_orchestrator.llm.http_client import as_provider_errors, open_http_client
 
             settings, headers = self._settings, _headers(self._settings)
             http = open_http_client(settings, self._limits)

@@ -1,16 +1,129 @@
-"""The port to a model: a stateless call that streams the answer and ends with all of it."""
+"""The port to a model: a stateless call that streams the answer and ends with all of it; attempts and retries."""
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
+from mnemesh_kit.backoff import Backoff
 from mnemesh_types.messages import ContentPart, Message
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.attempts import AttemptBudget
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat, ToolSchema
 from mnemesh_orchestrator.model.providers import OwnModels
+
+Event = TypeVar("Event")
+Sleep = Callable[[float], Awaitable[None]]
+
+SHORT_SECONDS = 10.0
+"""The limits of a question that needs no model, such as a list of models."""
+PROVIDER_BACKOFF: Final = Backoff(first=0.5, maximum=8.0)
+MAX_INTERRUPTED_ANSWERS: Final = 3
+"""The requests with one purpose, if each answer is interrupted after its first event."""
+MAX_UNUSABLE_ANSWERS: Final = 2
+"""The requests with one purpose, if each answer is empty or cannot be read."""
+MAX_OTHER_FORMS: Final = 4
+"""The requests with one purpose that repeat another one in another form of the history. A refused one costs nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """The limits of one call to a provider."""
+
+    public_addresses_only: bool = False
+    """True if an organization's own provider must have a public address. The operator's may have any."""
+    connect_seconds: float = 10.0
+    """Seconds to open a connection."""
+    idle_seconds: float = 180.0
+    """Seconds between two pieces of an answer, and before the first."""
+    total_seconds: float = 900.0
+    """Seconds of one attempt, from the first byte sent to the last byte read."""
+    attempts: int = 5
+    """The maximum number of requests for one answer."""
+    retry_budget_seconds: float = 60.0
+    """Seconds of all waits between attempts. A longer Retry-After fails at once, with its value in the error."""
+
+
+DEFAULT_LIMITS = CallLimits()
+
+
+@dataclass(slots=True)
+class AttemptBudget:
+    """The requests that one purpose, such as a step, has spent at one model, whatever level repeats them.
+
+    The adapter counts the requests that it repeats and sets the limits; its caller counts those that end a call. A
+    request that is too long is not counted: its caller sends a shorter one, within a bound of its own. `forms` counts
+    those that repeat a refused request in another form.
+    """
+
+    limits: CallLimits = DEFAULT_LIMITS
+    failures: int = 0
+    interrupted: int = 0
+    unusable: int = 0
+    forms: int = 0
+    waited: float = 0.0
+    due: float = 0.0
+    """The seconds to wait before the next request."""
+    is_spent: bool = False
+
+    def may_repeat(self, error: ProviderError, *, has_begun: bool = False) -> bool:
+        """Counts a request that failed or whose answer cannot be used. Returns whether it may be sent again."""
+        is_unusable = isinstance(error, ProviderBadAnswer)
+        if self.is_spent or not (error.is_retryable or is_unusable):
+            return False
+        self.failures += 1
+        self.unusable += is_unusable
+        if error.is_retryable:
+            self.interrupted += has_begun
+            retry_after = error.retry_after
+            self.due = PROVIDER_BACKOFF.delay(self.failures) if retry_after is None else retry_after
+        self.is_spent = (
+            self.failures >= self.limits.attempts
+            or self.interrupted >= MAX_INTERRUPTED_ANSWERS
+            or self.unusable >= MAX_UNUSABLE_ANSWERS
+            or self.waited + self.due > self.limits.retry_budget_seconds
+        )
+        return not self.is_spent
+
+    async def wait(self, sleep: Sleep) -> None:
+        """Waits as long as the last failure requires."""
+        if self.due:
+            due, self.due = self.due, 0.0
+            self.waited += due
+            await sleep(due)
+
+
+async def with_retries(
+    attempt_call: Callable[[], AsyncIterator[Event]],
+    limits: CallLimits,
+    sleep: Sleep = asyncio.sleep,
+    secrets: tuple[str, ...] = (),
+    budget: AttemptBudget | None = None,
+) -> AsyncIterator[Event]:
+    """Yields the events of the first attempt that starts to answer.
+
+    A rate limit, an overload or a broken connection is retried after the provider's Retry-After, or with exponential
+    back-off and jitter, within the budget. After the first event an error is final here, because the consumer has seen
+    a part of the answer. No error quotes any of the secrets.
+    """
+    budget = budget or AttemptBudget()
+    budget.limits = limits
+    while True:
+        await budget.wait(sleep)
+        has_begun = False
+        try:
+            async with aclosing(attempt_call()) as events:  # type: ignore[type-var]
+                async for event in events:
+                    has_begun = True
+                    yield event
+            return
+        except ProviderError as error:
+            error.redact(secrets)
+            if has_begun or not error.is_retryable or not budget.may_repeat(error):
+                raise
 
 
 class ToolChoiceKind(StrEnum):

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,20 +20,23 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 from mnemesh_kit.failpoints import async_failpoint
 
-from mnemesh_orchestrator.llm.assembly import StreamedAnswer
+from mnemesh_orchestrator.llm.assembly import StreamedAnswer, is_interruption
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
-from mnemesh_orchestrator.llm.event_stream import MAX_EVENT_BYTES, EventStreamParser, EventTooLong, ServerEvent
-from mnemesh_orchestrator.llm.finish_reasons import is_interruption
 from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote, report_in_answer
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-
-_log = structlog.get_logger("mnemesh.llm")
 
 if TYPE_CHECKING:
     import httpx2
 
     from mnemesh_orchestrator.llm.http_client import ProviderHttpClient, Target
 
+MAX_EVENT_BYTES: Final = 16 << 20
+"""The largest number of bytes of an event, and of a body that is not a stream."""
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+_log = structlog.get_logger("mnemesh.llm")
 _MAX_TARGETS: Final = 64
 _REST_SECONDS: Final = 0.1
 _FINISHED_SECONDS: Final = 5.0
@@ -40,12 +44,90 @@ _FINISHED_SECONDS: Final = 5.0
 _SLICE_SECONDS: Final = 0.002
 """The time for which a fast stream keeps other coroutines waiting, and for which it waits then."""
 _MAX_BLANK_BYTES: Final = 64 << 10
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _STREAM_LINE: Final = re.compile(rb":|data|event|id|retry")
 _KEEPALIVE_NAMES: Final = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
 _KEEPALIVE: Final = re.compile(r"(?i)\W*(?:ping|pong|keep[-_ ]?alive|heart[-_ ]?beat|processing|waiting)?\W*")
 DONE: Final = object()
 """The event that ends a stream of OpenAI's form."""
+
+
+class EventTooLong(Exception):
+    """An event has more than MAX_EVENT_BYTES."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """An event. `name` is "" if the stream does not name it; the lines of its data are joined by line breaks."""
+
+    name: str
+    data: str
+
+
+class EventStreamParser:
+    """Parses a stream that arrives in pieces, which may end anywhere.
+
+    Comments, `id`, `retry` and unknown fields are skipped, and so are events without data. Bytes that are not UTF-8
+    become U+FFFD. The work for a piece depends on the size of the piece only.
+    """
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._is_first_line = True
+        self._ends_with_cr = False
+        self._name = ""
+        self._data: list[str] = []
+        self._size = 0
+
+    def feed(self, piece: bytes) -> Iterator[ServerEvent]:
+        """Yields the events that a piece completes.
+
+        Raises:
+            EventTooLong: an event is too long.
+        """
+        if not piece:
+            return
+        start = 1 if self._ends_with_cr and piece[0] == 0x0A else 0  # The LF belongs to the CR before it.
+        self._ends_with_cr = piece[-1] == 0x0D
+        for end in _LINE_END.finditer(piece, start):
+            self._extend_line(piece[start : end.start()])
+            start = end.end()
+            if (event := self._end_line()) is not None:
+                yield event
+        self._extend_line(piece[start:])
+
+    def end(self) -> ServerEvent | None:
+        """Returns the event that no blank line ended; None if there is none. The standard drops it.
+
+        Some servers close a stream behind the last line. The data of such an event may be incomplete.
+        """
+        if self._line:
+            self._end_line()
+        return self._dispatch()
+
+    def _extend_line(self, piece: bytes) -> None:
+        self._line += piece
+        if self._size + len(self._line) > MAX_EVENT_BYTES:
+            raise EventTooLong
+
+    def _end_line(self) -> ServerEvent | None:
+        line = bytes(self._line)
+        self._line.clear()
+        if self._is_first_line:
+            self._is_first_line, line = False, line.removeprefix(_BYTE_ORDER_MARK)
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" ").decode(errors="replace"))
+            self._size += len(line)
+        elif field == b"event":
+            self._name = value.removeprefix(b" ").decode(errors="replace")
+        return None
+
+    def _dispatch(self) -> ServerEvent | None:
+        name, data = self._name, self._data
+        self._name, self._data, self._size = "", [], 0
+        return ServerEvent(name, "\n".join(data)) if any(data) else None
 
 
 class SdkClient:
@@ -276,7 +358,7 @@ async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
 
 def translate_error(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
     """Returns the error for an exception of an SDK. It quotes none of the secrets."""
-    from mnemesh_orchestrator.llm.connection_errors import RAISED, connection_error
+    from mnemesh_orchestrator.llm.http_client import RAISED, connection_error
 
     is_no_name = isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError)
     if is_no_name or isinstance(error, (*RAISED, sdk.APIConnectionError)):

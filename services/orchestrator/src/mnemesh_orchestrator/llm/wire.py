@@ -1,17 +1,140 @@
-"""Request bodies as bytes. Equal requests give equal bytes."""
+"""The turns of a request, independent of the API of the provider, and their bytes. Equal requests give equal bytes."""
 
 import base64
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgspec
+from mnemesh_types.messages import ImagePart, Message
 
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
-from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.turns import (
-    WireImage,
-)
+
+_TEXTS: Final = 32_768
+_CHARACTERS: Final = 24_000_000
+_HISTORIES: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTurn:
+    """The system message at the head."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WireImage:
+    """An image of a message, and its number among the images of that message."""
+
+    part: ImagePart
+    source: Message
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserTurn:
+    """A user message, a summary or an event, as the model reads it."""
+
+    text: str
+    images: tuple[WireImage, ...] = ()
+    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WireCall:
+    """A call as the provider receives it: the id is unique in the request, and the arguments are an object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantTurn:
+    """Text and calls of the model. Parts that only their provider can read, such as signatures, are sent to it only."""
+
+    message: Message
+    calls: tuple[WireCall, ...]
+    is_own: bool = True
+    """True if the called model wrote it and gets back what only it can read."""
+    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WireReturn:
+    """A packaged return under the id of its call. The return of a call that failed has no images."""
+
+    call_id: str
+    text: str
+    is_error: bool
+    images: tuple[WireImage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnsTurn:
+    """The returns of the preceding assistant turn, and the ids of its calls."""
+
+    returns: list[WireReturn] = field(default_factory=list)
+    call_ids: tuple[str, ...] = ()
+    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
+
+
+Turn = SystemTurn | UserTurn | AssistantTurn | ReturnsTurn
+Rendered = dict[str, list[dict[str, Any]]]
+"""The forms in which renderers have sent a turn, by renderer. Turns of one history are reused by the next request."""
+
+
+class RenderCache:
+    """A bounded LRU cache of texts. Each is a pure function of its key and its source.
+
+    The key holds the message id, the time zone and everything else that the text depends on. The source is the message,
+    or the fields of it that are rendered: an entry is valid only for the same or an equal object, so an edited message
+    is rendered again.
+    """
+
+    def __init__(self, max_texts: int = _TEXTS, max_characters: int = _CHARACTERS) -> None:
+        self._max_texts = max_texts
+        self._max_characters = max_characters
+        self._entries: OrderedDict[Hashable, tuple[object, str]] = OrderedDict()
+        self._characters = 0
+        self._histories: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def history(self, key: Hashable) -> Any:
+        """Returns the history that was kept last under `key`, or None."""
+        return self._histories.get(key)
+
+    def keep_history(self, key: Hashable, history: Any) -> None:
+        """Keeps the rendered history of a window until its next request. Holds the latest 128 windows."""
+        self._histories[key] = history
+        self._histories.move_to_end(key)
+        while len(self._histories) > _HISTORIES:
+            self._histories.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def text(self, key: Hashable, source: object, render: Callable[[], str]) -> str:
+        """Returns the text under `key`, which is rendered if it is not cached for this source."""
+        entry = self._entries.get(key)
+        if entry is not None and (entry[0] is source or entry[0] == source):
+            self._entries.move_to_end(key)
+            return entry[1]
+        text = render()
+        self._keep(key, source, text)
+        return text
+
+    def _keep(self, key: Hashable, source: object, text: str) -> None:
+        if (old := self._entries.pop(key, None)) is not None:
+            self._characters -= len(old[1])
+        if len(text) * 8 > self._max_characters:  # One image must not evict a whole window.
+            return
+        self._entries[key] = (source, text)
+        self._characters += len(text)
+        while len(self._entries) > self._max_texts or self._characters > self._max_characters:
+            _, (_, evicted) = self._entries.popitem(last=False)
+            self._characters -= len(evicted)
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:

@@ -12,13 +12,12 @@ from mnemesh_types.messages import Message, ToolCall
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse, storage_problem
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, with_heartbeat, with_thinking
-from mnemesh_orchestrator.llm.formats import is_structured, text_problem, value_problem, with_message_format
+from mnemesh_orchestrator.llm.schemas import is_structured, text_problem, value_problem, with_message_format
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, Prefilled, RulesSolver
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.custom_tools import CustomTool
-from mnemesh_orchestrator.model.json_schemas import validator
-from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
+from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema, validator
 from mnemesh_orchestrator.model.rules import Conditional
 from mnemesh_orchestrator.model.run_config import ClientTool
 

@@ -46,11 +46,10 @@ from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnSt
 from mnemesh_orchestrator.loop.step_messages import summary_event
 from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
 from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.core_memory import memory_access
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
-from mnemesh_orchestrator.model.leases import Lease
-from mnemesh_orchestrator.model.memory_access import memory_access
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, Lease
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import RunError
 from mnemesh_orchestrator.model.steps import COMPACTION, Step, StepStatus

@@ -11,13 +11,12 @@ from mnemesh_kit.errors import MnemeshError, StorageFull
 
 from mnemesh_orchestrator.builtin.files import WHAT as FILES
 from mnemesh_orchestrator.loop.retry import OptionalServices, note_of
-from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
-from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.archival import ArchivalSummary
+from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.custom_tools import CustomTool
+from mnemesh_orchestrator.model.episodes import ArchivalSummary
 from mnemesh_orchestrator.model.files import Directories, wanted_limits
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.assembly import directories_of, directories_section

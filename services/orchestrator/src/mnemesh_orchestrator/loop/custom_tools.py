@@ -14,11 +14,10 @@ from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import TurnContext
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import PlannedCall
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, Rethink
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, Rethink, SeenRevisions
 from mnemesh_orchestrator.model.custom_tools import CallProgress, CustomTool, OnProgress, ToolResult, no_progress
 from mnemesh_orchestrator.model.events import ToolProgress
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
-from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.tools import ToolsPort
 

@@ -16,7 +16,7 @@ from mnemesh_orchestrator.builtin.schemas import THINKING
 from mnemesh_orchestrator.llm.port import LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
 from mnemesh_orchestrator.loop.step_messages import otid
 from mnemesh_orchestrator.model.events import Delta, RunEvent
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.store.base.leases import DeltaStore
 
 BATCH_SECONDS = 0.025

@@ -15,8 +15,8 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.builtin.files import OPEN_FILES
 from mnemesh_orchestrator.errors import ContextWindowOverflow, LeaseLost, RuleFault, SystemPromptOverflow
-from mnemesh_orchestrator.llm.attempts import AttemptBudget
 from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer, ProviderRefused
+from mnemesh_orchestrator.llm.port import AttemptBudget
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.call_plan import plan_calls, starts_runs, with_gates
 from mnemesh_orchestrator.loop.compaction import TurnCompaction, shows_compactions

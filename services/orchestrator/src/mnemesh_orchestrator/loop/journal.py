@@ -23,7 +23,6 @@ from mnemesh_orchestrator.loop.deltas import DeltaLog
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
-from mnemesh_orchestrator.model.claims import FinishedRun
 from mnemesh_orchestrator.model.events import (
     DurableBody,
     ErrorEvent,
@@ -34,8 +33,7 @@ from mnemesh_orchestrator.model.events import (
     UsageEvent,
     naming_children,
 )
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import EntryKind, FinishedRun, JournalEntry, Lease
 from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
 from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepTrace, shared_request

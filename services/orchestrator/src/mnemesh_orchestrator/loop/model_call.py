@@ -12,14 +12,19 @@ from mnemesh_kit.unicode import well_formed
 from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.answers import well_formed_events
-from mnemesh_orchestrator.llm.attempts import MAX_INTERRUPTED_ANSWERS, MAX_UNUSABLE_ANSWERS, AttemptBudget
+from mnemesh_orchestrator.llm.answers import failed_response, rendered, well_formed_events
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderContentFilter, ProviderError, ProviderUnavailable
-from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
-from mnemesh_orchestrator.llm.formats import is_structured, text_problem
-from mnemesh_orchestrator.llm.model_figures import cost_of
-from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmRequest
+from mnemesh_orchestrator.llm.port import (
+    MAX_INTERRUPTED_ANSWERS,
+    MAX_UNUSABLE_ANSWERS,
+    AttemptBudget,
+    FinishReason,
+    LlmAnswer,
+    LlmRequest,
+)
+from mnemesh_orchestrator.llm.provider import cost_of
 from mnemesh_orchestrator.llm.provider_errors import quote
+from mnemesh_orchestrator.llm.schemas import is_structured, text_problem
 from mnemesh_orchestrator.loop.call_plan import plan_calls
 from mnemesh_orchestrator.loop.deltas import DeltaStream
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
@@ -29,7 +34,7 @@ from mnemesh_orchestrator.loop.step_messages import answer_id, answer_message, c
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.events import StepStarted
 from mnemesh_orchestrator.model.journal import JournalledAnswer
-from mnemesh_orchestrator.model.run_pools import RunPool
+from mnemesh_orchestrator.model.runs import RunPool
 from mnemesh_orchestrator.model.steps import Step
 
 _log = structlog.get_logger("mnemesh.loop")

@@ -20,9 +20,8 @@ from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
 from mnemesh_orchestrator.loop.state import TurnContext
 from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.approvals import PlannedCall
-from mnemesh_orchestrator.model.custom_tools import ToolResult
+from mnemesh_orchestrator.model.custom_tools import ProgramResult, ToolResult
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
-from mnemesh_orchestrator.model.programs import ProgramResult
 from mnemesh_orchestrator.ports.tools import ToolsPort
 
 _ORDINALS: Final = 1_000

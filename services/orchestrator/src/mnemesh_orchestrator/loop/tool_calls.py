@@ -27,13 +27,11 @@ from mnemesh_orchestrator.loop.step_commit import CallResult
 from mnemesh_orchestrator.loop.step_messages import input_id, return_event
 from mnemesh_orchestrator.model.agents import PromptPolicy
 from mnemesh_orchestrator.model.approvals import PlannedCall
-from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_orchestrator.model.core_memory import CoreMemory, MemoryAccess, SeenRevisions, memory_access
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
-from mnemesh_orchestrator.model.memory_access import MemoryAccess, memory_access
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.processors import Processors, ToolResultFacts

@@ -1,9 +1,17 @@
-"""Core memory: blocks, and the edits that an agent makes to them."""
+"""Core memory: blocks, the edits that an agent makes to them, and which memory a turn may reach."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from mnemesh_kit.ids import is_id
 from mnemesh_types.provenance import Provenance
+
+from mnemesh_orchestrator.model.episodes import MemoryScope
+from mnemesh_orchestrator.model.memory_extraction import ExtractionScope, MemoryExtractionSettings
+
+UNSEEN = 0
+"""No block has this revision, so an edit that is based on it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +132,89 @@ class Patch:
 
 
 BlockEdit = Append | ReplaceAll | ReplaceUnique | InsertLine | Rethink | Patch
+
+
+class SeenRevisions:
+    """The block revisions that an agent knows, by label: those in its prompt, and those that its own edits created.
+
+    An edit counts as seen only if it followed a seen revision. A change by another author before it stays unseen.
+    """
+
+    def __init__(self, revisions: Mapping[str, int]) -> None:
+        self._revisions = dict(revisions)
+
+    @property
+    def revisions(self) -> Mapping[str, int]:
+        """A copy of the known revisions."""
+        return dict(self._revisions)
+
+    def of(self, label: str) -> int:
+        """Returns the seen revision of the block under a label, or UNSEEN."""
+        return self._revisions.get(label, UNSEEN)
+
+    def record_edit(self, label: str, revision: int, before: str | None = None) -> None:
+        """Records that the agent created a revision of the block under `label`, which was called `before`."""
+        if revision == self.of(label if before is None else before) + 1:
+            self._revisions[label] = revision
+
+    def remove(self, label: str) -> None:
+        """Records that the agent no longer holds a block under the label."""
+        self._revisions[label] = UNSEEN
+
+    def restore(self, revisions: Mapping[str, int]) -> None:
+        """Records the revisions that the journal holds of an earlier call of the same answer."""
+        self._revisions.update(revisions)
+
+    def since(self, before: Mapping[str, int]) -> Mapping[str, int] | None:
+        """Returns the revisions that differ from `before`, or None."""
+        changes = {label: revision for label, revision in self._revisions.items() if before.get(label) != revision}
+        return changes or None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccess:
+    """`stored` is the scope of new memories. `found` are the scopes that may be shown, `stored` among them."""
+
+    stored: MemoryScope
+    found: tuple[MemoryScope, ...]
+
+
+def memory_access(
+    agent_id: str,
+    shared_name: str | None,
+    extraction: MemoryExtractionSettings | None,
+    *,
+    conversation_id: str | None = None,
+    senders: Iterable[str | None] = (),
+    group_id: str | None = None,
+) -> MemoryAccess:
+    """Returns the scopes of an agent's memories. Those of an identity are found only if it is the only sender.
+
+    Args:
+        agent_id: The agent.
+        shared_name: The named scope that the agent shares with others.
+        extraction: The agent's settings.
+        conversation_id: The conversation.
+        senders: The senders of the messages that users sent; None for a message without one.
+        group_id: The group of the run.
+    """
+    own = MemoryScope(agent_id)
+    base = own if shared_name is None else MemoryScope(agent_id, shared_name)
+    only = sole_identity(senders)
+    identity = None if only is None else MemoryScope(agent_id, identity_id=only)
+    conversation = None if conversation_id is None else MemoryScope(agent_id, conversation_id=conversation_id)
+    group = None if group_id is None else MemoryScope(agent_id, group_id=group_id)
+    stored = base
+    if extraction is not None and extraction.scope is ExtractionScope.SENDER:
+        stored = identity or conversation or base
+    found = (own, base, identity, group, conversation)
+    return MemoryAccess(stored, tuple(dict.fromkeys(scope for scope in found if scope is not None)))
+
+
+def sole_identity(senders: Iterable[str | None]) -> str | None:
+    """Returns the identity that sent all messages; None if it is not one, or if a message has another sender."""
+    distinct = set(senders)
+    if len(distinct) != 1:
+        return None
+    sender_id = distinct.pop()
+    return sender_id if sender_id is not None and is_id(sender_id, "identity") else None

@@ -1,4 +1,4 @@
-"""Episodes and facts: the memory of turns that left a context window."""
+"""Episodes and facts, the memory of turns that left a context window, and the passages of archival memory."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -139,3 +139,27 @@ class EpisodeCommit:
             if change.fact_id != fact_id or change.change is Change.SUPERSEDE
         )
         return replace(self, changes=tuple(changes))
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivalSummary:
+    """The number of passages in the archives of an agent, and its revision."""
+
+    revision: int = 0
+    passage_count: int = 0
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassageHit:
+    """A passage found by a search, with the texts around it in its dialogue or document."""
+
+    id: str
+    text: str
+    tags: tuple[str, ...]
+    created_at: datetime
+    score: float
+    vector_rank: int | None = None
+    text_rank: int | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()

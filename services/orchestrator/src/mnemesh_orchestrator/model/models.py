@@ -1,18 +1,51 @@
-"""Models: handles, settings, and tool schemas."""
+"""Models: handles, settings, embedding models, and the schemas of tools and answers."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object
 
-from mnemesh_orchestrator.model.json_schemas import schema_problem
+if TYPE_CHECKING:
+    from jsonschema_rs import Validator
+
+_MAX_PROBLEM: Final = 300
 
 _MAX_TEMPERATURE: Final = 2
+
+
+def schema_problem(schema: Mapping[str, Any]) -> str | None:
+    """Returns why a schema cannot be used, or None."""
+    try:
+        validator(json.dumps(schema))
+    except ValueError as error:
+        return first_line(error)
+    return None
+
+
+@lru_cache(maxsize=64)
+def validator(schema: str) -> "Validator":
+    """Returns the validator of a schema. Raises ValueError if the schema cannot be used."""
+    # Deferred: only structured answers need the library.
+    import jsonschema_rs  # noqa: PLC0415
+
+    return jsonschema_rs.validator_for(json.loads(schema), retriever=_refuse_reference)
+
+
+def first_line(problem: object) -> str:
+    """Returns the first line of a problem, shortened to 300 characters."""
+    line = str(problem).partition("\n")[0]
+    return line if len(line) <= _MAX_PROBLEM else f"{line[:_MAX_PROBLEM]}…"
+
+
+def _refuse_reference(uri: str) -> Any:
+    # A schema must be complete: the server fetches nothing for it.
+    raise ValueError(f"it refers to {uri}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +189,33 @@ def require_handle(handle: str, field: str) -> str:
     if not all(handle.partition("/")):
         raise InvalidArgument(f'{field} must be a handle, "provider/model".', field=field)
     return handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingModel:
+    """An embedding model.
+
+    `dimension` is the length of its vectors; `batch_size` the texts per request, 0 for no limit.
+    """
+
+    handle: str
+    provider_type: str
+    dimension: int
+    batch_size: int
+    is_offline: bool
+    is_default: bool
+    endpoint: str | None = None
+    provider_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderFilter:
+    """The conditions of a list of embedding models; a model must meet all that are set."""
+
+    providers: tuple[str, ...] = ()
+    handle: str = ""
+
+    def matches(self, model: EmbeddingModel) -> bool:
+        """Returns whether a model meets the conditions."""
+        provider = model.handle.partition("/")[0]
+        return (not self.providers or provider in self.providers) and self.handle in ("", model.handle)

@@ -11,7 +11,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object
 from msgspec import Struct
 
-from mnemesh_orchestrator.model.json_schemas import schema_problem
+from mnemesh_orchestrator.model.models import schema_problem
 
 
 class RunFirst(Struct, frozen=True, tag="run_first"):

@@ -1,4 +1,4 @@
-"""Runs, steps and journal entries."""
+"""Runs: their states and ends, the runs that started them, and the pools that limit them."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -7,13 +7,66 @@ from enum import StrEnum
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
-from mnemesh_orchestrator.model.callbacks import CallbackResult
 from mnemesh_orchestrator.model.groups import GroupPlan
 from mnemesh_orchestrator.model.inputs import InputMessage, SentMessage
-from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
-from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.run_pools import RunPool
+from mnemesh_orchestrator.model.run_config import CallbackResult, RunConfig
 from mnemesh_orchestrator.model.sleeptime import TranscriptRange
+
+
+class RunPool(StrEnum):
+    """The pools of an organization. Runs that a client waits for are in none."""
+
+    SLEEPTIME = "sleeptime"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """The places of each pool of an organization that has no setting of its own. 0 executes no run."""
+
+    sleeptime: int = 8
+    batch: int = 8
+
+    def places(self, pool: RunPool) -> int:
+        """Returns the number of runs of a pool that execute at the same time."""
+        return self.sleeptime if pool is RunPool.SLEEPTIME else self.batch
+
+
+class RunOrigin(StrEnum):
+    """The cause of a run."""
+
+    CLIENT = "client"
+    GROUP = "group"
+    """A run of a group: the turn of a member or of the manager."""
+    AGENT = "agent"
+    """A tool call of another agent."""
+    SLEEPTIME = "sleeptime"
+    """The messages of another agent, whose memory the run maintains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A run that waits for another one. `agent_id` is empty for a run of a group."""
+
+    run_id: str
+    conversation_id: str
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The runs that led to a run.
+
+    `ancestors` are the runs that wait for it, outermost first; they hold their conversations meanwhile. `depth` is the
+    number of runs that led to it, those that do not wait for it included.
+    """
+
+    parent_run_id: str | None = None
+    origin: RunOrigin = RunOrigin.CLIENT
+    ancestors: tuple[Ancestor, ...] = ()
+    depth: int = 0
+    supervised_agent_ids: tuple[str, ...] = ()
+    """The members of a supervisor's group, if the run is the supervisor's turn."""
 
 
 class StopReason(StrEnum):
@@ -112,7 +165,7 @@ class Run:
     """The group of a group run, or of the turn of one of its agents."""
     plan: GroupPlan | None = None
     """The settings of a group run."""
-    lineage: Lineage = Lineage()  # noqa: RUF009 -- frozen
+    lineage: Lineage = Lineage()
     transcript: TranscriptRange | None = None
     """The messages from which the input of a sleeptime run is made. The input is empty until the run begins."""
     child_run_ids: tuple[str, ...] = ()
@@ -163,3 +216,26 @@ class CancelOutcome(StrEnum):
     CANCELLED = "cancelled"
     ENDED_BEFORE = "ended_before"
     NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRun:
+    """A run that another run started. `is_awaited` is true if that one waits for its end."""
+
+    id: str
+    agent_id: str
+    status: RunStatus
+    stop_reason: StopReason | None
+    is_awaited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The outcome of the approval for which a run stopped.
+
+    `run_id` is the run that answered it. It is None while the approval is pending, and if no one can answer it any
+    more.
+    """
+
+    is_pending: bool
+    run_id: str | None = None

@@ -8,7 +8,7 @@ from typing import Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_types.messages import Message, Role
 
-from mnemesh_orchestrator.model.agent_types import MessageBuffer
+from mnemesh_orchestrator.model.agents import MessageBuffer
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 
 DEFAULT_BUFFER: Final = MessageBuffer(most=30, least=15)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from mnemesh_orchestrator.model.archival import ArchivalSummary, PassageHit
+from mnemesh_orchestrator.model.episodes import ArchivalSummary, PassageHit
 from mnemesh_orchestrator.model.erasure import Erased
 
 

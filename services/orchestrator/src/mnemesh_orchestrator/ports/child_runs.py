@@ -4,12 +4,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from mnemesh_orchestrator.model.child_runs import ChildRun
 from mnemesh_orchestrator.model.events import MemberEvent
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.runs import ChildRun, Run, RunOrigin
 
 
 @dataclass(frozen=True, slots=True)

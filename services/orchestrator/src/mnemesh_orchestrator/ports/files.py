@@ -3,8 +3,15 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from mnemesh_orchestrator.model.files import Directories, FileHits, FileLimits, FileMatches, Opening, WindowRequest
-from mnemesh_orchestrator.model.images import ImageFile
+from mnemesh_orchestrator.model.files import (
+    Directories,
+    FileHits,
+    FileLimits,
+    FileMatches,
+    ImageFile,
+    Opening,
+    WindowRequest,
+)
 
 
 class FilesPort(Protocol):

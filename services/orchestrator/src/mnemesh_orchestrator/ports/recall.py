@@ -6,10 +6,16 @@ from typing import Protocol
 
 from mnemesh_types.messages import Message
 
-from mnemesh_orchestrator.model.context_window import CommitOutcome, ContextWindow, MessageHits, StepCommit
+from mnemesh_orchestrator.model.context_window import (
+    CommitOutcome,
+    ContextWindow,
+    MessageHits,
+    MessagePage,
+    MessageQuery,
+    StepCommit,
+)
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.message_lists import MessagePage, MessageQuery
 
 
 class RecallPort(Protocol):

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Lease
 
 T = TypeVar("T")
 

@@ -4,8 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from mnemesh_orchestrator.model.core_memory import Block
-from mnemesh_orchestrator.model.custom_tools import CustomTool, OnProgress, ToolResult
-from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
+from mnemesh_orchestrator.model.custom_tools import (
+    AnswerCall,
+    CustomTool,
+    OnProgress,
+    Program,
+    ProgramResult,
+    ToolResult,
+)
 
 
 class ToolsPort(Protocol):

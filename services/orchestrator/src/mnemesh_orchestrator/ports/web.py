@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from mnemesh_orchestrator.model.web import WebPart, WebQuery, WebResult
+from mnemesh_orchestrator.model.custom_tools import WebPart, WebQuery, WebResult
 
 
 class WebPort(Protocol):

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from mnemesh_kit.errors import NotFound
 
-from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT, SystemPrompt
+from mnemesh_orchestrator.model.agents import MAX_SYSTEM_PROMPT, SystemPrompt
 
 _log = structlog.get_logger("mnemesh.prompts")
 

@@ -1,6 +1,7 @@
 """`mnemesh.agents.v1.AgentService`."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -17,40 +18,80 @@ from mnemesh_types.convert import tool_return_to_proto, usage_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.erasure import ErasureScope
-from mnemesh_orchestrator.rpc.agent_transfers import AgentTransferRpcs
-from mnemesh_orchestrator.rpc.convert.agent_drafts import (
+from mnemesh_orchestrator.rpc.convert.agent_settings import (
+    compaction_override_from_proto,
+    compaction_result_to_proto,
+    extraction_report_to_proto,
+    response_format_from_proto,
+)
+from mnemesh_orchestrator.rpc.convert.agents import (
     address_from_proto,
     agent_filter_from_proto,
     agent_id_from_proto,
     agent_order_from_proto,
-    draft_from_proto,
-    tool_from_proto,
-)
-from mnemesh_orchestrator.rpc.convert.agent_secrets import request_without_secrets
-from mnemesh_orchestrator.rpc.convert.agent_updates import agent_update_from_proto, window_update_from_proto
-from mnemesh_orchestrator.rpc.convert.agents import (
     agent_to_proto,
+    agent_update_from_proto,
     context_window_to_proto,
     core_memory_to_proto,
+    draft_from_proto,
     erased_to_proto,
     prompt_to_proto,
+    request_without_secrets,
+    tool_from_proto,
+    window_update_from_proto,
 )
-from mnemesh_orchestrator.rpc.convert.compactions import compaction_override_from_proto, compaction_result_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import optional_field
-from mnemesh_orchestrator.rpc.convert.memory_extraction import report_to_proto
-from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto
 from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, inputs_from_proto, on_busy_from_proto
-from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
+from mnemesh_orchestrator.rpc.convert.transfers import (
+    import_report_to_proto,
+    options_from_proto,
+    records_from_proto,
+    responses,
+    types_from_proto,
+)
+from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
+from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService
-from mnemesh_orchestrator.usecases.previews import PreviewService
-from mnemesh_orchestrator.usecases.system_prompts import SystemPromptService
+from mnemesh_orchestrator.usecases.previews import PreviewService, SystemPromptService
 from mnemesh_orchestrator.usecases.text_generation import TextGenerationService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTransferRpcs:
+    """The two RPCs, which the servicer of agents calls."""
+
+    exports: AgentExportService
+    imports: AgentImportService
+    agents: AgentService
+    fingerprint: Callable[[str], str]
+
+    async def export_agent(self, request: rpc.ExportAgentRequest) -> AsyncIterator[rpc.ExportAgentResponse]:
+        """Streams the records of an agent."""
+        records = self.exports.export(
+            current_principal(),
+            require_id(request.agent_id, "agent", "agent_id"),
+            types_from_proto(request.types, "types"),
+            with_vectors=request.include_vectors,
+        )
+        async for response in responses(records):
+            yield response
+
+    async def import_agent(self, stream: AsyncIterator[rpc.ImportAgentRequest]) -> rpc.ImportAgentResponse:
+        """Creates an agent from records."""
+        options, digest = await options_from_proto(stream, self.fingerprint)
+        agent, report, replayed = await self.imports.import_agent(
+            current_principal(), options, digest, records_from_proto(stream)
+        )
+        response = import_report_to_proto(report)
+        response.agent.CopyFrom(agent_to_proto(agent, self.agents.effective_settings(agent)))
+        response.replayed = replayed
+        return response
 
 
 class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
@@ -258,7 +299,9 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         """Extracts facts from messages that are not processed yet. A repeat processes what is new."""
         request_key(request, "ExtractMemories")
         agent_id = agent_id_from_proto(request.agent_id)
-        return report_to_proto(await self._extractions.extract(current_principal(), agent_id, request.max_calls))
+        return extraction_report_to_proto(
+            await self._extractions.extract(current_principal(), agent_id, request.max_calls)
+        )
 
     async def ListTags(self, request: rpc.ListTagsRequest, context: Context) -> rpc.ListTagsResponse:
         """Returns a page of the tags of agents."""

@@ -20,14 +20,12 @@ from mnemesh_orchestrator.rpc.convert.groups import (
     group_update_from_proto,
     message_page_token,
     message_query_from_proto,
-)
-from mnemesh_orchestrator.rpc.convert.runs import run_to_proto
-from mnemesh_orchestrator.rpc.convert.sleeptime import (
     preview_to_proto,
     settings_to_proto,
     settings_update_from_proto,
     target_from_proto,
 )
+from mnemesh_orchestrator.rpc.convert.runs import run_to_proto
 from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.sleeptime import SleeptimeService
 

@@ -1,25 +1,24 @@
 """`mnemesh.agents.v1.ModelService`."""
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import grpc
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh.agents.v1 import models_service_pb2_grpc
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import bounded, next_page_token, page_of, page_query
+from mnemesh_kit.paging import Cursor, Page, PageQuery, bounded, next_page_token, page_of, page_query
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_orchestrator.model.embedding import EmbedderFilter
+from mnemesh_orchestrator.model.models import EmbedderFilter
 from mnemesh_orchestrator.model.providers import ProviderFilter
 from mnemesh_orchestrator.rpc.convert.models import (
+    credentials_from_proto,
     embedder_to_proto,
     model_filter_from_proto,
     model_to_proto,
     override_from_proto,
-)
-from mnemesh_orchestrator.rpc.convert.providers import (
-    credentials_from_proto,
     provider_draft_from_proto,
     provider_filter_from_proto,
     provider_id_from_proto,
@@ -28,11 +27,47 @@ from mnemesh_orchestrator.rpc.convert.providers import (
     provider_update_from_proto,
     request_without_credentials,
 )
-from mnemesh_orchestrator.rpc.pages import page_in_order
-from mnemesh_orchestrator.usecases.models import ModelService
-from mnemesh_orchestrator.usecases.providers import ProviderService
+from mnemesh_orchestrator.usecases.providers import ModelService, ProviderService
+
+T = TypeVar("T")
+Position = tuple[str, str]
+"""The sort key of a row, and its id, which breaks ties."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def page_in_order(
+    items: Sequence[T], visible: Iterable[T], query: PageQuery, position: Callable[[T], Position]
+) -> Page[T]:
+    """Returns one page.
+
+    Args:
+        items: The items of the list, in any order.
+        visible: The items that `after_id` and `before_id` can name.
+        query: The page.
+        position: Returns the position of an item in the order.
+
+    Raises:
+        NotFound: `after_id` or `before_id` names an item that is not visible.
+    """
+    positions = {position(item)[1]: position(item) for item in visible}
+
+    def anchor(field: str, id_: str) -> Position:
+        if id_ not in positions:
+            raise NotFound(f"{field} names no row of this list.", field=field, resource_id=id_)
+        return positions[id_]
+
+    bounds = [anchor("after_id", query.after_id)] if query.after_id is not None else []
+    if query.cursor is not None:
+        bounds.append((str(query.cursor.value), query.cursor.id))
+    ordered = sorted(items, key=position, reverse=not query.ascending)
+    for bound in bounds:
+        ordered = [item for item in ordered if (position(item) > bound if query.ascending else position(item) < bound)]
+    if query.before_id is not None:
+        end = anchor("before_id", query.before_id)
+        ordered = [item for item in ordered if (position(item) < end if query.ascending else position(item) > end)]
+    page = tuple(ordered[: query.limit])
+    return Page(page, tuple(Cursor(*position(item)) for item in page), len(ordered) > len(page))
 
 
 class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):

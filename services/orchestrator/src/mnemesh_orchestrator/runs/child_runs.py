@@ -3,26 +3,36 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.principal import Principal
+from mnemesh_types.messages import TextPart, ToolCall, ToolStatus
 
 from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded
 from mnemesh_orchestrator.loop.journal import shielded
-from mnemesh_orchestrator.model.child_runs import ChildRun
 from mnemesh_orchestrator.model.conversations import default_conversation_id
-from mnemesh_orchestrator.model.events import MemberEvent, MessageEvent, UsageEvent
+from mnemesh_orchestrator.model.events import MemberEvent, MessageEvent, RunEvent, UsageEvent
 from mnemesh_orchestrator.model.inputs import SHOWN_ROLES
-from mnemesh_orchestrator.model.lineage import Ancestor, Lineage, RunOrigin
-from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import (
+    Ancestor,
+    CancelOutcome,
+    ChildRun,
+    Lineage,
+    Run,
+    RunFilter,
+    RunOrigin,
+    RunStatus,
+    StopReason,
+)
 from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest, ShowApproval
 from mnemesh_orchestrator.processors import Processors
-from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents, Subscription
-from mnemesh_orchestrator.runs.spoken_words import SpokenWords
+from mnemesh_orchestrator.runs.run_stream import EventBroker, StoredEvents, Subscription
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
@@ -34,6 +44,44 @@ QUEUED_SECONDS: Final = 1.0
 RUNNING_SECONDS: Final = 30.0
 """The longest time between two reads of a run that has begun. Its events wake the waiting run earlier."""
 _EVENTS: Final = 200
+
+
+class SpokenWords:
+    """The texts of one or more runs for the user, in order.
+
+    They are the assistant messages and, for runs that show the calls of the speaking tool as calls, the texts of the
+    calls that succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._calls: dict[str, str] = {}
+
+    def read(self, config: RunConfig, event: RunEvent) -> None:
+        """Adds the texts of the next event of a run with this config."""
+        body = event.body
+        if not isinstance(body, MessageEvent):
+            return
+        if body.kind == "assistant":
+            self._add("".join(part.text for part in body.content if isinstance(part, TextPart)))
+        for call in body.tool_calls:
+            if call.name == config.assistant_tool_name:
+                self._calls[call.id] = _text(config, call)
+        for returned in body.tool_returns:
+            if returned.status is ToolStatus.SUCCESS:
+                self._add(self._calls.get(returned.tool_call_id, ""))
+
+    def _add(self, text: str) -> None:
+        if text.strip():
+            self.texts.append(text)
+
+
+def _text(config: RunConfig, call: ToolCall) -> str:
+    arguments: Any = None
+    with suppress(msgspec.DecodeError):
+        arguments = msgspec.json.decode(call.arguments)
+    text = arguments.get(config.assistant_tool_argument) if isinstance(arguments, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 @dataclass(frozen=True, slots=True)

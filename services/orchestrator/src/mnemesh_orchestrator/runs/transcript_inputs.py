@@ -13,13 +13,11 @@ from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, require
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.step_messages import recorded_input, recorded_input_event
-from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
-from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.claims import TurnClaim
+from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentType
+from mnemesh_orchestrator.model.context_window import MessageQuery
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
-from mnemesh_orchestrator.model.message_lists import MessageQuery
-from mnemesh_orchestrator.model.runs import Run, RunStatus
+from mnemesh_orchestrator.model.journal import TurnClaim
+from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, RunStatus
 from mnemesh_orchestrator.model.sleeptime import TranscriptRange
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.prompt.manager_transcript import (

@@ -1,41 +1,242 @@
-"""Builds the turn of a claimed run: its model, tools, window, core memory, and journal."""
+"""Builds the turn of a claimed run: early reads, recorded input, model, tools, window, core memory and journal."""
 
-from dataclasses import replace
+import asyncio
+from collections import OrderedDict
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.deadline import set_remaining
+from mnemesh_kit.errors import TEMPORARY, MnemeshError, Unavailable
+from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.errors import ToolsMissing
 from mnemesh_orchestrator.llm.errors import ModelUnknown
-from mnemesh_orchestrator.llm.formats import format_instruction, is_structured
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.schemas import format_instruction, is_structured
 from mnemesh_orchestrator.loop.approvals import closing_messages
-from mnemesh_orchestrator.loop.call_plan import make_toolbox
-from mnemesh_orchestrator.loop.context_reader import CUSTOM_TOOLS, ContextReader, Gathered
+from mnemesh_orchestrator.loop.call_plan import SPEAKING, make_toolbox
+from mnemesh_orchestrator.loop.context_reader import CUSTOM_TOOLS, ContextReader, Essentials, Gathered
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
-from mnemesh_orchestrator.loop.retry import RetryPolicy, note_of
+from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RetryPolicy, note_of
 from mnemesh_orchestrator.loop.rules import POLICIES, LoopPolicy, RulesSolver
 from mnemesh_orchestrator.loop.state import CalledModel, Turn, TurnContext, TurnState, required_format
-from mnemesh_orchestrator.loop.step_messages import input_messages
-from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
-from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.loop.step_messages import input_messages, recorded_input
+from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentTypeSpec, AttachedTool
 from mnemesh_orchestrator.model.approvals import OpenRequest, open_request
-from mnemesh_orchestrator.model.claims import TurnClaim, UnfinishedDecision
 from mnemesh_orchestrator.model.context_window import ContextWindow
-from mnemesh_orchestrator.model.conversations import Conversation
+from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
+from mnemesh_orchestrator.model.journal import TurnClaim, UnfinishedDecision
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.rules import ConstrainChildTools, ExitLoop, RequiresApproval, RunFirst, ToolRule
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.sleeptime import start_of_kept
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
-from mnemesh_orchestrator.runs.early_reads import EarlyReads
-from mnemesh_orchestrator.runs.input_recorder import InputRecorder
-from mnemesh_orchestrator.runs.supervision import supervising
+from mnemesh_orchestrator.runs.leases import LeaseRenewer
 from mnemesh_orchestrator.store.base import RunStore
 
 _log = structlog.get_logger("mnemesh.runs")
+
+_KNOWN_CONVERSATIONS: Final = 1_000
+
+BROADCAST: Final = "send_message_to_all_agents_in_group"
+
+_MAX_RUNS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Reads that have begun, and what they assume: the lease before the run's, and whose blocks the turn sees."""
+
+    reads: asyncio.Future[Essentials]
+    epoch: int
+    holder_id: str | None
+
+
+class EarlyReads:
+    """Begins the reads of a turn before its run is claimed, and returns them if the claim shows that they are current.
+
+    The holders of a conversation's leases write its window. The reads begin when this process has released the last
+    lease that it held, or has seen none. If the claim has the next epoch, no other holder came between them and the
+    claim, so they are the same as reads after it. Otherwise, the turn reads again. A crash loses nothing: reads change
+    nothing.
+    """
+
+    def __init__(self, context: ContextReader, renewer: LeaseRenewer, retry: RetryPolicy) -> None:
+        self._context = context
+        self._renewer = renewer
+        self._retry = retry
+        self._begun: dict[str, _Begun] = {}
+        self._holders: OrderedDict[str, str | None] = OrderedDict()
+
+    def begin(self, run: Run) -> None:
+        """Begins the reads of a new run, if this process executed the last turn of its conversation."""
+        epoch = self._renewer.released_epoch(run.conversation_id)
+        if epoch is not None and run.conversation_id in self._holders and run.id not in self._begun:
+            self._begin(run, epoch)
+
+    def _begin(self, run: Run, epoch: int) -> None:
+        """Begins reads that are current if `epoch` was the last one before the run's: 0 if there was none."""
+        self.discard(run.id)
+        holder_id, context = self._holders.get(run.conversation_id), copy_context()
+        context.run(set_remaining, None)  # the run does not end with the caller's deadline
+        reads = context.run(self._context.essentials, run.conversation_id, run.agent_id, holder_id)
+        reads.add_done_callback(_retrieve)
+        self._begun[run.id] = _Begun(reads, epoch, holder_id)
+
+    def discard(self, run_id: str) -> None:
+        """Ends the reads of a run that nothing has waited for."""
+        begun = self._begun.pop(run_id, None)
+        if begun is not None:
+            begun.reads.cancel()
+
+    async def essentials(self, claim: TurnClaim) -> Essentials:
+        """Returns what a claimed turn needs: what was read early, if it is current, or else new reads.
+
+        Raises:
+            Unavailable, DeadlineExceeded: recall or blocks is unavailable.
+        """
+        conversation = claim.conversation
+        self._remember(conversation.id, conversation.holder_id)
+        begun = self._begun.pop(claim.run.id, None)
+        if begun is not None:
+            if (begun.epoch + 1, begun.holder_id) == (claim.lease.epoch, conversation.holder_id):
+                return await begun.reads
+            begun.reads.cancel()
+        return await self._context.essentials(conversation.id, conversation.agent_id, conversation.holder_id)
+
+    async def require(self, run: Run) -> None:
+        """Reads what the turn of a new run needs, before the run is stored. The turn uses it if it is current.
+
+        Raises:
+            Unavailable, DeadlineExceeded, ServerBusy: recall or blocks does not answer within RESTART_SECONDS.
+        """
+
+        async def read() -> None:
+            self._begin(run, self._renewer.released_epoch(run.conversation_id) or 0)
+            await self._begun[run.id].reads
+
+        try:
+            await self._retry.call(read, RESTART_SECONDS)
+        except MnemeshError as error:
+            self.discard(run.id)
+            if isinstance(error, TEMPORARY):
+                error.final = True  # It has been asked long enough. The caller must know now.
+                raise
+            _log.info("essentials_refused", error=error.message)  # they answer: the run shows what is wrong
+        except BaseException:
+            self.discard(run.id)
+            raise
+
+    async def require_services(self, agent_id: str) -> None:
+        """Waits until recall and blocks answer about an agent. Raises the errors of `require`."""
+        conversation_id = default_conversation_id(agent_id)
+        try:
+            await self._retry.call(lambda: self._context.essentials(conversation_id, agent_id, None), RESTART_SECONDS)
+        except TEMPORARY as error:
+            error.final = True
+            raise
+        except MnemeshError as error:
+            _log.info("essentials_refused", error=error.message)
+
+    def _remember(self, conversation_id: str, holder_id: str | None) -> None:
+        self._holders[conversation_id] = holder_id
+        self._holders.move_to_end(conversation_id)
+        if len(self._holders) > _KNOWN_CONVERSATIONS:
+            self._holders.popitem(last=False)
+
+
+def _retrieve(reads: asyncio.Future[Essentials]) -> None:
+    """Retrieves an error that nothing waits for, so that asyncio does not log it."""
+    if not reads.cancelled():
+        reads.exception()
+
+
+def supervising(agent: Agent) -> Agent:
+    """Returns the agent with the tool that asks all members, which it must call first.
+
+    If the agent speaks by a tool, that one follows and ends the turn. These rules replace the agent's own, except for
+    those that require a person's approval. The stored record does not change.
+    """
+    tools = agent.tools if agent.tool(BROADCAST) is not None else (*agent.tools, AttachedTool(BROADCAST))
+    rules: tuple[ToolRule, ...] = (RunFirst(BROADCAST),)
+    if agent.tool(SPEAKING) is not None:
+        rules += (ConstrainChildTools(BROADCAST, (SPEAKING,)), ExitLoop(SPEAKING))
+    approvals = tuple(rule for rule in agent.tool_rules if isinstance(rule, RequiresApproval))
+    return replace(agent, tools=tools, tool_rules=(*rules, *approvals))
+
+
+class InputRecorder:
+    """Stores inputs in recall, outside of every window.
+
+    A message that a provider refuses would make each later turn fail if it were in the window. A retry adds it there.
+    """
+
+    def __init__(self, store: RunStore, recall: RecallPort) -> None:
+        self._store = store
+        self._recall = recall
+
+    async def record_end(self, run: Run, turn: Turn | None) -> bool:
+        """Stores the input of a run that is about to end. Returns False if it is to be stored later.
+
+        Args:
+            run: The run.
+            turn: The turn of the run; None if it did not begin.
+        """
+        if turn is not None and not turn.state.pending:
+            return True
+        return await self.record(run)
+
+    async def record(self, run: Run) -> bool:
+        """Stores the input of a run. Does nothing if recall has it. Returns False if recall is unavailable or full.
+
+        The input of a group run is stored by the runs of the agents that receive it.
+        """
+        messages = recorded_input(run) if run.agent_id else ()
+        if not messages:
+            return True
+        try:
+            await self._recall.append(f"{run.first_run_id}/input", run.agent_id, messages)
+        except TEMPORARY as error:
+            _log.warning("input_not_recorded", run_id=run.id, error=error.message)
+            return False
+        except MnemeshError as error:
+            # Recall refuses it for good: the agent was erased.
+            _log.info("input_not_recorded", run_id=run.id, error=error.message)
+        except Exception:
+            # The end of a run is stored whatever its input is.
+            _log.exception("input_not_recorded", run_id=run.id)
+        return True
+
+    async def record_before(self, claim: TurnClaim, retry: RetryPolicy) -> None:
+        """Stores the inputs of earlier runs of a conversation that recall does not have, before a run of it commits.
+
+        Raises:
+            Unavailable, DeadlineExceeded, StorageFull, ServerBusy: recall was unavailable for the policy's whole time.
+        """
+        if claim.has_unrecorded_inputs:
+            for run in await self._store.unrecorded_inputs_of(claim.run.conversation_id):
+                await retry.call(lambda run=run: self._record_and_mark(run))  # type: ignore[misc]
+
+    async def record_missing(self) -> None:
+        """Stores the inputs that could not be stored when their runs ended, except where a run is active."""
+        try:
+            for run in await self._store.unrecorded_inputs(_MAX_RUNS):
+                await self._record_and_mark(run)
+        except MnemeshError as error:
+            _log.warning("inputs_not_recorded", error=error.message)
+
+    async def _record_and_mark(self, run: Run) -> None:
+        """Stores the input of a run that has ended, and notes that recall has it. Raises the errors of TEMPORARY."""
+        with as_principal(Principal(run.organization_id, run.subject_id)):
+            if not await self.record(run):
+                raise Unavailable("The input of an earlier run cannot be stored now.", resource_id=run.id)
+            await self._store.mark_input_recorded(run.id)
 
 
 class TurnBuilder:

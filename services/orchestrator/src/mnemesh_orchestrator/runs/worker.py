@@ -1,14 +1,19 @@
-"""The runs of this process: starts claimed runs, records how they end, and resumes interrupted ones."""
+"""The runs of this process: it starts claimed runs, records how they end, and notices what other replicas do."""
 
 import asyncio
+import fcntl
+import os
 from collections.abc import Sequence
 from contextvars import Context, copy_context
+from pathlib import Path
 from typing import Final
 
 import structlog
+from mnemesh_kit.config import StartupError
 from mnemesh_kit.deadline import set_remaining
 from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal, as_principal
 from structlog.contextvars import bind_contextvars
@@ -17,15 +22,13 @@ from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.deltas import DeltaLog
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, StartedRun
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Claim, Lease, RunHead, StartedRun
 from mnemesh_orchestrator.model.runs import Run, RunFilter
-from mnemesh_orchestrator.runs.early_reads import EarlyReads
-from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents
-from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution
-from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
-from mnemesh_orchestrator.runs.run_reports import report_end
+from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution, report_end
+from mnemesh_orchestrator.runs.leases import LeaseRenewer
+from mnemesh_orchestrator.runs.run_stream import EventBroker, StoredEvents
+from mnemesh_orchestrator.runs.turn_builder import EarlyReads
 from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
@@ -33,6 +36,9 @@ _log = structlog.get_logger("mnemesh.runs")
 
 RECOVERY_SECONDS: Final = 5.0
 _MAX_RUNS: Final = 1_000
+
+INTERVAL_SECONDS: Final = 0.2
+"""The time between two reads: how late this process notices cancellations and events of other replicas."""
 
 
 class RunWorker:
@@ -288,3 +294,92 @@ class RunWorker:
         except Exception:
             # A row that cannot be read must not stop the recovery of other conversations.
             _log.exception("next_run_not_started", conversation_id=conversation_id)
+
+
+class ReplicaWatcher:
+    """Reads the state that other replicas change.
+
+    One read covers every lease of this process and every run that is followed here and executed elsewhere. Without
+    any of them nothing is read.
+    """
+
+    def __init__(self, store: LeaseStore, renewer: LeaseRenewer, worker: RunWorker, broker: EventBroker) -> None:
+        self._store = store
+        self._renewer = renewer
+        self._worker = worker
+        self._broker = broker
+        self._heads: dict[str, RunHead] = {}
+
+    async def look(self) -> None:
+        """Reads at intervals. Does not return."""
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            try:
+                await self.look_once()
+            except MnemeshError as error:
+                _log.warning("replica_watch_failed", error=error.message)
+
+    async def look_once(self) -> None:
+        """Stops the holders of lost leases, interrupts cancelled runs, and notifies the followers of stored events."""
+        leases = self._renewer.leases
+        followed = [run_id for run_id in self._broker.followed if not self._worker.holds(run_id)]
+        self._heads = {run_id: head for run_id, head in self._heads.items() if run_id in followed}
+        if not (leases or followed):
+            return
+        seen = await self._store.watch(leases, followed)
+        for lease in seen.lost:
+            self._renewer.lose(lease)
+        for run_id in seen.cancelled:
+            self._worker.interrupt(run_id)
+        for run_id in followed:
+            self._notify(run_id, seen.heads.get(run_id))
+
+    def _notify(self, run_id: str, head: RunHead | None) -> None:
+        if self._worker.holds(run_id):
+            return  # this process has claimed it since the read
+        if head is None:
+            self._broker.end(run_id)
+        elif head != self._heads.get(run_id):
+            self._heads[run_id] = head
+            self._broker.notify(run_id, StoredEvents(head.ended))
+
+
+class Instance:
+    """The id of an instance. One process at a time uses it."""
+
+    def __init__(self, path: Path, *, alone: bool) -> None:
+        """Reads the id from a file, or creates it.
+
+        If another process uses the id, this process gets a temporary one, because two processes with one data
+        directory must not take each other's runs for their own.
+
+        Args:
+            path: the file.
+            alone: this process must be the only one on its database.
+
+        Raises:
+            StartupError: another process uses the id, and this one must be `alone`.
+        """
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._file)
+            self._file = -1
+            if alone:
+                raise StartupError(
+                    f"Another orchestrator works in {path.parent}; give this one a directory of its own with "
+                    "MNEMESH_DATA_DIR, or a PostgreSQL database to both."
+                ) from error
+            self.id = new_id("instance")
+            return
+        self.id = os.read(self._file, 200).decode().strip()
+        if not self.id:
+            self.id = new_id("instance")
+            os.write(self._file, self.id.encode())
+
+    async def close(self) -> None:
+        """Releases the id for the next process."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

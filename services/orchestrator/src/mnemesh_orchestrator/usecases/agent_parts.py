@@ -1,38 +1,144 @@
-"""The parts of an agent in the other services: its tools, blocks, archives and window."""
+"""The parts of an agent in the other services: its tools, blocks, archives and window; their change and deletion."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any, Final, Protocol
 
+from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NotFound, RequestIdReused
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.principal import Principal
+from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.compaction.planner import mode_of
+from mnemesh_orchestrator.compaction.summarizers import require_summary_model
+from mnemesh_orchestrator.errors import AgentRevisionMismatch
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
 from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
 from mnemesh_orchestrator.loop.rules import RulesSolver
-from mnemesh_orchestrator.model.agent_types import (
+from mnemesh_orchestrator.model.agents import (
     AGENT_TYPES,
     MULTI_AGENT_TOOLS,
+    Agent,
+    AttachedTool,
     base_rules,
     base_rules_by_default,
     base_tool_names,
+    require_continuation,
+    require_name,
+    require_prompt_key,
     shows_line_numbers,
+    valid_agent_fields,
 )
-from mnemesh_orchestrator.model.agents import Agent, AttachedTool
-from mnemesh_orchestrator.model.archival import ArchivalSummary
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.core_memory import NewBlock
-from mnemesh_orchestrator.model.creation import AgentDraft
+from mnemesh_orchestrator.model.creation import PERSONA_LABEL, AgentDraft, Partnership
 from mnemesh_orchestrator.model.custom_tools import CustomTool
-from mnemesh_orchestrator.model.erasure import Deletion, Erased
+from mnemesh_orchestrator.model.episodes import ArchivalSummary
+from mnemesh_orchestrator.model.erasure import Deletion, Erased, ErasureScope
+from mnemesh_orchestrator.model.groups import GroupState
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.partners import PERSONA_LABEL, Partnership
+from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
+from mnemesh_orchestrator.model.rules import ContinueLoop
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.assembly import memory_section
 from mnemesh_orchestrator.prompt.personas import PERSONA_DESCRIPTION, partner_persona
-from mnemesh_orchestrator.usecases.first_messages import FirstMessageFactory
-from mnemesh_orchestrator.usecases.tool_attachments import attached_tool, base_tools, with_folders
+from mnemesh_orchestrator.prompt.prompts import Prompts
+from mnemesh_orchestrator.runs.worker import RunWorker
+from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.usecases.context_windows import FirstMessageFactory
+from mnemesh_orchestrator.usecases.groups import GroupChanges
+from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
+
+MESSAGE_SEARCH: Final = "conversation_search"
+EPISODIC_SEARCH: Final = "episodic_memory_search"
+EPISODIC_TOOLS: Final = (EPISODIC_SEARCH, "episodic_memory_correct", "episodic_memory_forget")
+FILE_TOOLS: Final = ("open_files", "grep_files", "semantic_search_files")
+
+_SECRETS: Final = "agent.secrets"
+
+
+def attached_tool(tool: CustomTool) -> AttachedTool:
+    """Returns a stored tool as a tool of an agent. A built-in tool is attached by its name only.
+
+    Raises:
+        NotFound: This server does not have the built-in tool.
+    """
+    if not tool.builtin:
+        return AttachedTool(tool.name, tool.id)
+    if tool.name not in BUILTIN_SCHEMAS:
+        raise NotFound(f"This server has no built-in tool {tool.name}.", resource_id=tool.id)
+    return AttachedTool(tool.name)
+
+
+class MemorySettings(Protocol):
+    """The settings of an agent, or of the draft of one, on which its memory tools depend."""
+
+    @property
+    def compaction_settings(self) -> CompactionSettings | None:
+        """The settings of compaction."""
+        ...
+
+    @property
+    def memory_extraction(self) -> MemoryExtractionSettings | None:
+        """The settings of the extraction of facts."""
+        ...
+
+
+def keeps_memories(settings: MemorySettings) -> bool:
+    """Returns whether an agent learns facts: by compactions, or by extraction after turns or on demand."""
+    return mode_of(settings.compaction_settings).summarizer == "episodic" or settings.memory_extraction is not None
+
+
+def base_tools(names: tuple[str, ...], settings: MemorySettings) -> tuple[str, ...]:
+    """Returns the base tools of a new agent: `names`, and the search of facts and episodes if it searches messages and
+    keeps memories; with the tools that correct facts if it extracts them without a compaction.
+    """
+    if not keeps_memories(settings) or MESSAGE_SEARCH not in names:
+        return names
+    index = names.index(MESSAGE_SEARCH) + 1
+    own = EPISODIC_TOOLS if settings.memory_extraction is not None else (EPISODIC_SEARCH,)
+    return (*names[:index], *(name for name in own if name not in names), *names[index:])
+
+
+def with_folders(agent: Agent, revision: int, *, holds_folders: bool) -> Agent:
+    """Returns an agent that holds folders, or none any more, as of a revision of its directories.
+
+    The first folder attaches the tools of files, and the last one detaches them. Tools of their names that users wrote
+    stay. An earlier revision than the known one changes nothing.
+    """
+    if revision <= agent.folders_revision:
+        return agent
+    tools, rules = agent.tools, agent.tool_rules
+    if holds_folders and not agent.holds_folders:
+        added = tuple(name for name in FILE_TOOLS if agent.tool(name) is None)
+        tools = (*tools, *map(AttachedTool, added))
+        if any(isinstance(rule, ContinueLoop) for rule in rules):
+            rules = (*rules, *(ContinueLoop(name) for name in added if ContinueLoop(name) not in rules))
+    elif agent.holds_folders and not holds_folders:
+        tools = tuple(tool for tool in tools if tool.name not in FILE_TOOLS or tool.tool_id is not None)
+        gone = {tool.name for tool in agent.tools} - {tool.name for tool in tools}
+        rules = tuple(rule for rule in rules if not (isinstance(rule, ContinueLoop) and rule.tool_name in gone))
+    return replace(agent, tools=tools, tool_rules=rules, holds_folders=holds_folders, folders_revision=revision)
+
+
+def with_episodic_search(agent: Agent) -> Agent:
+    """Returns an agent that keeps memories now, with the tools of facts and episodes and their rules."""
+    names = tuple(tool.name for tool in agent.tools)
+    wanted = base_tools(names, agent)
+    added = tuple(name for name in wanted if name not in names)
+    if not added:
+        return agent
+    by_name = {tool.name: tool for tool in agent.tools}
+    rules = agent.tool_rules
+    if ContinueLoop(MESSAGE_SEARCH) in rules:
+        rules = (*rules, *map(ContinueLoop, added))
+    return replace(agent, tools=tuple(by_name.get(name) or AttachedTool(name) for name in wanted), tool_rules=rules)
 
 
 class AgentParts:
@@ -185,3 +291,148 @@ class AgentParts:
         return erased + await services.archival.erase_agent(
             request_id, agent_id, unshared=scope.unshared_archives, together_with=others
         )
+
+
+class AgentChanges:
+    """Prepares changes of agents as functions of the record, which a store applies within a transaction."""
+
+    def __init__(
+        self,
+        models: ModelCatalog,
+        embedders: EmbedderDirectory,
+        prompts: Prompts,
+        secrets: SecretVariables,
+        clock: Clock,
+    ) -> None:
+        self._secrets = secrets
+        self._models = models
+        self._embedders = embedders
+        self._prompts = prompts
+        self._clock = clock
+
+    async def values(
+        self, agent_id: str, changes: Mapping[str, Any], system_prompt_key: str | None = None
+    ) -> dict[str, Any]:
+        """Returns the valid new values of an update by the field names of `Agent`. None has a secret in clear.
+
+        Args:
+            agent_id: The agent.
+            changes: The new values. The value of `provenance` is a mapping of those of its fields that change; that of
+                `secrets` has all values by name, and None to keep one.
+            system_prompt_key: The key of the system prompt that becomes the agent's `system`.
+
+        Raises:
+            InvalidArgument: A value breaks its rule.
+            NotFound: The system prompt does not exist.
+            EmbedderUnknown: No service is configured for the embedder.
+            SecretsKeyMissing: This server has no key to store secrets with.
+        """
+        if "name" in changes:
+            require_name(changes["name"])
+        values = valid_agent_fields(changes)
+        if "secrets" in values:
+            require_valid_variables(values["secrets"], _SECRETS)
+            values["secrets"] = self._secrets.sealed(agent_id, values["secrets"])
+        await self._embedders.require(values.get("embedder"))
+        if system_prompt_key is not None:
+            values["system"] = self._prompts.get(require_prompt_key(system_prompt_key, "system_prompt_key")).text
+        return values
+
+    async def of_values(
+        self, caller: Principal, agent_id: str, values: Mapping[str, Any], if_revision: int | None = None
+    ) -> Callable[[Agent], Agent]:
+        """Returns the change that writes the values, which come from `values`.
+
+        Args:
+            caller: The author.
+            agent_id: The agent.
+            values: The values.
+            if_revision: The revision that the agent must have; None changes any. Otherwise the change raises
+                AgentRevisionMismatch.
+        """
+        fields = {name: value for name, value in values.items() if name not in ("provenance", "secrets")}
+        provenance, secrets = values.get("provenance", {}), values.get("secrets")
+
+        def change(agent: Agent) -> Agent:
+            if if_revision is not None and agent.revision != if_revision:
+                raise AgentRevisionMismatch(agent_id, agent.revision)
+            if secrets is not None:
+                fields["secrets"] = self._secrets.merged(agent.id, agent.secrets, secrets, _SECRETS)
+            return replace(agent, provenance=replace(agent.provenance, **provenance), **fields)
+
+        return await self.complete(caller, change)
+
+    async def complete(self, caller: Principal, change: Callable[[Agent], Agent]) -> Callable[[Agent], Agent]:
+        """Returns a change with what follows from it. It raises ModelUnknown, and InvalidArgument."""
+        models = await self._models.of(caller.organization_id)
+
+        def apply(agent: Agent) -> Agent:
+            changed = _complete_change(models, agent, change(agent))
+            return replace(
+                changed,
+                provenance=replace(changed.provenance, last_updated_by_id=caller.subject_id),
+                updated_at=self._clock.now(),
+            )
+
+        return apply
+
+
+def _complete_change(models: OrganizationModels, before: Agent, changed: Agent) -> Agent:
+    spec = AGENT_TYPES[changed.type]
+    models.resolve(changed.model)
+    if changed.model_settings.fallback_model:
+        models.resolve(changed.model_settings.fallback_model)
+    if changed.compaction_settings != before.compaction_settings:
+        require_summary_model(models, changed.compaction_settings)
+    if changed.memory_extraction != before.memory_extraction:
+        require_summary_model(models, changed.memory_extraction)
+    began_extraction = changed.memory_extraction is not None and before.memory_extraction is None
+    if began_extraction or (keeps_memories(changed) and not keeps_memories(before)):
+        changed = with_episodic_search(changed)
+    require_continuation(changed.type, changed.continuation_message)
+    return replace(changed, message_buffer_autoclear=changed.message_buffer_autoclear or spec.forces_autoclear)
+
+
+class AgentDeletion:
+    """Deletes agents. Each deletion survives a crash and the outage of a service."""
+
+    def __init__(self, store: AgentStore, parts: AgentParts, groups: GroupChanges, worker: RunWorker) -> None:
+        self._store = store
+        self._parts = parts
+        self._groups = groups
+        self._worker = worker
+
+    async def delete(self, caller: Principal, agent_id: str, scope: ErasureScope) -> Erased:
+        """Deletes an agent and its partners. Returns the counts. See AgentLifecycle.delete."""
+        start, erased = await self._store.begin_deletion(caller.organization_id, agent_id, scope), Erased()
+        for each, deletion in start.agents:
+            erased += await self.finish(caller.organization_id, each, deletion) + Erased(agents=1)
+        # The runs of the deleted agents are gone, so that only those of the other members are cancelled.
+        for group_id in start.group_ids:
+            async with self._groups.lock(caller.organization_id, group_id):
+                await self._groups.finish_pending(caller.organization_id, group_id, states=(GroupState.DELETING,))
+        return erased
+
+    async def finish(self, organization_id: str, agent_id: str, deletion: Deletion) -> Erased:
+        """Erases the parts of a DELETING agent, and removes it. Returns the counts. Raises Unavailable."""
+        unfinished = await self._worker.stop_runs_of(organization_id, agent_id)
+        try:
+            erased = Erased()
+            if deletion.partner_id is not None:
+                erased += await self._parts.erase(deletion.partner_id, Deletion(together_with=(agent_id,)))
+                deletion = replace(deletion, together_with=(deletion.partner_id,))
+            erased += await self._parts.erase(agent_id, deletion)
+            await self._store.remove(agent_id)
+        finally:
+            # Clients may have reopened these streams after the runs were stopped.
+            self._worker.end_streams(unfinished)
+        return erased
+
+    async def undo(self, agent: Agent, key: RequestKey | None, deletion: Deletion = Deletion()) -> None:  # noqa: B008
+        """Removes a CREATING agent and releases the key of its creation, unless another process finished it.
+
+        Reconciliation finishes what an outage interrupts.
+        """
+        if await self._store.abandon(agent.id, key, deletion):
+            with suppress(*UNAVAILABLE):
+                await self.finish(agent.organization_id, agent.id, deletion)

@@ -14,8 +14,8 @@ from mnemesh_kit.text import require_search_text
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
 from mnemesh_orchestrator.model.agents import (
+    AGENT_TYPES,
     Agent,
     AgentFilter,
     AgentOrder,
@@ -29,9 +29,8 @@ from mnemesh_orchestrator.model.group_rules import require_valid_count
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore, GroupStore
-from mnemesh_orchestrator.usecases.agent_changes import AgentChanges
+from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, attached_tool, with_folders
 from mnemesh_orchestrator.usecases.partners import PartnerService
-from mnemesh_orchestrator.usecases.tool_attachments import attached_tool, with_folders
 
 _TOOLS_AT_ONCE: Final = 1_000
 

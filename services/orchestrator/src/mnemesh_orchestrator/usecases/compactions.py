@@ -19,9 +19,9 @@ from mnemesh_orchestrator.model.compaction import (
     CompactionSettings,
     require_valid_compaction_settings,
 )
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
-from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
+from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore
 from mnemesh_orchestrator.usecases.previews import PreviewService
 

@@ -1,30 +1,244 @@
 """Context windows: reports, new renderings of the system message, resets, and windows that the owner sets."""
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal, as_principal
-from mnemesh_types.messages import Message
+from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
+from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.errors import PendingApproval
-from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.loop.call_plan import make_toolbox
+from mnemesh_orchestrator.loop.context_reader import ContextReader, stored_tool_ids
+from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, return_limit
+from mnemesh_orchestrator.loop.rules import POLICIES, RulesSolver
+from mnemesh_orchestrator.loop.state import prompt_limit
+from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, FirstMessages, PromptPolicy, shows_line_numbers
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.context_window import ContextWindow, ContextWindowReport
 from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
-from mnemesh_orchestrator.model.leases import Lease
-from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_orchestrator.model.episodes import ArchivalSummary
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.journal import Lease
+from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
-from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
+from mnemesh_orchestrator.prompt.assembly import directories_of, identity_lines, memory_section, sections, shows
+from mnemesh_orchestrator.prompt.packaging import login_event
+from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore, ConversationStore
-from mnemesh_orchestrator.usecases.context_window_rendering import ContextWindowRenderer
-from mnemesh_orchestrator.usecases.first_messages import FirstMessageFactory
+
+_BOOT_THOUGHT = "My memory is loaded and my persona is in place. I check that my messages arrive."
+_BOOT_THOUGHT_IN_SHORT = "Nobody has spoken yet. I say a word by calling the function."
+"""For models that imitate their first message."""
+_COPYING_MODELS = "gpt-3.5"
+_BOOT_MESSAGE = "I am awake, and I remember."
+_SENT = "Sent message successfully."
+_SHORT_ID = 9
+"""The length of a call id that every local model server accepts."""
+
+
+class ContextWindowRenderer:
+    """Renders system messages, and reports of the next request of a conversation."""
+
+    def __init__(
+        self,
+        builtin: BuiltinTools,
+        context: ContextReader,
+        requests: RequestAssembler,
+        estimator: TokenEstimator,
+        models: ModelCatalog,
+    ) -> None:
+        self._builtin = builtin
+        self._context = context
+        self._requests = requests
+        self._estimator = estimator
+        self._models = models
+
+    async def system_text(self, agent: Agent, conversation: Conversation, window: ContextWindow) -> str:
+        """Returns the newly rendered system message of a conversation with this window."""
+        core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
+        memory = await self._memory(agent, conversation, core)
+        return self._requests.render_system(agent, conversation.id, agent.system, memory, core, window, summary)
+
+    async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> ContextWindowReport:
+        """Returns the report of the next request of a conversation, whose effective settings are `settings`."""
+        core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
+        window = await self._as_sent(agent, conversation, core, await self._context.window(conversation.id), summary)
+        schemas = await self._schemas(agent, settings)
+        memory, rules, metadata = sections(window.messages[0].text)
+        directories = directories_of(window.messages[0].text)
+        handle = conversation.model or agent.model
+        limit = return_limit(prompt_limit(settings, settings.context_window or 0))
+        tokens = self._estimator.messages(agent, handle, window.messages, limit)
+        parts = [
+            self._estimator.text(agent, handle, text) if text else 0 for text in (memory, rules, directories, metadata)
+        ]
+        has_summary = len(tokens) > 1 and window.messages[1].role is Role.SUMMARY
+        return ContextWindowReport(
+            size=settings.context_window or 0,
+            system=agent.system,
+            core_memory=memory,
+            tool_rules=rules,
+            directories=directories,
+            metadata=metadata,
+            window=window,
+            schemas=schemas,
+            passage_count=summary.passage_count,
+            section_tokens=(tokens[0] - sum(parts), *parts),
+            summary_tokens=tokens[1] if has_summary else 0,
+            message_tokens=sum(tokens[2 if has_summary else 1 :]),
+            schema_tokens=self._estimator.schemas(agent, handle, schemas),
+            correction=self._estimator.correction(agent, handle),
+        )
+
+    async def _as_sent(
+        self,
+        agent: Agent,
+        conversation: Conversation,
+        core: CoreMemory,
+        window: ContextWindow,
+        summary: ArchivalSummary,
+    ) -> ContextWindow:
+        """Returns the window with the system message that the next step would send."""
+        memory = await self._memory(agent, conversation, core)
+        if agent.prompt_policy is PromptPolicy.CACHE or shows(
+            window.messages[0].text, agent.system, memory, identity_lines(agent, conversation.id)
+        ):
+            return window
+        text = self._requests.render_system(agent, conversation.id, agent.system, memory, core, window, summary)
+        return window.with_system(text)
+
+    async def _schemas(self, agent: Agent, settings: ModelSettings) -> tuple[ToolSchema, ...]:
+        custom, _ = await self._context.custom_tools(stored_tool_ids(agent))
+        toolbox = make_toolbox(
+            agent,
+            self._builtin,
+            custom,
+            RulesSolver(agent.tool_rules),
+            heartbeat=POLICIES[AGENT_TYPES[agent.type].policy].injects_heartbeat,
+            thinking=bool(settings.inner_thoughts_in_kwargs),
+        )
+        return toolbox.schemas
+
+    async def _memory_of(self, agent: Agent, conversation: Conversation) -> CoreMemory:
+        return await self._context.core_memory(agent.id, conversation.holder_id)
+
+    async def _summary(self, agent_id: str) -> ArchivalSummary:
+        summary, _ = await self._context.archival_summary(agent_id)
+        return summary
+
+    async def _memory(self, agent: Agent, conversation: Conversation, core: CoreMemory) -> str:
+        return memory_section(
+            core,
+            RulesSolver(agent.tool_rules).prompt(),
+            (await self._context.directories(agent, await self._window_of_model(agent)))[0] or "",
+            # The provider is read from the handle, so that an agent whose model is no longer served can be reported.
+            numbered=shows_line_numbers(agent.type, (conversation.model or agent.model).partition("/")[0]),
+            show_blocks=AGENT_TYPES[agent.type].shows_blocks,
+        )
+
+    async def _window_of_model(self, agent: Agent) -> int | None:
+        """Returns the context window of the agent's own model; None if no provider serves it."""
+        try:
+            info, _ = await self._models.resolve(agent.organization_id, agent.model)
+        except NotFound:
+            return None
+        return agent.model_settings.context_window or info.context_window
+
+
+class FirstMessageFactory:
+    """Creates the messages of one new window. Their ids are derived from the window and their index."""
+
+    def __init__(self, agent: Agent, conversation_id: str, epoch: str, now: datetime) -> None:
+        """`epoch` distinguishes the windows that the conversation has had, such as before and after a reset."""
+        self._agent = agent
+        self._conversation_id = conversation_id
+        self._key = (conversation_id, epoch)
+        self._now = now
+        self._messages: list[Message] = []
+        self._speaks_by_tool = AGENT_TYPES[agent.type].policy == "v2"
+
+    def system(self, text: str) -> Message:
+        """Returns the system message, which is not one of the first messages."""
+        return Message(
+            id=derive_id("message", *self._key, "system"),
+            role=Role.SYSTEM,
+            created_at=self._now,
+            content=(TextPart(text),),
+            conversation_id=self._conversation_id,
+        )
+
+    def default(self) -> tuple[Message, ...]:
+        """Returns the first messages of the agent's type. Models of LM Studio require that the user speaks first."""
+        kind = AGENT_TYPES[self._agent.type].first_messages
+        if kind is FirstMessages.NONE:
+            return ()
+        login = TextPart(login_event(self._now, self._agent.time_zone))
+        thought = _BOOT_THOUGHT_IN_SHORT if _COPYING_MODELS in self._agent.model else _BOOT_THOUGHT
+        if kind is FirstMessages.LOGIN:
+            self._add(Role.USER, (login,), is_event=True)
+        elif self._agent.model.startswith(("lmstudio/", "lmstudio_openai/")):
+            self._add(Role.USER, (login,), is_event=True)
+            self._speak(_BOOT_MESSAGE, thought, _SHORT_ID)
+        else:
+            self._speak(_BOOT_MESSAGE, thought)
+            self._add(Role.USER, (login,), is_event=True)
+        return tuple(self._messages)
+
+    def from_inputs(self, messages: Sequence[InputMessage]) -> tuple[Message, ...]:
+        """Returns the client's first messages. Those of the agent become calls if its type speaks with a tool."""
+        for message in messages:
+            text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
+            if message.role is Role.ASSISTANT and self._speaks_by_tool:
+                self._speak(text, None)
+            else:
+                self._add(message.role, message.content, source=message)
+        return tuple(self._messages)
+
+    def _speak(self, text: str, thought: str | None, id_length: int = 29) -> None:
+        call_id = "call_" + derive_id("call", *self._key, str(len(self._messages))).removeprefix("call-").replace(
+            "-", ""
+        )
+        call = ToolCall(call_id[:id_length], "send_message", json.dumps({"message": text}, ensure_ascii=False))
+        self._add(Role.ASSISTANT, (ReasoningPart(thought),) if thought else (), calls=(call,))
+        self._add(Role.TOOL, (), returns=(ToolReturn.from_text(call.id, call.name, ToolStatus.SUCCESS, _SENT),))
+
+    def _add(
+        self,
+        role: Role,
+        content: tuple[ContentPart, ...],
+        calls: tuple[ToolCall, ...] = (),
+        returns: tuple[ToolReturn, ...] = (),
+        source: InputMessage | None = None,
+        is_event: bool | None = None,
+    ) -> None:
+        self._messages.append(
+            Message(
+                id=derive_id("message", *self._key, str(len(self._messages))),
+                role=role,
+                created_at=self._now,
+                content=content,
+                tool_calls=calls,
+                tool_returns=returns,
+                name=source.name if source else None,
+                otid=source.otid if source else None,
+                sender_id=source.sender_id if source else None,
+                group_id=source.group_id if source else None,
+                is_event=is_event,
+                conversation_id=self._conversation_id,
+            )
+        )
 
 
 class ContextWindowService:

@@ -28,7 +28,7 @@ from mnemesh_orchestrator.model.runs import RunFilter
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.store.base import IdentityStore, RunStore
-from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
+from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 
 _FIRST_AGENTS = PageQuery(1_000, ascending=True)

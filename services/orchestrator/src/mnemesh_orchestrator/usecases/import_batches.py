@@ -30,7 +30,7 @@ from mnemesh_orchestrator.ports.records import ImportedWindows, RecordParts
 from mnemesh_orchestrator.store.base.agent_imports import AgentImportStore
 from mnemesh_orchestrator.store.base.identities import IdentityStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentParts
-from mnemesh_orchestrator.usecases.first_messages import FirstMessageFactory
+from mnemesh_orchestrator.usecases.context_windows import FirstMessageFactory
 
 _MAX_RECORDS: Final = 200
 _MAX_BYTES: Final = 1_000_000

@@ -13,10 +13,8 @@ from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.errors import GroupChanged
-from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
-from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.groups import Group
-from mnemesh_orchestrator.model.partners import (
+from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent
+from mnemesh_orchestrator.model.creation import (
     PartnerCreation,
     Partnership,
     PartnerStart,
@@ -27,11 +25,10 @@ from mnemesh_orchestrator.model.partners import (
     partner_of,
     require_partner_type,
 )
+from mnemesh_orchestrator.model.groups import Group
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.store.base import AgentStore, PartnerStore
-from mnemesh_orchestrator.usecases.agent_changes import AgentChanges
-from mnemesh_orchestrator.usecases.agent_deletion import AgentDeletion
-from mnemesh_orchestrator.usecases.agent_parts import AgentParts
+from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
 

@@ -1,4 +1,4 @@
-"""Renders the request that an agent would send to its model."""
+"""The request that an agent would send to its model, and the built-in prompts."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,14 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
 from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.model.agent_types import MessageBuffer
-from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.claims import TurnClaim
+from mnemesh_orchestrator.model.agents import Agent, AgentType, MessageBuffer, SystemPrompt, require_prompt_key
 from mnemesh_orchestrator.model.groups import ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Lease, TurnClaim
 from mnemesh_orchestrator.model.run_config import RunConfig, valid_config
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.sleeptime import buffer_of
+from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import GroupStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
@@ -99,3 +98,18 @@ class PreviewService:
         types = (ManagerType.VOICE_SLEEPTIME,)
         managed = await self._groups.of_manager(agent.organization_id, agent.id, types)
         return buffer_of(managed[0].manager) if managed else None
+
+
+class SystemPromptService:
+    """System prompts. Every organization can use all of them."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._prompts = prompts
+
+    def get(self, caller: Principal, key: str) -> SystemPrompt:  # noqa: ARG002
+        """Returns the prompt under a key. Raises InvalidArgument for a malformed key, and NotFound."""
+        return self._prompts.get(require_prompt_key(key, "key"))
+
+    def list(self, caller: Principal) -> tuple[SystemPrompt, ...]:  # noqa: ARG002
+        """Returns all prompts ordered by key."""
+        return self._prompts.all()

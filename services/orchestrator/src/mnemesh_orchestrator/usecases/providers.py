@@ -1,42 +1,196 @@
 """The providers that organizations register, and those of the operator."""
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.ids import IdSource
+from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal
+from mnemesh_kit.sealing import SecretUnreadable
+from mnemesh_kit.text import require_no_nul
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
-from mnemesh_orchestrator.llm.credentials import CredentialSealer, bare_settings, with_credentials
 from mnemesh_orchestrator.llm.dialects import DIALECTS
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels, OwnProvider
-from mnemesh_orchestrator.llm.provider import Provider, language_models, read_models
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
+from mnemesh_orchestrator.llm.errors import ProviderError, ProviderTimeout
+from mnemesh_orchestrator.llm.model_catalog import MNEMESH, ModelCatalog, OrganizationModels, OwnProvider
+from mnemesh_orchestrator.llm.provider import Provider, language_models, make_client, read_models, with_capabilities
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
+from mnemesh_orchestrator.llm.settings import CredentialSealer, ProviderSettings, bare_settings, with_credentials
 from mnemesh_orchestrator.model.filters import require_searchable_fields
-from mnemesh_orchestrator.model.provider_rules import (
-    require_credentials_for_new_host,
-    require_valid_changes,
-    require_valid_credentials,
-    require_valid_provider,
-)
+from mnemesh_orchestrator.model.models import EmbedderFilter, EmbeddingModel, ModelInfo
 from mnemesh_orchestrator.model.providers import (
     Credentials,
+    ModelFilter,
+    ModelOverride,
+    ProviderCategory,
     ProviderDraft,
     ProviderFilter,
     ProviderRecord,
     ProviderView,
     Refresh,
+    ServedModel,
+    require_credentials_for_new_host,
+    require_valid_changes,
+    require_valid_credentials,
+    require_valid_override,
+    require_valid_provider,
 )
 from mnemesh_orchestrator.store.base import ProviderStore
-from mnemesh_orchestrator.usecases.provider_reader import ProviderReader
-from mnemesh_orchestrator.usecases.provider_views import base_id, base_view, own_view
+
+LOOK_SECONDS: Final = 5.0
+"""The time for the lists of a provider. A caller who registers it waits 10 s by default."""
 
 _NO_CREDENTIALS = Credentials()
+
+
+class ModelService:
+    """Language models and embedding models."""
+
+    def __init__(self, store: ProviderStore, models: ModelCatalog, embedders: EmbedderDirectory) -> None:
+        self._store = store
+        self._models = models
+        self._embedders = embedders
+
+    async def get(self, caller: Principal, handle: str) -> ModelInfo:
+        """Returns a model with its capabilities. An empty handle means the default model of new agents.
+
+        Raises:
+            ModelUnknown: No provider of the organization serves the model.
+        """
+        models = await self._models.of(caller.organization_id)
+        info, _ = await models.resolve_for_turn(handle or await models.default_handle())
+        return with_capabilities(info)
+
+    async def list(self, caller: Principal, filter_: ModelFilter) -> tuple[ModelInfo, ...]:
+        """Returns the models that the organization can use, ordered by handle. Raises InvalidArgument."""
+        require_searchable_fields(filter_, "")
+        models = await (await self._models.of(caller.organization_id)).list_models()
+        return tuple(with_capabilities(info) for info in models if filter_.matches(info))
+
+    async def update(
+        self,
+        caller: Principal,
+        key: RequestKey | None,
+        handle: str,
+        changes: Mapping[str, Any],
+        capabilities: Mapping[str, bool],
+    ) -> ModelInfo:
+        """Changes the organization's override of a model, and returns the model.
+
+        Args:
+            caller: The caller.
+            key: Identifies the request.
+            handle: The handle of the model.
+            changes: New values by the field names of `ModelOverride`; None removes a value.
+            capabilities: The capabilities that change.
+
+        Raises:
+            InvalidArgument: A value breaks its rule.
+            ModelUnknown: No provider of the organization serves the model.
+        """
+        if not require_no_nul(handle, "model.handle"):
+            raise InvalidArgument("model.handle is required.", field="model.handle")
+        require_valid_override(changes)
+
+        def change(override: ModelOverride) -> ModelOverride:
+            return replace(override, **changes, capabilities={**override.capabilities, **capabilities})
+
+        organization_id = caller.organization_id
+        await self._models.resolve(organization_id, handle)
+        await self._store.override(key, organization_id, handle, change)
+        self._models.invalidate(organization_id)
+        return with_capabilities((await self._models.resolve(organization_id, handle))[0])
+
+    async def embedders(self, caller: Principal, filter_: EmbedderFilter) -> tuple[EmbeddingModel, ...]:  # noqa: ARG002
+        """Returns the embedding models of the server, ordered by handle. Every organization can use all of them."""
+        return tuple(model for model in await self._embedders.models() if filter_.matches(model))
+
+
+class ProviderReader:
+    """Reads the models of providers, with clients that it opens and closes."""
+
+    def __init__(self, models: ModelCatalog, sealer: CredentialSealer, clock: Clock) -> None:
+        self._models = models
+        self._sealer = sealer
+        self._clock = clock
+
+    async def model_names(self, settings: ProviderSettings) -> tuple[str, ...]:
+        """Returns the names of the models. Raises ProviderError."""
+        return tuple(model.name for model in await self._served(settings))
+
+    async def _served(self, settings: ProviderSettings) -> tuple[ServedModel, ...]:
+        client = make_client(settings, self._models.base.settings.limits)
+        await asyncio.to_thread(client.prepare)  # Importing an SDK may take seconds.
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await read_models(client, settings)
+        except TimeoutError:
+            message = f"{settings.name} did not list its models at {settings.endpoint} within {LOOK_SECONDS:g} s."
+            raise ProviderTimeout(message, provider=settings.name) from None
+        finally:
+            await client.close()
+
+    async def read(self, record: ProviderRecord) -> ProviderRecord:
+        """Returns the record with the models that its provider lists, or with the error of asking for them."""
+        try:
+            served = await self._served(self._sealer.open_settings(record))
+        except (ProviderError, SecretUnreadable) as error:
+            return replace(record, refresh_error=error.message)
+        return replace(record, served=served, refreshed_at=self._clock.now(), refresh_error=None)
+
+
+def base_id(name: str) -> str:
+    """Returns the id of a provider of the operator, which is the same in every process."""
+    return derive_id("provider", "base", name)
+
+
+def base_view(name: str, provider: Provider | None) -> ProviderView:
+    """Returns the view of a provider of the operator. `provider` is None for the built-in rehearsal model."""
+    provider_id = base_id(name)
+    if provider is None:
+        draft = ProviderDraft(name=MNEMESH, type=MNEMESH, api="rehearsal")
+        return ProviderView(id=provider_id, draft=draft, category=ProviderCategory.BASE, model_count=1)
+    settings = provider.settings
+    return ProviderView(
+        id=provider_id,
+        draft=ProviderDraft(
+            name=settings.name,
+            type=settings.type,
+            api=settings.api_in_use,
+            base_url=settings.base_url,
+            api_version=settings.api_version,
+            region=settings.region,
+        ),
+        category=ProviderCategory.BASE,
+        has_api_key=settings.api_key is not None,
+        has_headers=bool(settings.headers),
+        model_count=len(provider.offered_models),
+        refreshed_at=provider.refreshed_at,
+    )
+
+
+def own_view(own: OwnProvider) -> ProviderView:
+    """Returns the view of a provider of the organization."""
+    record, sealed = own.record, own.record.credentials
+    return ProviderView(
+        id=record.id,
+        draft=replace(record.draft, api=own.provider.settings.api_in_use),
+        category=ProviderCategory.BYOK,
+        has_api_key=sealed.api_key is not None,
+        has_access_key=sealed.access_key is not None,
+        has_headers=bool(sealed.headers),
+        model_count=len(own.provider.offered_models),
+        refreshed_at=record.refreshed_at,
+        refresh_error=own.problem or record.refresh_error,
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+    )
 
 
 class ProviderService:

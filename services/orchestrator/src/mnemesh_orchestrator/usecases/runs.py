@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
+from typing import Final
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import TEMPORARY, InvalidArgument, NotFound, Unimplemented
@@ -11,25 +12,205 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import GroupUnusable, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.claims import StartedRun
 from mnemesh_orchestrator.model.conversations import default_conversation_id
-from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.groups import group_conversation_id
+from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StopEvent, UsageEvent
+from mnemesh_orchestrator.model.groups import (
+    BACKGROUND_TYPES,
+    Group,
+    GroupPlan,
+    ManagerType,
+    Speaker,
+    group_conversation_id,
+)
 from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, InputMessage, require_valid_inputs, sent_messages
-from mnemesh_orchestrator.model.journal import retried_plan
+from mnemesh_orchestrator.model.journal import StartedRun, retried_plan
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig, require_keepalive, valid_config
-from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.steps import (
+    Step,
+    StepFilter,
+    StepTrace,
+    require_feedback,
+    require_valid_step_filter,
+    valid_step_tags,
+)
 from mnemesh_orchestrator.processors import Processors
-from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
+from mnemesh_orchestrator.runs.turn_builder import EarlyReads, InputRecorder
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.usecases.group_plans import GroupPlanner
-from mnemesh_orchestrator.usecases.run_cancellations import RunCancellations
+from mnemesh_orchestrator.store.base import AgentStore, GroupStore, RunStore, StepStore
+from mnemesh_orchestrator.store.base.leases import LeaseStore
+
+_MAX_RUNS: Final = 1_000
+_POLL_SECONDS: Final = 1.0
+"""The time between two reads of a run that another process is to cancel, if no event of it arrives earlier."""
+
+
+class RunCancellations:
+    """Cancels runs, and has their inputs recorded."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        leases: LeaseStore,
+        worker: RunWorker,
+        streamer: RunStreamer,
+        inputs: InputRecorder,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._worker = worker
+        self._streamer = streamer
+        self._inputs = inputs
+        self._clock = clock
+
+    async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
+        """Cancels runs by id, or without ids all unfinished runs of a filter. Returns the outcomes by run."""
+        if run_ids:
+            return await self._cancel_all(caller, run_ids, were_active=False)
+        page = await self._store.list(
+            caller.organization_id, replace(filter_, active=True), PageQuery(_MAX_RUNS, ascending=False)
+        )
+        # Newest first, so that a waiting run does not start because the run before it was cancelled. The turns in a run
+        # of a group end with it; if one ended before, the next agent would begin its turn.
+        groups = {run.id for run in page.items if run.plan is not None}
+        turns = [run.id for run in page.items if any(waiting.run_id in groups for waiting in run.lineage.ancestors)]
+        others = [run.id for run in page.items if run.id not in turns]
+        outcomes = await self._cancel_all(caller, others, were_active=True)
+        return outcomes | await self._cancel_all(caller, turns, were_active=True)
+
+    async def _cancel_all(
+        self, caller: Principal, run_ids: Sequence[str], *, were_active: bool
+    ) -> dict[str, CancelOutcome]:
+        unrecorded: list[Run] = []
+        outcomes = {
+            run_id: await self._cancel(caller, run_id, unrecorded, was_active=were_active) for run_id in run_ids
+        }
+        if unrecorded:
+            await self._inputs.record_missing()
+        return {
+            run_id: await self._await_cancellation(caller, run_id) if outcome is None else outcome
+            for run_id, outcome in outcomes.items()
+        }
+
+    async def cancel_unbegun(self, run: Run) -> bool:
+        """Cancels a run that has not begun, and has its input recorded. Returns False if it has begun or ended."""
+        ended = await self._end_unbegun(run)
+        if ended is None:
+            return False
+        await self._inputs.record_missing()
+        return True
+
+    async def _end_unbegun(self, run: Run) -> Run | None:
+        """Stores the end of a run that has not begun, and returns the run as it ended; None if it has begun."""
+        now = self._clock.now()
+        ended = replace(run, status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, completed_at=now)
+        bodies: tuple[DurableBody, ...] = (
+            StopEvent(StopReason.CANCELLED, RunStatus.CANCELLED),
+            UsageEvent(Usage(), 0),
+        )
+        events = [RunEvent(run.id, now, body, number) for number, body in enumerate(bodies, run.last_sequence + 1)]
+        ended = replace(ended, last_sequence=run.last_sequence + len(events), input_unrecorded=True)
+        if not await self._store.cancel_waiting(ended, events):
+            return None
+        self._worker.end_unbegun(ended, events)
+        return ended
+
+    async def _cancel(
+        self, caller: Principal, run_id: str, unrecorded: list[Run], *, was_active: bool
+    ) -> CancelOutcome | None:
+        """Cancels a run and returns the outcome, or None if another process is to cancel it.
+
+        Adds a run that has not begun to `unrecorded`. A run that `was_active` can have been cancelled meanwhile, with
+        the run that waits for it.
+        """
+        try:
+            run = await self._store.get(caller.organization_id, run_id)
+        except NotFound:
+            return CancelOutcome.NOT_FOUND
+        if run.status is RunStatus.CREATED and (ended := await self._end_unbegun(run)) is not None:
+            unrecorded.append(ended)
+            return CancelOutcome.CANCELLED
+        if run.status.ended:
+            return await self._outcome(caller, run_id) if was_active else CancelOutcome.ENDED_BEFORE
+        if not await self._worker.cancel(run):
+            asked = await self._leases.request_cancel(caller.organization_id, run_id)
+            return None if asked else CancelOutcome.ENDED_BEFORE
+        return await self._outcome(caller, run_id)
+
+    async def _outcome(self, caller: Principal, run_id: str) -> CancelOutcome:
+        run = await self._store.get(caller.organization_id, run_id)
+        cancelled = run.stop_reason is StopReason.CANCELLED
+        return CancelOutcome.CANCELLED if cancelled else CancelOutcome.ENDED_BEFORE
+
+    async def _await_cancellation(self, caller: Principal, run_id: str) -> CancelOutcome:
+        """Waits until another process has cancelled a run, or until its lease has expired and this process has."""
+        subscription = self._streamer.subscribe(run_id)
+        try:
+            while not (run := await self._store.get(caller.organization_id, run_id)).status.ended:
+                subscription.is_stored = True
+                with suppress(TimeoutError):
+                    await subscription.next(_POLL_SECONDS)
+                await self._worker.claim_and_run(run.conversation_id)
+        finally:
+            subscription.close()
+        return await self._outcome(caller, run_id)
+
+
+class GroupPlanner:
+    """Addresses runs to groups."""
+
+    def __init__(self, groups: GroupStore, agents: AgentStore) -> None:
+        self._groups = groups
+        self._agents = agents
+
+    async def planned(self, run: Run, group_id: str) -> Run:
+        """Returns a run as one of a group: with the plan of its turns, or, for a sleeptime group, as its manager's.
+
+        Raises:
+            NotFound: The group does not exist.
+            GroupUnusable: The group has no members, or its manager was deleted.
+            Unimplemented: The members of the group hand over to one another.
+        """
+        group = await self._groups.get(run.organization_id, group_id)
+        if group.manager.type is ManagerType.SWARM:
+            raise Unimplemented(
+                "This server does not run swarm groups. Change the group's manager_config to another kind.",
+                field="group_id",
+                resource_id=group_id,
+            )
+        agents = await self._agents_of(group)
+        members = tuple(_speaker(agents[id_]) for id_ in group.agent_ids if id_ in agents)
+        if not members:
+            raise GroupUnusable("The group has no members. Add agents to it.", resource_id=group_id)
+        manager_id = group.manager.manager_agent_id
+        if manager_id is not None and manager_id not in agents:
+            raise GroupUnusable("The manager of the group was deleted. Name another agent.", resource_id=group_id)
+        run = replace(run, group_id=group_id)
+        if manager_id is not None and group.manager.type in BACKGROUND_TYPES:
+            return replace(run, agent_id=manager_id, conversation_id=default_conversation_id(manager_id))
+        manager_name = agents[manager_id].name if manager_id is not None else None
+        plan = GroupPlan(group_id, group.manager, members, manager_name)
+        return replace(run, agent_id="", conversation_id=group.conversation_id, plan=plan)
+
+    async def _agents_of(self, group: Group) -> dict[str, Agent]:
+        wanted = AgentFilter(agent_ids=group.all_agent_ids)
+        page = PageQuery(max(1, len(group.all_agent_ids)), ascending=True)
+        if not wanted.agent_ids:
+            return {}
+        found = await self._agents.list(group.organization_id, wanted, AgentOrder.CREATED_AT, page)
+        return {agent.id: agent for agent in found.items}
+
+
+def _speaker(agent: Agent) -> Speaker:
+    return Speaker(agent.id, agent.name, agent.description or "")
 
 
 class RunService:
@@ -308,3 +489,38 @@ class RunService:
     async def delete(self, caller: Principal, run_id: str) -> None:
         """Deletes the record of an ended run. Recall keeps its messages. Raises NotFound, RunUnderWay."""
         await self._store.delete(caller.organization_id, run_id)
+
+
+class StepService:
+    """The steps of an organization's runs."""
+
+    def __init__(self, store: StepStore) -> None:
+        self._store = store
+
+    async def get(self, caller: Principal, step_id: str) -> Step:
+        """Returns a step. Raises NotFound."""
+        return await self._store.get(caller.organization_id, step_id)
+
+    async def list(self, caller: Principal, filter_: StepFilter, page: PageQuery) -> Page[Step]:
+        """Returns a page of steps ordered by creation. Raises InvalidArgument if the filter breaks a rule."""
+        return await self._store.list(caller.organization_id, require_valid_step_filter(filter_), page)
+
+    async def trace(self, caller: Principal, step_id: str) -> StepTrace:
+        """Returns the request to the model at a step and its response.
+
+        Raises:
+            NotFound: The step does not exist, or its trace was deleted.
+        """
+        return await self._store.trace(caller.organization_id, step_id)
+
+    async def set_feedback(
+        self, caller: Principal, key: RequestKey | None, step_id: str, feedback: str | None, tags: Sequence[str]
+    ) -> Step:
+        """Replaces the feedback and the tags of a step, and returns the step.
+
+        Raises:
+            InvalidArgument: The feedback or a tag breaks its rule.
+            NotFound: The step does not exist.
+        """
+        require_feedback(feedback)
+        return await self._store.set_feedback(key, caller.organization_id, step_id, feedback, valid_step_tags(tags))

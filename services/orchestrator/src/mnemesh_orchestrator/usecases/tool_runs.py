@@ -19,9 +19,8 @@ from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom
 from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.core_memory import AgentAuthor
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, memory_access
 from mnemesh_orchestrator.model.custom_tools import ToolResult
-from mnemesh_orchestrator.model.memory_access import memory_access
 from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.tools import ToolsPort

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from mnemesh_orchestrator.llm import errors
-from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
-from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, TextDelta
+from mnemesh_orchestrator.llm.port import CallLimits, LlmAnswer, LlmEvent, TextDelta
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import (
     Fault,

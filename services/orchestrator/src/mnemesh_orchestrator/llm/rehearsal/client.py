@@ -10,10 +10,10 @@ from typing import Any, Final
 from mnemesh_types.messages import Role, TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.attempts import AttemptBudget
-from mnemesh_orchestrator.llm.openai_chat.render import render_body
+from mnemesh_orchestrator.llm.openai_chat import render_body
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
+    AttemptBudget,
     FinishReason,
     LlmAnswer,
     LlmEvent,
@@ -50,8 +50,7 @@ from mnemesh_orchestrator.llm.rehearsal.turn import (
     current_turn,
     required_call,
 )
-from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 from mnemesh_orchestrator.model.models import ToolSchema
 
 _QUESTION: Final = "You manage a conversation of several agents. Select the one that speaks next."

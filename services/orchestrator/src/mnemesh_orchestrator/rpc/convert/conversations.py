@@ -16,13 +16,13 @@ from mnemesh_orchestrator.model.conversations import (
     ConversationOrder,
 )
 from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.rpc.convert.agent_settings import settings_from_proto, settings_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import (
     any_conversation_id_from_proto,
     enum_from_proto,
     optional_field,
     present_fields,
 )
-from mnemesh_orchestrator.rpc.convert.model_settings import settings_from_proto, settings_to_proto
 
 _ORDER_FROM_PROTO: Final = {
     rpc.CONVERSATION_ORDER_BY_UNSPECIFIED: ConversationOrder.CREATED_AT,

@@ -35,7 +35,7 @@ from mnemesh_orchestrator.model.events import (
     ToolProgress,
     UsageEvent,
 )
-from mnemesh_orchestrator.rpc.convert.compactions import compaction_result_to_proto
+from mnemesh_orchestrator.rpc.convert.agent_settings import compaction_result_to_proto
 from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUS_TO_PROTO, STOP_REASON_TO_PROTO, run_error_to_proto
 
 

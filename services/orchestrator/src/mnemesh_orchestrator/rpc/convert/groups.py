@@ -1,4 +1,4 @@
-"""Groups, their managers, filters, updates, and requests for their messages."""
+"""Groups, their managers, filters and updates, requests for their messages, and sleeptime settings."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
@@ -13,6 +13,7 @@ from mnemesh_kit.paging import Cursor, PageQuery, page_token
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.convert import provenance_from_proto, provenance_to_proto, role_from_proto
 
+from mnemesh_orchestrator.model.context_window import MessagePage, MessageQuery
 from mnemesh_orchestrator.model.groups import (
     BACKGROUND_TYPES,
     Group,
@@ -21,8 +22,8 @@ from mnemesh_orchestrator.model.groups import (
     ManagerConfig,
     ManagerType,
 )
-from mnemesh_orchestrator.model.message_lists import MessagePage, MessageQuery
-from mnemesh_orchestrator.rpc.convert.agent_drafts import PROVENANCE_IDS
+from mnemesh_orchestrator.model.sleeptime import SleeptimePreview, SleeptimeSettings, SleeptimeTarget
+from mnemesh_orchestrator.rpc.convert.agents import PROVENANCE_IDS
 from mnemesh_orchestrator.rpc.convert.fields import (
     duration_to_proto,
     enum_from_proto,
@@ -31,8 +32,6 @@ from mnemesh_orchestrator.rpc.convert.fields import (
     seconds_from_proto,
 )
 
-_TYPE_TO_PROTO: Final = {kind: pb.ManagerType.Value(f"MANAGER_TYPE_{kind.name}") for kind in ManagerType}
-_TYPE_FROM_PROTO: Final = {number: kind for kind, number in _TYPE_TO_PROTO.items()}
 _ORDER_FROM_PROTO: Final = {
     rpc.GROUP_ORDER_BY_UNSPECIFIED: GroupOrder.CREATED_AT,
     rpc.GROUP_ORDER_BY_CREATE_TIME: GroupOrder.CREATED_AT,
@@ -53,8 +52,19 @@ _NAMES: Final = {
 }
 """The field names of `ManagerConfig` that differ from those of the contract."""
 _DURATIONS: Final = ("interval", "inactivity")
-_PROVENANCE_PATHS: Final = {f"provenance.{name}": name for name in PROVENANCE_IDS}
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+_SLEEPTIME_READERS: Final[Mapping[str, Callable[[rpc.SleeptimeSettings], Any]]] = {
+    "max_concurrent_runs": lambda settings: (
+        settings.max_concurrent_runs if settings.HasField("max_concurrent_runs") else None
+    )
+}
+"""The paths of an update mask, and the values that they read. An absent field clears its value."""
+
+
+_TYPE_TO_PROTO: Final = {kind: pb.ManagerType.Value(f"MANAGER_TYPE_{kind.name}") for kind in ManagerType}
+_TYPE_FROM_PROTO: Final = {number: kind for kind, number in _TYPE_TO_PROTO.items()}
+_PROVENANCE_PATHS: Final = {f"provenance.{name}": name for name in PROVENANCE_IDS}
 
 
 def group_to_proto(group: Group) -> pb.Group:
@@ -228,3 +238,43 @@ def message_page_token(query: PageQuery, page: MessagePage) -> str:
     """Returns the token of the page after `page`, which contains that of recall; "" if it is the last one."""
     cursor = Cursor(page.next_page_token, "") if page.next_page_token else None
     return page_token(query, cursor)
+
+
+def target_from_proto(request: rpc.StartSleeptimeRunsRequest | rpc.PreviewSleeptimeRunsRequest) -> SleeptimeTarget:
+    """Returns the group of sleeptime runs. Raises InvalidArgument if none is named, or an id is malformed."""
+    match request.target.WhichOneof("target"):
+        case "group_id":
+            return SleeptimeTarget(group_id=require_id(request.target.group_id, "group", "target.group_id"))
+        case "agent_id":
+            return SleeptimeTarget(agent_id=require_id(request.target.agent_id, "agent", "target.agent_id"))
+        case _:
+            raise InvalidArgument("target must name a group or an agent.", field="target")
+
+
+def preview_to_proto(preview: SleeptimePreview) -> rpc.PreviewSleeptimeRunsResponse:
+    """Returns the response with a preview."""
+    return rpc.PreviewSleeptimeRunsResponse(
+        transcript=preview.transcript,
+        message_count=preview.message_count,
+        previews=[rpc.SleeptimePreview(agent_id=item.agent_id, request=item.request) for item in preview.members],
+    )
+
+
+def settings_to_proto(settings: SleeptimeSettings) -> rpc.SleeptimeSettings:
+    """Returns the settings as a message."""
+    return rpc.SleeptimeSettings(max_concurrent_runs=settings.max_concurrent_runs)
+
+
+def settings_update_from_proto(request: rpc.UpdateSleeptimeSettingsRequest) -> dict[str, Any]:
+    """Returns the new values by the field names of `SleeptimeSettings`.
+
+    Raises:
+        InvalidArgument: The mask is empty, or it names a field that does not exist.
+    """
+    paths = request.update_mask.paths
+    if not paths:
+        raise InvalidArgument("update_mask must name at least one field.", field="update_mask")
+    for path in paths:
+        if path not in _SLEEPTIME_READERS:
+            raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
+    return {path: _SLEEPTIME_READERS[path](request.settings) for path in paths}

@@ -1,9 +1,9 @@
-"""Runs, their messages and configuration, and requests that cancel them."""
+"""Runs, their messages and configuration, approvals, steps and batches, and requests that cancel runs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from mnemesh.agents.v1 import agents_pb2
+from mnemesh.agents.v1 import agents_pb2, batches_pb2
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1 import conversations_service_pb2 as conversations_rpc
 from mnemesh.agents.v1 import runs_pb2 as pb
@@ -11,15 +11,30 @@ from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
-from mnemesh_types.convert import part_to_proto, parts_from_proto, usage_to_proto
-from mnemesh_types.messages import Role
+from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_types.convert import part_to_proto, parts_from_proto, tool_return_from_proto, usage_to_proto
+from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, Deny, Role
+from msgspec import structs
 
+from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.batches import Batch, BatchRequest
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.run_config import ClientSkill, OnBusy, RunConfig
-from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunError, RunFilter, RunStatus, StopReason
-from mnemesh_orchestrator.rpc.convert.approvals import client_tool_to_proto, client_tools_from_proto
+from mnemesh_orchestrator.model.run_config import (
+    CallbackResult,
+    ClaimedCallback,
+    ClientSkill,
+    ClientTool,
+    OnBusy,
+    RunConfig,
+)
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunError, RunFilter, RunOrigin, RunStatus, StopReason
+from mnemesh_orchestrator.model.steps import Step, StepFilter, StepStatus, StepTrace
+from mnemesh_orchestrator.rpc.convert.agent_settings import (
+    response_format_from_proto,
+    response_format_to_proto,
+    settings_from_proto,
+    settings_to_proto,
+)
 from mnemesh_orchestrator.rpc.convert.fields import (
     any_conversation_id_from_proto,
     conversation_id_from_proto,
@@ -28,18 +43,64 @@ from mnemesh_orchestrator.rpc.convert.fields import (
     optional_field,
     present_fields,
 )
-from mnemesh_orchestrator.rpc.convert.model_settings import (
-    response_format_from_proto,
-    response_format_to_proto,
-    settings_from_proto,
-    settings_to_proto,
-)
 
 _ROLE_TO_PROTO: Final = {
     Role.USER: message_pb2.ROLE_USER,
     Role.SYSTEM: message_pb2.ROLE_SYSTEM,
     Role.ASSISTANT: message_pb2.ROLE_ASSISTANT,
 }
+_ON_BUSY_TO_PROTO: Final = {OnBusy.WAIT: pb.ON_BUSY_WAIT, OnBusy.REJECT: pb.ON_BUSY_REJECT}
+_OPTIONAL_CONFIG: Final = (
+    "parameters",
+    "forced_tool",
+    *("max_steps", "keepalive_seconds", "override_model", "override_system", "metadata", "callback_url"),
+    *("assistant_messages", "assistant_tool_name", "assistant_tool_argument"),
+)
+
+
+def answer_from_proto(request: rpc.AnswerApprovalRequest, config: RunConfig | None) -> ApprovalAnswer:
+    """Returns the answer to an approval.
+
+    Raises:
+        InvalidArgument: A decision has no kind, or its return is about another call. Metadata: field.
+    """
+    decisions = tuple(_decision(item, f"decisions[{index}]") for index, item in enumerate(request.decisions))
+    approval_id = optional_field(request, "approval_request_id")
+    if approval_id is not None:
+        require_id(approval_id, "message", "approval_request_id")
+    return ApprovalAnswer(decisions, approval_id, config)
+
+
+def _decision(item: message_pb2.ApprovalDecision, field: str) -> ApprovalDecision:
+    match item.WhichOneof("decision"):
+        case "approve":
+            return Approve(item.tool_call_id)
+        case "deny":
+            return Deny(item.tool_call_id, optional_field(item.deny, "reason"))
+        case "client_return":
+            return _client_return(item, f"{field}.client_return")
+        case _:
+            raise InvalidArgument(f"{field} must be approve, deny or client_return.", field=field)
+
+
+def _client_return(item: message_pb2.ApprovalDecision, field: str) -> ClientReturn:
+    if item.client_return.tool_call_id not in ("", item.tool_call_id):
+        path = f"{field}.tool_call_id"
+        raise InvalidArgument(f"{path} must be the id of the decision's call.", field=path)
+    returned = tool_return_from_proto(item.client_return, field)
+    return ClientReturn(item.tool_call_id, structs.replace(returned, tool_call_id=item.tool_call_id))
+
+
+def client_tools_from_proto(tools: Sequence[pb.ClientTool]) -> tuple[ClientTool, ...]:
+    """Returns the tools that a client runs."""
+    return tuple(ClientTool(tool.name, tool.parameters, tool.description) for tool in tools)
+
+
+def client_tool_to_proto(tool: ClientTool) -> pb.ClientTool:
+    """Returns the message of a tool that the client runs."""
+    return pb.ClientTool(name=tool.name, description=tool.description or None, parameters=tool.parameters)
+
+
 _ROLE_FROM_PROTO: Final = {number: role for role, number in _ROLE_TO_PROTO.items()} | {
     message_pb2.ROLE_UNSPECIFIED: Role.USER
 }
@@ -49,7 +110,6 @@ STOP_REASON_TO_PROTO: Final = {
 STOP_REASON_FROM_PROTO: Final = {number: reason for reason, number in STOP_REASON_TO_PROTO.items()}
 RUN_STATUS_TO_PROTO: Final = {status: pb.RunStatus.Value(f"RUN_STATUS_{status.name}") for status in RunStatus}
 RUN_STATUS_FROM_PROTO: Final = {number: status for status, number in RUN_STATUS_TO_PROTO.items()}
-_ON_BUSY_TO_PROTO: Final = {OnBusy.WAIT: pb.ON_BUSY_WAIT, OnBusy.REJECT: pb.ON_BUSY_REJECT}
 _ON_BUSY_FROM_PROTO: Final = {number: on_busy for on_busy, number in _ON_BUSY_TO_PROTO.items()} | {
     pb.ON_BUSY_UNSPECIFIED: OnBusy.WAIT
 }
@@ -62,12 +122,6 @@ _EVENT_KIND_FROM_PROTO: Final = {
     number: name.removeprefix("EVENT_KIND_").removesuffix("_MESSAGE").lower() for name, number in pb.EventKind.items()
 }
 _EVENT_KIND_TO_PROTO: Final = {name: number for number, name in _EVENT_KIND_FROM_PROTO.items()}
-_OPTIONAL_CONFIG: Final = (
-    "parameters",
-    "forced_tool",
-    *("max_steps", "keepalive_seconds", "override_model", "override_system", "metadata", "callback_url"),
-    *("assistant_messages", "assistant_tool_name", "assistant_tool_argument"),
-)
 
 
 def inputs_from_proto(messages: Sequence[pb.InputMessage], field: str = "messages") -> tuple[InputMessage, ...]:
@@ -274,3 +328,112 @@ def cancel_target_from_proto(request: rpc.CancelRunsRequest) -> tuple[RunFilter,
 def outcomes_to_proto(outcomes: Mapping[str, CancelOutcome]) -> dict[str, rpc.CancelOutcome.ValueType]:
     """Returns the outcomes of cancellations by run."""
     return {run_id: _OUTCOME_TO_PROTO[outcome] for run_id, outcome in outcomes.items()}
+
+
+_STATUS_TO_PROTO: Final = {status: pb.StepStatus.Value(f"STEP_STATUS_{status.name}") for status in StepStatus}
+
+
+def step_to_proto(step: Step) -> pb.Step:
+    """Returns the message of a step."""
+    return pb.Step(
+        id=step.id,
+        run_id=step.run_id,
+        agent_id=step.agent_id,
+        conversation_id=step.conversation_id,
+        number=step.number,
+        status=_STATUS_TO_PROTO[step.status],
+        stop_reason=STOP_REASON_TO_PROTO[step.stop_reason] if step.stop_reason else None,
+        provider=step.provider,
+        model=step.model,
+        endpoint=step.endpoint,
+        context_window_limit=step.context_window,
+        usage=usage_to_proto(step.usage),
+        error=run_error_to_proto(step.error) if step.error else None,
+        model_duration=duration_to_proto(step.model_ms),
+        total_duration=duration_to_proto(step.total_ms),
+        tags=step.tags,
+        feedback=step.feedback,
+        trace_id=step.trace_id,
+        attempts=step.attempts,
+        origin=step.origin,
+        create_time=timestamp_to_proto(step.created_at),
+        completion_time=optional_timestamp_to_proto(step.completed_at),
+    )
+
+
+def trace_to_proto(trace: StepTrace) -> rpc.StepTrace:
+    """Returns the message of the trace of a step."""
+    return rpc.StepTrace(
+        step_id=trace.step_id,
+        request=trace.request,
+        response=trace.response,
+        duration=duration_to_proto(trace.model_ms),
+    )
+
+
+def step_filter_from_proto(message: rpc.StepFilter) -> StepFilter:
+    """Returns the filter of a list of steps. Raises InvalidArgument if an id is malformed."""
+    return StepFilter(
+        run_id=require_id(message.run_id, "run", "filter.run_id") if message.HasField("run_id") else None,
+        agent_id=require_id(message.agent_id, "agent", "filter.agent_id") if message.HasField("agent_id") else None,
+        model=optional_field(message, "model"),
+        feedback=optional_field(message, "feedback"),
+        tags_any=tuple(message.tags_any),
+        trace_id=optional_field(message, "trace_id"),
+        start=optional_timestamp_from_proto(message, "start_time"),
+        end=optional_timestamp_from_proto(message, "end_time"),
+        has_feedback=optional_field(message, "has_feedback"),
+    )
+
+
+def batch_requests_from_proto(request: rpc.StartBatchRequest) -> tuple[BatchRequest, ...]:
+    """Returns the requests of a batch. Raises InvalidArgument if one is malformed. Metadata: field."""
+    return tuple(_request(item, f"requests[{index}]") for index, item in enumerate(request.requests))
+
+
+def _request(item: rpc.BatchRequest, field: str) -> BatchRequest:
+    agent_id = require_id(item.agent_id, "agent", f"{field}.agent_id")
+    return BatchRequest(
+        agent_id,
+        conversation_id_from_proto(agent_id, optional_field(item, "conversation_id")),
+        inputs_from_proto(item.messages, f"{field}.messages"),
+        config_from_proto(item.config),
+    )
+
+
+def batch_to_proto(batch: Batch) -> batches_pb2.Batch:
+    """Returns the message of a batch."""
+    return batches_pb2.Batch(
+        id=batch.id,
+        status=RUN_STATUS_TO_PROTO[batch.status],
+        unfinished_count=batch.unfinished,
+        completed_count=batch.runs.get(RunStatus.COMPLETED, 0),
+        failed_count=batch.runs.get(RunStatus.FAILED, 0),
+        cancelled_count=batch.runs.get(RunStatus.CANCELLED, 0),
+        callback=None if batch.callback is None else _callback_to_proto(batch.callback),
+        create_time=timestamp_to_proto(batch.created_at),
+        completion_time=optional_timestamp_to_proto(batch.completed_at),
+    )
+
+
+def _callback_to_proto(callback: CallbackResult) -> batches_pb2.Callback:
+    return batches_pb2.Callback(
+        url=callback.url,
+        sent_time=optional_timestamp_to_proto(callback.sent_at),
+        status=callback.status,
+        error=callback.error,
+    )
+
+
+def due_callback_to_proto(callback: ClaimedCallback, target: Run | Batch) -> batches_pb2.DueCallback:
+    """Returns the message of a callback that is due, with what has ended."""
+    ended: Mapping[str, Any] = (
+        {"run": run_to_proto(target)} if isinstance(target, Run) else {"batch": batch_to_proto(target)}
+    )
+    return batches_pb2.DueCallback(
+        organization_id=callback.organization_id,
+        subject_id=callback.subject_id,
+        url=callback.url,
+        attempt=callback.attempt,
+        **ended,
+    )

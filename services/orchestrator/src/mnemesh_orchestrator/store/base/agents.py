@@ -7,8 +7,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
+from mnemesh_orchestrator.model.creation import Partnership
 from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, DeletionStart, ErasureScope
-from mnemesh_orchestrator.model.partners import Partnership
 
 
 class AgentStore(Protocol):

@@ -8,7 +8,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_orchestrator.model.batches import Batch, BatchDraft
-from mnemesh_orchestrator.model.callbacks import ClaimedCallback
+from mnemesh_orchestrator.model.run_config import ClaimedCallback
 from mnemesh_orchestrator.model.runs import Run
 
 

@@ -6,8 +6,7 @@ from typing import Protocol
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_orchestrator.model.group_changes import GroupChange, UnfinishedGroup
-from mnemesh_orchestrator.model.groups import Group, GroupFilter, GroupOrder, ManagerType
+from mnemesh_orchestrator.model.groups import Group, GroupChange, GroupFilter, GroupOrder, ManagerType, UnfinishedGroup
 
 
 class GroupStore(Protocol):

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.leases import Lease, Watched
+from mnemesh_orchestrator.model.journal import Lease, Watched
 
 
 class LeaseStore(Protocol):

@@ -6,8 +6,8 @@ from typing import Protocol
 from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.creation import Partnership, PartnerStart
 from mnemesh_orchestrator.model.groups import Group
-from mnemesh_orchestrator.model.partners import Partnership, PartnerStart
 
 
 class PartnerStore(Protocol):

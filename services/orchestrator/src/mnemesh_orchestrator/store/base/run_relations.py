@@ -2,8 +2,7 @@
 
 from typing import Protocol
 
-from mnemesh_orchestrator.model.child_runs import ChildRun, Continuation
-from mnemesh_orchestrator.model.runs import MemberApproval, Run
+from mnemesh_orchestrator.model.runs import ChildRun, Continuation, MemberApproval, Run
 
 
 class RunRelationStore(Protocol):

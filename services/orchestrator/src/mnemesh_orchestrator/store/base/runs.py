@@ -9,10 +9,8 @@ from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, FinishedRun, StartedRun, UnfinishedDecision
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.journal import JournalEntry
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Claim, FinishedRun, JournalEntry, Lease, StartedRun, UnfinishedDecision
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepTrace

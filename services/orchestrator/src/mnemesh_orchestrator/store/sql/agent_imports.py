@@ -18,11 +18,10 @@ from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.steps import Step
 from mnemesh_orchestrator.model.transfers import AgentImport, ImportReport
 from mnemesh_orchestrator.store.sql import turn_statements as sql
-from mnemesh_orchestrator.store.sql.agent_links import write_links
-from mnemesh_orchestrator.store.sql.agent_rows import agent_columns, insert_agent, write_tags
-from mnemesh_orchestrator.store.sql.conversation_rows import changed_columns, new_row
-from mnemesh_orchestrator.store.sql.run_insertion import insert_run
-from mnemesh_orchestrator.store.sql.run_rows import ended_values
+from mnemesh_orchestrator.store.sql.agent_rows import agent_columns, insert_agent, write_links, write_tags
+from mnemesh_orchestrator.store.sql.agent_rows import conversation_columns as changed_columns
+from mnemesh_orchestrator.store.sql.agent_rows import new_conversation_row as new_row
+from mnemesh_orchestrator.store.sql.run_rows import ended_values, insert_run
 from mnemesh_orchestrator.store.sql.steps import record_steps
 from mnemesh_orchestrator.store.sql.tables import agent_imports, agents, conversations, runs, step_tags, steps
 

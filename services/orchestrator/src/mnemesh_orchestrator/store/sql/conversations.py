@@ -23,16 +23,12 @@ from mnemesh_orchestrator.model.conversations import (
     UnfinishedConversation,
 )
 from mnemesh_orchestrator.store.sql import turn_statements as sql
-from mnemesh_orchestrator.store.sql.agent_rows import active
-from mnemesh_orchestrator.store.sql.conversation_leases import busy_error, first_unfinished_run
-from mnemesh_orchestrator.store.sql.conversation_rows import (
-    changed_columns,
-    conversation_missing,
-    conversation_of,
-    new_row,
-)
-from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
+from mnemesh_orchestrator.store.sql.agent_rows import active, conversation_missing, conversation_of
+from mnemesh_orchestrator.store.sql.agent_rows import conversation_columns as changed_columns
+from mnemesh_orchestrator.store.sql.agent_rows import new_conversation_row as new_row
+from mnemesh_orchestrator.store.sql.leases import busy_error, first_unfinished_run
 from mnemesh_orchestrator.store.sql.tables import agents, conversations, request_ledger
+from mnemesh_orchestrator.store.sql.turn_statements import LeaseClock
 
 _c: Final = conversations.c
 _UNFINISHED: Final = sa.text("conversations.state <> 'active'")  # exactly the predicate of the partial indexes

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.events import LiveBody, RunEvent
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.store.sql import turn_statements as sql
-from mnemesh_orchestrator.store.sql.conversation_leases import lease_parameters, require_lease
-from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
+from mnemesh_orchestrator.store.sql.leases import lease_parameters, require_lease
 from mnemesh_orchestrator.store.sql.run_rows import decode_event
 from mnemesh_orchestrator.store.sql.tables import events, run_deltas
+from mnemesh_orchestrator.store.sql.turn_statements import LeaseClock
 
 _LIMIT: Final = 500
 _d: Final = run_deltas.c

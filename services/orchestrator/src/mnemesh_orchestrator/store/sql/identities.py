@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NotFound
@@ -14,12 +16,34 @@ from mnemesh_kit.sql.pages import paginate
 from mnemesh_orchestrator.errors import IdentifierKeyTaken
 from mnemesh_orchestrator.model.agents import LinkKind
 from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityOrder
-from mnemesh_orchestrator.store.sql.agent_links import agents_with_link
-from mnemesh_orchestrator.store.sql.agent_rows import active, rewrite
-from mnemesh_orchestrator.store.sql.identity_rows import decode_identity, identity_row
+from mnemesh_orchestrator.store.sql.agent_rows import active, agents_with_link, rewrite
 from mnemesh_orchestrator.store.sql.tables import agent_links, identities, request_ledger
 
+_IDENTITY = msgspec.json.Decoder(Identity)
+_ENCODE = msgspec.json.Encoder().encode
+
 _c = identities.c
+
+
+def identity_row(identity: Identity) -> dict[str, Any]:
+    """Returns the row of an identity."""
+    return {
+        "id": identity.id,
+        "organization_id": identity.organization_id,
+        # NULL values are never equal, and the key must be unique without a project, too.
+        "project_id": identity.provenance.project_id or "",
+        "identifier_key": identity.identifier_key,
+        "name": identity.name,
+        "type": identity.type,
+        "document": _ENCODE(identity),
+        "created_at": identity.created_at,
+        "updated_at": identity.updated_at,
+    }
+
+
+def decode_identity(row: Any) -> Identity:
+    """Returns the identity of a row of `identities`."""
+    return _IDENTITY.decode(row.document)
 
 
 class SqlIdentityStore:

@@ -9,18 +9,18 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState, LinkKind
+from mnemesh_orchestrator.model.creation import Partnership, PartnerStart
 from mnemesh_orchestrator.model.groups import BACKGROUND_TYPES, Group, GroupState
-from mnemesh_orchestrator.model.partners import Partnership, PartnerStart
-from mnemesh_orchestrator.store.sql.agent_links import agents_with_link_query
 from mnemesh_orchestrator.store.sql.agent_rows import (
     active,
     agent_columns,
+    agents_with_link_query,
     being_created,
     decode_agent,
     insert_agent,
     rewrite,
 )
-from mnemesh_orchestrator.store.sql.group_rows import (
+from mnemesh_orchestrator.store.sql.groups import (
     VISIBLE_STATES,
     decode_groups,
     insert_group,

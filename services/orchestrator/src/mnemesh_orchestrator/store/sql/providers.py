@@ -8,15 +8,21 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.sealing import Resealing
+from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
-from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, ProviderRecord
-from mnemesh_orchestrator.store.sql.tables import model_overrides, model_revisions, providers, request_ledger
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, ProviderRecord, SealedCredentials
+from mnemesh_orchestrator.store.sql.tables import agents, model_overrides, model_revisions, providers, request_ledger
 
 _ENCODE = msgspec.json.Encoder().encode
 _RECORD = msgspec.json.Decoder(ProviderRecord)
 _OVERRIDE = msgspec.json.Decoder(ModelOverride)
+
+_AGENT = msgspec.json.Decoder(Agent)
+_PROVIDER = msgspec.json.Decoder(ProviderRecord)
 
 
 class _NotRecorded(Exception):
@@ -186,3 +192,35 @@ def _raise_revision(conn: sa.Connection, organization_id: str) -> None:
     raised = conn.execute(model_revisions.update().where(where).values(revision=model_revisions.c.revision + 1))
     if not raised.rowcount:
         conn.execute(model_revisions.insert(), {"organization_id": organization_id, "revision": 1})
+
+
+def reseal(
+    conn: sa.Connection,
+    variables: Callable[[str, Sequence[SecretVariable]], tuple[SecretVariable, ...]],
+    credentials: Callable[[ProviderRecord], SealedCredentials],
+) -> Resealing:
+    """Writes all secrets as `variables` and `credentials` return them. Revisions and times do not change.
+
+    Args:
+        conn: a write transaction.
+        variables: returns the environment variables of an owner, encrypted with the first key.
+        credentials: returns the credentials of a provider, encrypted with the first key.
+    """
+    report = Resealing()
+    for row in conn.execute(sa.select(agents.c.id, agents.c.document)).all():
+        agent = _AGENT.decode(row.document)
+        with report.of_record():
+            secrets = variables(agent.id, agent.secrets)
+            if secrets != agent.secrets:
+                document = _ENCODE(replace(agent, secrets=secrets))
+                conn.execute(agents.update().where(agents.c.id == row.id).values(document=document))
+                report.records += 1
+    for row in conn.execute(sa.select(providers.c.id, providers.c.document)).all():
+        record = _PROVIDER.decode(row.document)
+        with report.of_record():
+            sealed = credentials(record)
+            if sealed != record.credentials:
+                document = _ENCODE(replace(record, credentials=sealed))
+                conn.execute(providers.update().where(providers.c.id == row.id).values(document=document))
+                report.records += 1
+    return report

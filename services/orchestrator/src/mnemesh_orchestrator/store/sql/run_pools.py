@@ -1,19 +1,18 @@
 """The limits on the runs of the pools of an organization that execute at the same time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.conversations import ConversationState
-from mnemesh_orchestrator.model.run_pools import PoolLimits, RunPool
-from mnemesh_orchestrator.model.runs import RunStatus
-from mnemesh_orchestrator.store.sql import approvals
-from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
-from mnemesh_orchestrator.store.sql.tables import agents, conversations, runs, sleeptime_settings
-from mnemesh_orchestrator.store.sql.turn_statements import LEASE_HOLDS
+from mnemesh_orchestrator.model.runs import PoolLimits, RunPool, RunStatus
+from mnemesh_orchestrator.store.sql import approvals as approval_statements
+from mnemesh_orchestrator.store.sql.tables import agents, approvals, conversations, runs, sleeptime_settings
+from mnemesh_orchestrator.store.sql.turn_statements import LEASE_HOLDS, LeaseClock
 
 # The predicate of the partial index, word for word.
 UNFINISHED_OF_POOLS: Final = sa.text("runs.pool IS NOT NULL AND runs.status IN ('created', 'running')")
@@ -66,11 +65,24 @@ _FIRST_WAITING: Final = (
         conversations.c.state == ConversationState.ACTIVE,
         sa.or_(sa.not_(LEASE_HOLDS), conversations.c.lease_owner == sa.bindparam("p_instance")),
         ~_earlier,
-        conversations.c.id.not_in(approvals.WAITING_CONVERSATIONS),
+        conversations.c.id.not_in(approval_statements.WAITING_CONVERSATIONS),
     )
     .order_by(runs.c.creation_number)
     .limit(sa.bindparam("p_free", type_=sa.Integer))
 )
+
+# The predicates of the partial indexes, word for word.
+_WAITING: Final = (
+    sa.select(sa.func.count())
+    .select_from(runs)
+    .where(sa.text("runs.status IN ('created', 'running')"), runs.c.status == RunStatus.CREATED)
+)
+_POOLS: Final = (
+    sa.select(runs.c.pool, runs.c.status, sa.func.count().label("count"))
+    .where(UNFINISHED_OF_POOLS)
+    .group_by(runs.c.pool, runs.c.status)
+)
+_APPROVALS: Final = sa.select(sa.func.count()).select_from(approvals).where(sa.text("approvals.state = 'pending'"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +139,30 @@ class RunPools:
                 pool = {"p_organization": row.organization_id, "p_pool": row.pool}
                 place = {**pool, "p_free": free, "p_instance": instance_id}
                 yield from conn.execute(_FIRST_WAITING, place | lease_clock.now)
+
+
+class QueueCounts:
+    """The last known numbers, for gauges, which must not wait for the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.runs_waiting = 0
+        self.approvals_waiting = 0
+        self._pools: Mapping[tuple[str, str], int] = {}
+
+    def waiting_of(self, pool: RunPool) -> int:
+        """Returns the number of runs of a pool that have not begun."""
+        return self._pools.get((pool, RunStatus.CREATED), 0)
+
+    def active_of(self, pool: RunPool) -> int:
+        """Returns the number of runs of a pool that execute."""
+        return self._pools.get((pool, RunStatus.RUNNING), 0)
+
+    async def refresh(self) -> None:
+        """Reads the numbers of all organizations."""
+
+        def read(conn: sa.Connection) -> tuple[int, int, dict[tuple[str, str], int]]:
+            pools = {(row["pool"], row["status"]): row["count"] for row in conn.execute(_POOLS).mappings()}
+            return conn.execute(_WAITING).scalar_one(), conn.execute(_APPROVALS).scalar_one(), pools
+
+        self.runs_waiting, self.approvals_waiting, self._pools = await self._database.read(read)

@@ -8,12 +8,10 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.child_runs import ChildRun, Continuation
-from mnemesh_orchestrator.model.lineage import Lineage
-from mnemesh_orchestrator.model.runs import MemberApproval, Run, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import ChildRun, Continuation, Lineage, MemberApproval, Run, RunStatus, StopReason
 from mnemesh_orchestrator.store.sql.approvals import ApprovalState
-from mnemesh_orchestrator.store.sql.conversation_leases import first_unfinished_run
-from mnemesh_orchestrator.store.sql.run_waits import approvals_awaited
+from mnemesh_orchestrator.store.sql.leases import first_unfinished_run
+from mnemesh_orchestrator.store.sql.run_rows import approvals_awaited
 from mnemesh_orchestrator.store.sql.tables import approvals, runs
 
 _RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")

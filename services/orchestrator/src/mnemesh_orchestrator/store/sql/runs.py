@@ -1,8 +1,9 @@
-"""Runs."""
+"""Runs: their start, progress, end, lists and deletion."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -16,25 +17,26 @@ from mnemesh_kit.sql.pages import paginate
 from mnemesh_orchestrator.errors import RunUnderWay
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, FinishedRun, StartedRun, UnfinishedDecision
 from mnemesh_orchestrator.model.events import RunEvent, naming_children
-from mnemesh_orchestrator.model.journal import JournalEntry
-from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.journal import Claim, FinishedRun, JournalEntry, Lease, StartedRun, UnfinishedDecision
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
 from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepStatus, StepTrace
-from mnemesh_orchestrator.store.sql import approvals
+from mnemesh_orchestrator.store.sql import approvals as approval_statements
 from mnemesh_orchestrator.store.sql import turn_statements as sql
 from mnemesh_orchestrator.store.sql.batches import delete_empty_batches
-from mnemesh_orchestrator.store.sql.callback_rows import delete_callbacks
-from mnemesh_orchestrator.store.sql.conversation_leases import (
-    has_unfinished_run,
-    lease_parameters,
-    require_lease,
-)
-from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
+from mnemesh_orchestrator.store.sql.leases import has_unfinished_run, lease_parameters, require_lease
 from mnemesh_orchestrator.store.sql.memory_extractions import count_turn
-from mnemesh_orchestrator.store.sql.run_journal import (
+from mnemesh_orchestrator.store.sql.run_pools import RunPools
+from mnemesh_orchestrator.store.sql.run_queue import claim_next_run, find_repeated_run, newest_attempt, start_run
+from mnemesh_orchestrator.store.sql.run_rows import (
+    approvals_awaited,
+    callbacks_of,
+    decode_entry,
+    decode_event,
+    decode_run,
+    delete_callbacks,
+    ended_values,
     find_end,
     forget_journal,
     is_recorded,
@@ -42,21 +44,86 @@ from mnemesh_orchestrator.store.sql.run_journal import (
     record_run,
     unfinished_decision,
 )
-from mnemesh_orchestrator.store.sql.run_lists import run_conditions, with_callbacks, with_waits
-from mnemesh_orchestrator.store.sql.run_pools import RunPools
-from mnemesh_orchestrator.store.sql.run_queue import claim_next_run, start_run
-from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, newest_attempt
-from mnemesh_orchestrator.store.sql.run_rows import (
-    decode_entry,
-    decode_event,
-    decode_run,
-    ended_values,
-)
-from mnemesh_orchestrator.store.sql.run_senders import runs_sent_by
-from mnemesh_orchestrator.store.sql.sleeptime_runs import start_after_turn, started_by, with_children
-from mnemesh_orchestrator.store.sql.sleeptime_transcripts import store_transcript
+from mnemesh_orchestrator.store.sql.sleeptime import start_after_turn, started_by, store_transcript, with_children
 from mnemesh_orchestrator.store.sql.steps import record_steps
-from mnemesh_orchestrator.store.sql.tables import events, journal, request_ledger, runs
+from mnemesh_orchestrator.store.sql.tables import approvals, events, journal, request_ledger, runs
+from mnemesh_orchestrator.store.sql.turn_statements import LeaseClock
+
+_BATCH: Final = 200
+"""The number of runs whose input is read at a time."""
+
+_AT_ONCE: Final = 200
+"""The number of runs that one transaction deletes, so that turns do not wait long."""
+_ASKING: Final = sa.select(approvals.c.run_id).where(sa.text("approvals.state = 'pending'"))
+
+
+def with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
+    """Returns runs with the approvals of other agents that they wait for."""
+    waiting = approvals_awaited(conn, [run.id for run in found if not run.status.ended])
+    return tuple(replace(run, waiting_for=waiting[run.id]) if run.id in waiting else run for run in found)
+
+
+def with_callbacks(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
+    """Returns runs with the results of their callbacks."""
+    known = callbacks_of(conn, [run.id for run in found if run.config.callback_url is not None])
+    return tuple(replace(run, callback=known.get(run.id)) for run in found) if known else tuple(found)
+
+
+def run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions of a filter."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    if filter_.agent_ids:
+        conditions.append(runs.c.agent_id.in_(filter_.agent_ids))
+    if filter_.statuses:
+        conditions.append(runs.c.status.in_(filter_.statuses))
+    if filter_.background is not None:
+        conditions.append(runs.c.background == filter_.background)
+    if filter_.stop_reason is not None:
+        conditions.append(runs.c.stop_reason == filter_.stop_reason)
+    if filter_.conversation_id is not None:
+        conditions.append(runs.c.conversation_id == filter_.conversation_id)
+    if filter_.group_id is not None:
+        conditions.append(runs.c.group_id == filter_.group_id)
+    if filter_.origins:
+        conditions.append(runs.c.origin.in_(filter_.origins))
+    if filter_.parent_run_id is not None:
+        conditions.append(runs.c.parent_run_id == filter_.parent_run_id)
+    if filter_.batch_id is not None:
+        conditions.append(runs.c.batch_id == filter_.batch_id)
+    if filter_.active is not None:
+        active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
+        conditions.append(active if filter_.active else ~active)
+    return conditions
+
+
+def runs_sent_by(conn: sa.Connection, organization_id: str, sender_id: str) -> tuple[str, ...]:
+    """Returns the runs whose input has a message of a sender, and the runs that answered their approvals."""
+    found: list[str] = []
+    last = ""
+    while True:
+        query = (
+            sa.select(runs.c.id, runs.c.document)
+            .where(runs.c.organization_id == organization_id, runs.c.id > last)
+            .order_by(runs.c.id)
+            .limit(_BATCH)
+        )
+        rows = conn.execute(query).all()
+        found += [row.id for row in rows if sender_id.encode() in row.document]
+        if len(rows) < _BATCH:
+            return _with_answering_runs(conn, found)
+        last = rows[-1].id
+
+
+def _with_answering_runs(conn: sa.Connection, run_ids: Sequence[str]) -> tuple[str, ...]:
+    """Returns the runs, and those that answered their approvals, which may have asked for approvals themselves."""
+    found = dict.fromkeys(run_ids)
+    left = list(run_ids)
+    while left:
+        batch, left = left[:_BATCH], left[_BATCH:]
+        new = [run_id for run_id in approval_statements.answering_runs(conn, batch) if run_id not in found]
+        found |= dict.fromkeys(new)
+        left += new
+    return tuple(found)
 
 
 class SqlRunStore:
@@ -165,7 +232,7 @@ class SqlRunStore:
             sql.END_RUN.change(conn, ended_values(ended))
             forget_journal(conn, run)
             if approval is not None:
-                approvals.ask(conn, approval)
+                approval_statements.ask(conn, approval)
             if extraction_turns is not None:
                 count_turn(
                     conn, run.organization_id, run.agent_id, extraction_turns, run.completed_at or run.updated_at
@@ -252,7 +319,7 @@ class SqlRunStore:
                 raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
             if not RunStatus(found.status).ended:
                 raise RunUnderWay("The run has not ended. Cancel it first.", resource_id=run_id)
-            approvals.delete_decided(conn, run_id)
+            approval_statements.delete_decided(conn, run_id)
             conn.execute(runs.delete().where(scope))
             delete_callbacks(conn, [run_id])
             if found.batch_id is not None:
@@ -313,3 +380,34 @@ class SqlRunStore:
 def _finished(conn: sa.Connection, run: Run, started: Sequence[Run]) -> FinishedRun:
     has_next = has_unfinished_run(conn, run.conversation_id)
     return FinishedRun(run, has_next, tuple(child.conversation_id for child in started))
+
+
+_ENDED: Final = tuple(status for status in RunStatus if status.ended)
+
+
+class SqlRunRetention:
+    """RunRetention on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def purge_runs(self, before: datetime) -> int:
+        """See RunRetention."""
+        ended = sa.and_(runs.c.status.in_(_ENDED), ~runs.c.input_unrecorded)
+        old = sa.and_(ended, runs.c.updated_at < before, runs.c.id.not_in(_ASKING))
+        query, total = sa.select(runs.c.id, runs.c.batch_id).where(old).limit(_AT_ONCE), 0
+        while found := await self._database.read(lambda conn: conn.execute(query).all()):
+            total += await self._delete(found, old)
+        return total
+
+    async def _delete(self, found: Sequence[Any], old: sa.ColumnElement[bool]) -> int:
+        ids, batch_ids = [row.id for row in found], {row.batch_id for row in found if row.batch_id is not None}
+
+        def write(conn: sa.Connection) -> int:
+            deleted = conn.execute(runs.delete().where(runs.c.id.in_(ids), old)).rowcount
+            delete_callbacks(conn, ids)
+            if batch_ids:
+                delete_empty_batches(conn, sorted(batch_ids))
+            return deleted
+
+        return await self._database.write(write)

@@ -3,18 +3,16 @@
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.run_pools import PoolLimits
+from mnemesh_orchestrator.model.runs import PoolLimits
 from mnemesh_orchestrator.store.base.stores import Stores
 from mnemesh_orchestrator.store.sql.agent_imports import SqlAgentImportStore
 from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
-from mnemesh_orchestrator.store.sql.batches import SqlBatchStore
-from mnemesh_orchestrator.store.sql.callbacks import SqlCallbackStore
+from mnemesh_orchestrator.store.sql.batches import SqlBatchStore, SqlCallbackStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
 from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
 from mnemesh_orchestrator.store.sql.groups import SqlGroupStore
 from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
-from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
 from mnemesh_orchestrator.store.sql.memory_extractions import SqlMemoryExtractionStore
 from mnemesh_orchestrator.store.sql.partners import SqlPartnerStore
@@ -24,6 +22,7 @@ from mnemesh_orchestrator.store.sql.run_relations import SqlRunRelationStore
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.sleeptime import SqlSleeptimeStore
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
+from mnemesh_orchestrator.store.sql.turn_statements import LeaseClock
 
 
 def sql_stores(database: Database, clock: Clock, limits: PoolLimits = PoolLimits()) -> Stores:  # noqa: B008 -- frozen

@@ -1,1 +1,0 @@
-"""The records of agents in the other services, over gRPC. They stay messages of the contracts on their way."""

@@ -1,0 +1,577 @@
+"""Anthropic's messages API."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from mnemesh_kit.unicode import well_formed_value
+from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningPart, RedactedReasoningPart, TextPart
+from mnemesh_types.usage import Usage
+
+from mnemesh_orchestrator.llm.answers import stream_answer
+from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer, finish_reason_of
+from mnemesh_orchestrator.llm.carried import (
+    CALL,
+    REASONING,
+    TEXT,
+    carried_list,
+    carried_order,
+    decode_carried,
+    encode_carried,
+    in_order,
+    ordered_texts,
+    other_fields,
+)
+from mnemesh_orchestrator.llm.dialects import DIALECTS, Api
+from mnemesh_orchestrator.llm.history import (
+    CLOSING,
+    OPENING,
+    PLAIN,
+    HistoryForm,
+    HistoryForms,
+    arguments_object,
+    history_turns,
+)
+from mnemesh_orchestrator.llm.port import (
+    DEFAULT_LIMITS,
+    SHORT_SECONDS,
+    AttemptBudget,
+    CallLimits,
+    FinishReason,
+    LlmEvent,
+    LlmRequest,
+    Sleep,
+    ToolChoiceKind,
+    with_retries,
+)
+from mnemesh_orchestrator.llm.schemas import response_schema, sendable_tool, strict_schema
+from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.llm.transport import SdkClient, remove_environment, translate_error
+from mnemesh_orchestrator.llm.wire import (
+    AssistantTurn,
+    RenderCache,
+    ReturnsTurn,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    WireImage,
+    WireReturn,
+    encode_body,
+    hidden_image,
+    image_base64,
+    with_parameters,
+    with_provider_options,
+)
+from mnemesh_orchestrator.model.models import ModelInfo, ToolSchema
+
+Block = dict[str, Any]
+
+DEFAULT_MAX_TOKENS: Final = 4096
+_MIN_THINKING_TOKENS: Final = 1024
+_PROTECTED: Final = frozenset({"messages", "stream", "tools", "system"})
+_EPHEMERAL: Final = {"type": "ephemeral"}
+# From 4.6 on a model chooses the length of its thinking. Older ones get a token budget.
+_TAKES_BUDGET: Final = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?:-\d{8})?$)")
+_THINKS: Final = re.compile(r"claude-(?:3-7|(?:opus|sonnet|haiku)-(?:[4-9]|\d\d))")
+
+_KINDS: Final = {"text": Kind.TEXT, "thinking": Kind.REASONING, "tool_use": Kind.CALL}
+_DELTAS: Final = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("thinking", "signature"),
+    "input_json_delta": ("tool_use", "partial_json"),
+}
+"""The type of the block that a delta continues, and the field of the delta that has its piece."""
+_STREAMED: Final = frozenset({"text", "thinking", "signature", "input"})
+"""The fields of a block that arrive in pieces."""
+_HELD: Final = frozenset({"type", "text", "thinking", "signature", "data", "id", "name", "input"})
+"""The fields of a block that the stored message holds."""
+
+__all__ = ["AnthropicMessagesClient", "render_body"]
+
+
+def thinks(model: ModelInfo) -> bool:
+    """Returns whether this is one of Claude's models that can think before they answer."""
+    return model.api == Api.MESSAGES and _THINKS.match(model.provider_model) is not None
+
+
+def render_body(
+    request: LlmRequest,
+    cache: RenderCache | None = None,
+    form: HistoryForm = PLAIN,
+    *,
+    cache_breakpoints: bool = True,
+) -> dict[str, Any]:
+    """Returns the body that `stream` sends.
+
+    Args:
+        request: the request.
+        cache: the cache of rendered texts.
+        form: the form of the history.
+        cache_breakpoints: whether to mark the system block and the end of the window for the provider's prompt cache.
+
+    Raises:
+        ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
+    """
+    cache = cache if cache is not None else RenderCache()
+    history = history_turns(request, cache, form)
+    thinking = _thinking(request, history, form)
+    heads = (turn.text for turn in history if isinstance(turn, SystemTurn))
+    system: list[Block] = [{"type": "text", "text": text} for text in heads if text.strip()]
+    messages = _messages(history, thinking is not None, cache, form)
+    if cache_breakpoints:
+        for blocks in (system, messages[-1]["content"]):
+            if blocks:
+                blocks[-1] = {**blocks[-1], "cache_control": _EPHEMERAL}
+    body: dict[str, Any] = {"model": request.model.provider_model, "max_tokens": _max_tokens(request, thinking)}
+    if system:
+        body["system"] = system
+    body["messages"] = messages
+    if request.tools:
+        is_strict = bool(request.settings.strict_tool_schemas)
+        body["tools"] = [_tool(sendable_tool(tool, DIALECTS["anthropic"]), is_strict) for tool in request.tools]
+        body["tool_choice"] = _tool_choice(request, is_forced=thinking is None)
+    if thinking is not None:
+        body["thinking"] = thinking
+    else:
+        sampling = {"temperature": request.settings.temperature, "top_p": request.settings.top_p}
+        body.update({key: value for key, value in sampling.items() if value is not None})
+    if output := _output_config(request):
+        body["output_config"] = output
+    body["stream"] = True
+    # The API refuses top_k together with thinking.
+    with_parameters(body, request.parameters, {"stop": "stop_sequences", **({} if thinking else {"top_k": "top_k"})})
+    if isinstance(body.get("stop_sequences"), str):
+        body["stop_sequences"] = [body["stop_sequences"]]
+    return with_provider_options(body, request.settings.provider_options, _PROTECTED)
+
+
+def _messages(
+    history: Sequence[Turn], has_thinking: bool, cache: RenderCache, form: HistoryForm
+) -> list[dict[str, Any]]:
+    """Returns the turns with alternating roles. Neighbours with one role become one message."""
+    messages: list[dict[str, Any]] = []
+    for turn in history:
+        match turn:
+            case SystemTurn():
+                continue
+            case AssistantTurn():
+                role, blocks = "assistant", _assistant(turn, has_thinking, form)
+            case UserTurn():
+                role, blocks = "user", _user(turn, cache)
+            case ReturnsTurn():
+                role, blocks = "user", [_tool_result(returned, cache) for returned in turn.returns]
+        if not blocks:
+            continue
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"].extend(blocks)
+        else:
+            messages.append({"role": role, "content": blocks})
+    if not messages or messages[0]["role"] == "assistant":
+        messages.insert(0, {"role": "user", "content": [{"type": "text", "text": OPENING}]})
+    if messages[-1]["role"] == "assistant":
+        messages.append({"role": "user", "content": [{"type": "text", "text": CLOSING}]})
+    return messages
+
+
+def _assistant(turn: AssistantTurn, has_thinking: bool, form: HistoryForm) -> list[Block]:
+    """Returns the blocks of a message of the model, those of its provider in their own order."""
+    order = carried_list(decode_carried(turn.message, Api.MESSAGES), "order") if turn.is_own else []
+    texts = ordered_texts(order, turn.message.content)
+    blocks: list[Block] = []
+    for kind, part, fields in in_order(order, texts, _thoughts(turn), turn.calls):
+        match kind:
+            case "text" if part.text.strip():  # The API refuses a text without words.
+                blocks.append({"type": "text", "text": part.text, **fields})
+            case "reasoning" if has_thinking and part:
+                blocks.append({**part, **fields})
+            case "call":
+                arguments = arguments_object(part.arguments)
+                blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": arguments, **fields})
+            case None:
+                blocks.append(dict(fields))
+    if has_thinking and form.reasoning is not None and not any(_thoughts(turn)):
+        blocks.insert(0, {"type": "thinking", "thinking": form.reasoning, "signature": ""})
+    return blocks
+
+
+def _thoughts(turn: AssistantTurn) -> list[Block]:
+    """Returns the thinking of a message in its order. A block that the provider cannot verify as its own is empty."""
+    parts = turn.message.content if turn.is_own else ()
+    return [block for part in parts if (block := _thought(part)) is not None]
+
+
+def _thought(part: ContentPart) -> Block | None:
+    match part:
+        case ReasoningPart(text, True, signature):
+            return {"type": "thinking", "thinking": text, "signature": signature} if signature else {}
+        case OmittedReasoningPart(signature):
+            return {"type": "thinking", "thinking": "", "signature": signature} if signature else {}
+        case RedactedReasoningPart(data):
+            return {"type": "redacted_thinking", "data": data}
+    return None
+
+
+def _user(turn: UserTurn, cache: RenderCache) -> list[Block]:
+    blocks: list[Block] = [{"type": "text", "text": turn.text}] if turn.text.strip() else []
+    return blocks + [_image(image, cache) for image in turn.images]
+
+
+def _image(image: WireImage, cache: RenderCache) -> Block:
+    part = image.part
+    if part.data is not None:
+        media_type = part.media_type or "image/png"
+        source = {"type": "base64", "media_type": media_type, "data": image_base64(image, cache)}
+        return {"type": "image", "source": source}
+    if part.url is not None:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    return {"type": "text", "text": hidden_image(image)}
+
+
+def _tool_result(returned: WireReturn, cache: RenderCache) -> Block:
+    content: str | list[Block] = returned.text
+    if returned.images:
+        content = [{"type": "text", "text": returned.text}, *(_image(image, cache) for image in returned.images)]
+    block: Block = {"type": "tool_result", "tool_use_id": returned.call_id, "content": content}
+    return {**block, "is_error": True} if returned.is_error else block
+
+
+def _tool(tool: ToolSchema, is_strict: bool) -> Block:
+    strict = strict_schema(tool.parameters) if is_strict else None
+    schema = tool.parameters if strict is None else strict
+    block: Block = {"name": tool.name, "description": tool.description, "input_schema": schema}
+    return block if strict is None else {**block, "strict": True}
+
+
+def _tool_choice(request: LlmRequest, *, is_forced: bool) -> Block:
+    choice = request.tool_choice
+    # The API refuses a forced choice together with thinking, so the model may choose.
+    if not is_forced or choice.kind is ToolChoiceKind.AUTO:
+        kind: Block = {"type": "auto"}
+    elif choice.kind is ToolChoiceKind.NAMED:
+        kind = {"type": "tool", "name": choice.name}
+    else:
+        kind = {"type": "any"}
+    return {**kind, "disable_parallel_tool_use": not request.parallel_tool_calls}
+
+
+def _thinking(request: LlmRequest, history: Sequence[Turn], form: HistoryForm) -> Block | None:
+    is_bare = form.reasoning is None and _is_bare_tool_loop(history)
+    if not request.settings.enable_reasoner or request.inner_thoughts or is_bare:
+        return None
+    if not _TAKES_BUDGET.match(request.model.provider_model):
+        return {"type": "adaptive"}
+    budget = max(_MIN_THINKING_TOKENS, request.settings.max_reasoning_tokens or 0)
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+def _is_bare_tool_loop(history: Sequence[Turn]) -> bool:
+    """Returns whether the last call has no thinking, because another model made it.
+
+    Thinking must be off to continue.
+    """
+    last = next((turn for turn in reversed(history) if isinstance(turn, AssistantTurn)), None)
+    return last is not None and bool(last.calls) and not any(_thoughts(last))
+
+
+def _max_tokens(request: LlmRequest, thinking: Block | None) -> int:
+    defaults = request.model.defaults
+    tokens = request.settings.max_output_tokens or defaults.max_output_tokens or DEFAULT_MAX_TOKENS
+    budget = int(thinking.get("budget_tokens", 0)) if thinking else 0
+    return tokens if tokens > budget else budget + DEFAULT_MAX_TOKENS
+
+
+def _output_config(request: LlmRequest) -> Block:
+    config: Block = {}
+    if request.settings.reasoning_effort in ("low", "medium", "high", "xhigh", "max"):
+        config["effort"] = request.settings.reasoning_effort
+    if request.response_format.kind == "json_schema":
+        config["format"] = {"type": "json_schema", "schema": response_schema(request.response_format)}
+    return config
+
+
+class MessagesAnswer(StreamedAnswer):
+    """A message in progress."""
+
+    def __init__(self, provider: str) -> None:
+        super().__init__(provider)
+        self._blocks: dict[int, Part] = {}
+        self._openings: dict[Part, str] = {}
+        self._head: dict[str, Any] = {}
+        self._usage: dict[str, Any] = {}
+        self._stop_reason: str | None = None
+
+    @property
+    def carried(self) -> str | None:
+        """The order of the blocks, and those that are no text, thinking or call."""
+        return encode_carried(Api.MESSAGES, {"order": carried_order(self._ordered())})
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """The reason why the model stopped."""
+        if self._stop_reason is None and self._calls:
+            return FinishReason.TOOL_CALLS
+        return finish_reason_of(self._stop_reason)
+
+    @property
+    def finish_word(self) -> str | None:
+        """The stop reason as the server sent it."""
+        return None if self._stop_reason is None else str(self._stop_reason)
+
+    @property
+    def usage(self) -> Usage:
+        """The token counts. Cached tokens are part of the prompt, as everywhere in mnemesh."""
+        uncached, completion = _count(self._usage.get("input_tokens")), _count(self._usage.get("output_tokens"))
+        read = _count(self._usage.get("cache_read_input_tokens"))
+        written = _count(self._usage.get("cache_creation_input_tokens"))
+        prompt = None if uncached is None else uncached + (read or 0) + (written or 0)
+        details = self._usage.get("output_tokens_details")
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=None if prompt is None or completion is None else prompt + completion,
+            cached_input_tokens=read,
+            cache_write_tokens=written,
+            reasoning_tokens=_count(details.get("thinking_tokens")) if isinstance(details, Mapping) else None,
+        )
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The answer as a call without streaming would have returned it, for the trace."""
+        blocks = [_block(part) for part in self._parts]
+        return {**self._head, "content": blocks, "stop_reason": self._stop_reason, "usage": self._usage}
+
+    def _read(self, event: Any) -> None:
+        match event:
+            case {"type": "message_start", "message": Mapping() as head}:
+                self._start(head)
+            case {"type": "content_block_start", "index": int(index), "content_block": Mapping() as block}:
+                self._open_block(index, block)
+            case {"type": "content_block_delta", "index": int(index), "delta": Mapping() as delta}:
+                self._extend(index, delta)
+            case {"type": "content_block_stop", "index": int(index)}:
+                if index in self._blocks:
+                    self._blocks[index].is_closed = True
+            case {"type": "message_delta", "delta": Mapping() as delta}:
+                self._stop_reason = delta.get("stop_reason") or self._stop_reason
+                self._take_usage(event.get("usage"))
+            case {"type": "message", "content": list(blocks)}:
+                self._start(event)
+                self._stop_reason = event.get("stop_reason") or "end_turn"
+                for index, block in enumerate(blocks):
+                    if isinstance(block, Mapping):
+                        self._open_block(index, block)
+            case {"type": "message_stop"}:
+                self._has_ended = True
+            case {"type": str()}:
+                pass  # ping, and future events of the API.
+            case _:
+                self._has_unknown = True
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the provider said why the model stopped."""
+        return self._stop_reason is not None
+
+    def _start(self, head: Mapping[str, Any]) -> None:
+        self._head = {key: head[key] for key in ("id", "type", "role", "model") if key in head}
+        self._take_usage(head.get("usage"))
+
+    def _take_usage(self, usage: object) -> None:
+        if isinstance(usage, Mapping):
+            self._usage.update({key: value for key, value in usage.items() if value is not None})
+
+    def _open_block(self, index: int, block: Mapping[str, Any]) -> None:
+        """Opens a block, unless its start is repeated. Some servers number all blocks alike."""
+        kind, known = _KINDS.get(str(block.get("type")), Kind.OPAQUE), self._blocks.get(index)
+        fields = {key: value for key, value in block.items() if kind is Kind.OPAQUE or key not in _STREAMED}
+        if kind is Kind.CALL:
+            given = block.get("input")
+            arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False) if given else ""
+            name, id_ = str(block.get("name") or ""), str(block.get("id") or "") or None
+            place: Hashable = (index, len(self._parts))
+            if isinstance(known, CallPart) and (not known.is_closed or (id_ and id_ == known.provider_id)):
+                place = known.index
+            call = self._add_call(place, id_, name, arguments, name_is_whole=True)
+            call.fields = fields
+            self._blocks[index] = call
+        elif known is None or known.is_closed or known.fields.get("type") != block.get("type"):
+            self._blocks[index] = part = self._open(kind, fields)
+            for key, hidden in (("text", False), ("thinking", False), ("signature", True)):
+                if isinstance(piece := block.get(key), str) and piece and kind is not Kind.OPAQUE:
+                    self._add_hidden(part, piece, key) if hidden else self._add_text(part, piece)
+                    self._openings[part] = piece
+
+    def _extend(self, index: int, delta: Mapping[str, Any]) -> None:
+        kind, part = str(delta.get("type")), self._blocks.get(index)
+        if kind == "citations_delta" and part is not None:
+            self._add_citation(part, delta.get("citation"))
+        if kind not in _DELTAS:
+            return
+        block_type, key = _DELTAS[kind]
+        piece = delta.get(key)
+        if not isinstance(piece, str):
+            return
+        if part is not None and part.kind is Kind.OPAQUE and key == "partial_json":
+            self._add_hidden(part, piece, "input")  # The provider's own tools have an input, too.
+            return
+        if part is None or part.kind is not _KINDS[block_type]:
+            self._open_block(index, {"type": block_type})
+            part = self._blocks[index]
+        if isinstance(part, CallPart):
+            self._add_call(part.index, None, "", piece, name_is_whole=True)
+        elif self._openings.pop(part, None) == piece:
+            pass  # Some servers repeat the text of a block's start in its first delta.
+        elif key == "signature":
+            self._add_hidden(part, piece, key)
+        else:
+            self._add_text(part, piece)
+
+    def _add_citation(self, part: Part, citation: object) -> None:
+        self._count(str(citation))
+        if not isinstance(known := part.fields.get("citations"), list):
+            known = part.fields["citations"] = []
+        known.append(citation)
+
+    def _ordered(self) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+        for part in self._parts:
+            block = _block(part)
+            if isinstance(part, CallPart):
+                if part in self._ordered_calls():
+                    yield CALL, other_fields(block, _HELD)
+            elif part.kind is Kind.OPAQUE and block.get("type") != "redacted_thinking":
+                yield None, block
+            elif part.kind is not Kind.TEXT:
+                yield REASONING, other_fields(block, _HELD)
+            elif part.text:
+                yield TEXT, other_fields(block, _HELD)
+
+    def _content_of(self, part: Part) -> tuple[ContentPart, ...]:
+        signature = str(part.texts.get("signature", "")) or None
+        match part.kind:
+            case Kind.TEXT:
+                return (TextPart(part.text),) if part.text else ()
+            case Kind.REASONING if part.text:
+                return (ReasoningPart(part.text, is_native=True, signature=signature),)
+            case Kind.REASONING:
+                return (OmittedReasoningPart(signature),)
+        match part.fields:
+            case {"type": "redacted_thinking", "data": str(data)}:
+                return (RedactedReasoningPart(data),)
+        return ()
+
+
+def _block(part: Part) -> dict[str, Any]:
+    """Returns a block in the form of a message that is not streamed."""
+    if isinstance(part, CallPart):
+        head = {"type": "tool_use", "id": part.provider_id, "name": part.name}
+        return {**part.fields, **head, "input": _decoded(str(part.arguments))}
+    names = {Kind.TEXT: "text", Kind.REASONING: "thinking"}
+    text = {names[part.kind]: part.wire_text} if part.kind in names else {}
+    signature = {"signature": str(part.texts["signature"])} if "signature" in part.texts else {}
+    given = {"input": _decoded(str(part.texts["input"]))} if "input" in part.texts else {}
+    return {**part.fields, **text, **signature, **given}
+
+
+def _decoded(text: str) -> object:
+    try:
+        return json.loads(text) if text.strip() else {}
+    except ValueError:
+        return text
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
+
+
+class AnthropicMessagesClient:
+    """An LlmClient for one endpoint. The first call imports the SDK, which takes more than a second."""
+
+    def __init__(
+        self,
+        settings: ProviderSettings,
+        limits: CallLimits = DEFAULT_LIMITS,
+        sleep: Sleep = asyncio.sleep,
+        *,
+        cache_breakpoints: bool = True,
+    ) -> None:
+        self._settings = settings
+        self._provider = settings.name
+        self._limits = limits
+        self._sleep = sleep
+        self._cache_breakpoints = cache_breakpoints
+        self._cache = RenderCache()
+        self._forms = HistoryForms()
+        self._opened: SdkClient | None = None
+
+    def render(self, request: LlmRequest) -> str:
+        """Returns the request body as JSON text."""
+        return self._encoded(request, self._forms.form(request)).decode()
+
+    def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
+        """Calls the model; see the port."""
+        secrets, spent = self._settings.secrets, budget or AttemptBudget()
+        return with_retries(lambda: self._attempt(request, spent), self._limits, self._sleep, secrets, spent)
+
+    def prepare(self) -> None:
+        """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
+        self._client()
+
+    async def get(self, path: str) -> Any:
+        """Returns the decoded answer to a GET below the base URL.
+
+        Raises:
+            ProviderError: the endpoint could not be called.
+        """
+        import anthropic
+
+        try:
+            found = await self._client().client.get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
+        except (anthropic.APIError, ValueError) as error:
+            raise translate_error(anthropic, self._provider, error, self._settings.secrets) from None
+        return well_formed_value(found)
+
+    async def close(self) -> None:
+        """Closes the connection pool."""
+        if self._opened is not None:
+            await self._opened.client.close()
+            self._opened = None
+
+    def _encoded(self, request: LlmRequest, form: HistoryForm) -> bytes:
+        return encode_body(render_body(request, self._cache, form, cache_breakpoints=self._cache_breakpoints))
+
+    def _attempt(self, request: LlmRequest, budget: AttemptBudget) -> AsyncIterator[LlmEvent]:
+        return self._forms.stream(
+            request, lambda form: self._encoded(request, form), lambda body: self._send(request, body), budget
+        )
+
+    def _send(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+        return stream_answer(self._client(), "/v1/messages", body, MessagesAnswer(self._provider), request)
+
+    def _client(self) -> SdkClient:
+        if self._opened is None:
+            import anthropic
+
+            from mnemesh_orchestrator.llm.http_client import as_provider_errors, open_http_client
+
+            key = self._settings.api_key or "none"
+            with as_provider_errors(self._provider):
+                endpoint = self._settings.endpoint
+            is_official = endpoint == DIALECTS["anthropic"].base_url
+            # The SDK sends a bearer token. Servers with an older form of the API know only this header.
+            headers = {**({} if is_official else {"x-api-key": key}), **self._settings.headers}
+            http = open_http_client(self._settings, self._limits)
+            with as_provider_errors(self._provider):
+                client = anthropic.AsyncAnthropic(
+                    api_key=key,
+                    base_url=endpoint,
+                    default_headers=headers or None,
+                    max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
+                    http_client=http,
+                )
+            if self._settings.is_registered:
+                remove_environment(client, headers)
+            self._opened = SdkClient(anthropic, client, http, self._settings)
+        return self._opened

@@ -1,0 +1,428 @@
+"""The records of exported agents. Those of other services stay messages; the others become types of the model."""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from google.protobuf.message import Message
+from mnemesh.agents.v1 import agent_records_pb2 as records_pb
+from mnemesh.agents.v1 import agents_pb2, conversations_pb2, groups_pb2, identities_pb2, runs_pb2
+from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh.archival.v1.passages_service_pb2 import VectorUse
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.secret_variables import SecretVariable
+from mnemesh_kit.time import optional_timestamp_from_proto, timestamp_from_proto, timestamp_to_proto
+from mnemesh_types.convert import usage_from_proto
+from mnemesh_types.provenance import Provenance
+
+from mnemesh_orchestrator.model.agents import Agent, AttachedTool
+from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
+from mnemesh_orchestrator.model.group_rules import require_valid_count
+from mnemesh_orchestrator.model.groups import Group
+from mnemesh_orchestrator.model.identities import Identity
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.runs import Lineage, Run, RunError, RunOrigin
+from mnemesh_orchestrator.model.steps import Step, StepStatus
+from mnemesh_orchestrator.model.transfers import FORMAT_VERSION, ImportOptions, ImportReport, Record, RecordType, Window
+from mnemesh_orchestrator.rpc.convert.agent_settings import settings_from_proto
+from mnemesh_orchestrator.rpc.convert.agents import agent_to_proto, draft_from_proto
+from mnemesh_orchestrator.rpc.convert.conversations import conversation_to_proto
+from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields
+from mnemesh_orchestrator.rpc.convert.groups import group_draft_from_proto, group_to_proto
+from mnemesh_orchestrator.rpc.convert.identities import identity_draft_from_proto, identity_to_proto
+from mnemesh_orchestrator.rpc.convert.runs import (
+    RUN_STATUS_FROM_PROTO,
+    STOP_REASON_FROM_PROTO,
+    config_from_proto,
+    inputs_from_proto,
+    run_to_proto,
+    step_to_proto,
+)
+
+_PROVENANCE: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
+_OF_DRAFT: Final = (
+    "type", "name", "model", "description", "model_settings", "embedder", "tool_rules", "tags", "metadata", "time_zone",
+    "prompt_policy", "message_buffer_autoclear", "continuation_message", "compaction_settings", "memory_extraction",
+    "response_format", "enable_sleeptime", "max_files_open", "per_file_view_window_char_limit", "hidden",
+    "approval_timeout_seconds",
+)  # fmt: skip
+
+SOURCE: Final = "mnemesh"
+MAX_RESPONSE_BYTES: Final = 1_000_000
+_NOT_EXPORTED: Final = (
+    "state", "revision", "effective_model_settings", "effective_max_files_open",
+    "effective_per_file_view_window_char_limit", "group_ids", "message_ids", "pending_approval_request_id",
+)  # fmt: skip
+
+
+_ORIGINS: Final = {runs_pb2.RunOrigin.Value(f"RUN_ORIGIN_{origin.name}"): origin for origin in RunOrigin} | {
+    runs_pb2.RUN_ORIGIN_UNSPECIFIED: RunOrigin.CLIENT
+}
+_STEP_STATUSES: Final = {runs_pb2.StepStatus.Value(f"STEP_STATUS_{status.name}"): status for status in StepStatus} | {
+    runs_pb2.STEP_STATUS_UNSPECIFIED: StepStatus.SUCCESS
+}
+
+
+def agent_from_proto(message: agents_pb2.Agent) -> Agent:
+    """Returns an exported agent. Raises InvalidArgument if a field cannot be read."""
+    settings = agents_pb2.Agent()
+    settings.CopyFrom(message)
+    for name in ("secrets", "group_ids", "identity_ids"):
+        settings.ClearField(name)
+    draft = draft_from_proto(rpc.CreateAgentRequest(agent=settings))
+    created_at, updated_at = _times(message, "agent")
+    reason = optional_field(message, "last_stop_reason")
+    stop = None if reason is None else enum_from_proto(STOP_REASON_FROM_PROTO, reason, "agent.last_stop_reason").value
+    duration = _milliseconds(message, "last_run_duration")
+    return Agent(
+        id=message.id,
+        organization_id="",
+        system=message.system,
+        created_at=created_at,
+        updated_at=updated_at,
+        default_conversation_id=default_conversation_id(message.id),
+        tools=tuple(
+            AttachedTool(
+                tool.name,
+                None if tool.builtin else tool.tool_id or "",
+                tool.requires_approval if tool.HasField("requires_approval") else None,
+            )
+            for tool in message.tools
+        ),
+        identity_ids=tuple(message.identity_ids),
+        last_stop_reason=stop,
+        last_run_completed_at=optional_timestamp_from_proto(message, "last_run_completion_time"),
+        last_run_ms=duration,
+        provenance=provenance_from_proto(message),
+        secrets=tuple(SecretVariable(secret.key, None, updated_at) for secret in message.secrets),
+        **{name: getattr(draft, name) for name in _OF_DRAFT},
+    )
+
+
+def identity_from_proto(message: identities_pb2.Identity) -> Identity:
+    """Returns an exported identity. Raises InvalidArgument if a field cannot be read."""
+    created_at, updated_at = _times(message, "identity")
+    return replace(
+        identity_draft_from_proto(message),
+        id=message.id,
+        created_at=created_at,
+        updated_at=updated_at,
+        provenance=provenance_from_proto(message),
+    )
+
+
+def group_from_proto(message: groups_pb2.Group) -> Group:
+    """Returns an exported group. Raises InvalidArgument if a field cannot be read."""
+    require_valid_count(message.turns_counter, "group.turns_counter")
+    return replace(group_draft_from_proto(message), id=message.id, provenance=provenance_from_proto(message))
+
+
+def conversation_from_proto(message: conversations_pb2.Conversation) -> Window:
+    """Returns an exported conversation with its window. Raises InvalidArgument if a field cannot be read."""
+    created_at, updated_at = _times(message, "conversation")
+    has_settings = message.HasField("model_settings")
+    conversation = Conversation(
+        id=message.id,
+        organization_id="",
+        agent_id=message.agent_id,
+        is_default=message.is_default,
+        created_at=created_at,
+        updated_at=updated_at,
+        archived=message.archived,
+        model_settings=settings_from_proto(message.model_settings) if has_settings else None,
+        last_message_at=optional_timestamp_from_proto(message, "last_message_time"),
+        isolated_block_labels=tuple(message.isolated_block_labels),
+        isolated_block_ids=tuple(message.isolated_block_ids),
+        **present_fields(message, "summary", "description", "model", "forked_from_id", "key"),
+    )
+    return Window(conversation, tuple(message.message_ids))
+
+
+def run_from_proto(message: runs_pb2.Run) -> Run:
+    """Returns an exported run. Raises InvalidArgument if a field cannot be read."""
+    created_at, updated_at = _times(message, "run")
+    config = runs_pb2.RunConfig()
+    config.CopyFrom(message.config)
+    config.ClearField("callback_url")
+    reason = optional_field(message, "stop_reason")
+    retried = optional_field(message, "retry_of_run_id")
+    return Run(
+        id=message.id,
+        organization_id="",
+        subject_id="",
+        agent_id=message.agent_id,
+        conversation_id=message.conversation_id,
+        created_at=created_at,
+        updated_at=updated_at,
+        input=inputs_from_proto(message.input, "run.input"),
+        config=config_from_proto(config),
+        status=enum_from_proto(RUN_STATUS_FROM_PROTO, message.status, "run.status"),
+        stop_reason=None if reason is None else enum_from_proto(STOP_REASON_FROM_PROTO, reason, "run.stop_reason"),
+        background=message.background,
+        usage=usage_from_proto(message.usage),
+        step_count=message.step_count,
+        error=_error(message),
+        completed_at=optional_timestamp_from_proto(message, "completion_time"),
+        first_token_ms=_milliseconds(message, "time_to_first_token"),
+        total_ms=_milliseconds(message, "total_duration"),
+        retried_run_ids=() if retried is None else (retried,),
+        group_id=optional_field(message, "group_id"),
+        lineage=Lineage(
+            optional_field(message, "parent_run_id"), enum_from_proto(_ORIGINS, message.origin, "run.origin")
+        ),
+        child_run_ids=tuple(message.child_run_ids),
+    )
+
+
+def step_from_proto(message: runs_pb2.Step) -> Step:
+    """Returns an exported step. Raises InvalidArgument if a field cannot be read."""
+    reason = optional_field(message, "stop_reason")
+    return Step(
+        id=message.id,
+        run_id=message.run_id,
+        agent_id=message.agent_id,
+        conversation_id=message.conversation_id,
+        number=message.number,
+        model=message.model,
+        provider=message.provider,
+        context_window=message.context_window_limit,
+        created_at=_required_time(message, "create_time", "step"),
+        status=enum_from_proto(_STEP_STATUSES, message.status, "step.status"),
+        stop_reason=None if reason is None else enum_from_proto(STOP_REASON_FROM_PROTO, reason, "step.stop_reason"),
+        usage=usage_from_proto(message.usage),
+        error=_error(message),
+        attempts=message.attempts,
+        model_ms=_milliseconds(message, "model_duration"),
+        total_ms=_milliseconds(message, "total_duration"),
+        completed_at=optional_timestamp_from_proto(message, "completion_time"),
+        tags=tuple(message.tags),
+        **present_fields(message, "endpoint", "feedback", "trace_id", "origin"),
+    )
+
+
+def provenance_from_proto(message: Any) -> Provenance:
+    """Returns the provenance of an exported resource, with its authors."""
+    origin = message.provenance
+    return Provenance(
+        created_by_id=origin.created_by_id,
+        last_updated_by_id=origin.last_updated_by_id,
+        **present_fields(origin, *_PROVENANCE),
+    )
+
+
+def _times(message: Any, field: str) -> tuple[datetime, datetime]:
+    """Returns the creation and the last change. A resource that was never changed needs no time of a change."""
+    created_at = _required_time(message, "create_time", field)
+    return created_at, optional_timestamp_from_proto(message, "update_time", f"{field}.update_time") or created_at
+
+
+def _required_time(message: Message, name: str, field: str) -> datetime:
+    if not message.HasField(name):
+        raise InvalidArgument(f"{field}.{name} is required.", field=f"{field}.{name}")
+    return timestamp_from_proto(getattr(message, name), f"{field}.{name}").astimezone(UTC)
+
+
+def _milliseconds(message: Message, name: str) -> int | None:
+    duration = optional_field(message, name)
+    return None if duration is None else int(duration.ToMilliseconds())
+
+
+def _error(message: Any) -> RunError | None:
+    if not message.HasField("error"):
+        return None
+    return RunError(message.error.reason, message.error.message, dict(message.error.metadata))
+
+
+_FIELDS: Final = {kind: kind.name.lower() for kind in RecordType}
+_TYPES: Final = {name: kind for kind, name in _FIELDS.items()}
+_TYPE_FROM_PROTO: Final = {
+    records_pb.RecordType.Value(f"RECORD_TYPE_{kind.name}"): kind for kind in RecordType if kind < 30
+}
+
+
+def types_from_proto(numbers: Any, field: str) -> frozenset[RecordType]:
+    """Returns types of records. Raises InvalidArgument if one is unknown."""
+    return frozenset(enum_from_proto(_TYPE_FROM_PROTO, number, field) for number in numbers)
+
+
+def record_to_proto(record: Record) -> records_pb.AgentRecord:
+    """Returns the message of a record."""
+    body = _TO_PROTO[record.type](record.body) if record.type in _TO_PROTO else record.body
+    return records_pb.AgentRecord(**{_FIELDS[record.type]: body})
+
+
+def _agent_to_proto(agent: Any) -> Any:
+    message = agent_to_proto(agent, ModelSettings())
+    for name in _NOT_EXPORTED:
+        message.ClearField(name)
+    for secret in message.secrets:
+        secret.ClearField("id")
+        secret.ClearField("update_time")
+    return message
+
+
+def _run_to_proto(run: Any) -> Any:
+    """Returns the message of a run without the number of its newest event, because events are not exported."""
+    message = run_to_proto(run)
+    message.ClearField("last_sequence")
+    return message
+
+
+_TO_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
+    RecordType.HEADER: lambda time: records_pb.RecordsHeader(
+        format_version=FORMAT_VERSION, source=SOURCE, export_time=timestamp_to_proto(time)
+    ),
+    RecordType.AGENT: _agent_to_proto,
+    RecordType.IDENTITY: identity_to_proto,
+    RecordType.CONVERSATION: lambda window: conversation_to_proto(window.conversation, window.message_ids),
+    RecordType.RUN: _run_to_proto,
+    RecordType.STEP: step_to_proto,
+    RecordType.GROUP: group_to_proto,
+}
+
+
+async def responses(records: AsyncIterator[Record]) -> AsyncIterator[rpc.ExportAgentResponse]:
+    """Yields the records in messages of bounded size, and the record that ends the stream."""
+    batch: list[records_pb.AgentRecord] = []
+    size = count = 0
+    async for record in records:
+        message = record_to_proto(record)
+        length = message.ByteSize()
+        if batch and size + length > MAX_RESPONSE_BYTES:
+            yield rpc.ExportAgentResponse(records=batch)
+            batch, size = [], 0
+        batch.append(message)
+        size += length
+        count += 1
+    batch.append(records_pb.AgentRecord(end=records_pb.RecordsEnd(record_count=count)))
+    yield rpc.ExportAgentResponse(records=batch)
+
+
+async def options_from_proto(
+    stream: AsyncIterator[rpc.ImportAgentRequest], fingerprint: Callable[[str], str]
+) -> tuple[ImportOptions, str]:
+    """Reads the first request. Returns the options, and a hash of them.
+
+    Raises:
+        InvalidArgument: The first request has no options, or also records.
+    """
+    first = await anext(stream, None)
+    if first is None or not first.HasField("options"):
+        raise InvalidArgument("The first request must have the options.", field="options")
+    if first.records:
+        raise InvalidArgument("The first request must have no records.", field="records")
+    message = first.options
+    compared = rpc.ImportOptions()
+    compared.CopyFrom(message)
+    for name, value in message.secrets.items():
+        compared.secrets[name] = fingerprint(value)
+    digest = hashlib.sha256(compared.SerializeToString(deterministic=True)).hexdigest()[:32]
+    options = ImportOptions(
+        request_id=message.request_id,
+        keep_ids=message.keep_ids,
+        id_namespace=optional_field(message, "id_namespace"),
+        name=optional_field(message, "name"),
+        model=optional_field(message, "model"),
+        embedder=optional_field(message, "embedder"),
+        project_id=optional_field(message, "project_id"),
+        append_copy_suffix=message.append_copy_suffix,
+        strip_messages=message.strip_messages,
+        override_existing_tools=message.override_existing_tools,
+        secrets=dict(message.secrets),
+        types=types_from_proto(message.types, "options.types"),
+    )
+    return options, digest
+
+
+async def records_from_proto(stream: AsyncIterator[rpc.ImportAgentRequest]) -> AsyncIterator[Record]:
+    """Yields the records of the other requests with their positions.
+
+    Raises:
+        InvalidArgument: A record is empty or breaks a rule. Metadata: record, field.
+    """
+    index = 0
+    async for request in stream:
+        if request.HasField("options"):
+            raise InvalidArgument("Only the first request has options.", field="options")
+        for message in request.records:
+            index += 1
+            yield _record_from_proto(message, index)
+
+
+def _record_from_proto(message: records_pb.AgentRecord, index: int) -> Record:
+    name = message.WhichOneof("record")
+    if name is None:
+        raise InvalidArgument(f"Record {index} is empty.", field="records", record=str(index))
+    kind = _TYPES[name]
+    body = getattr(message, name)
+    try:
+        read = _FROM_PROTO.get(kind)
+        record = Record(kind, _ID.get(kind, _id)(body), body if read is None else read(body))
+    except InvalidArgument as error:
+        error.metadata["record"] = str(index)
+        raise
+    return replace(record, size=body.ByteSize(), index=index)
+
+
+def _id(body: Any) -> str:
+    return str(body.id)
+
+
+def _version(header: records_pb.RecordsHeader) -> int:
+    if header.format_version != FORMAT_VERSION:
+        raise InvalidArgument(
+            f"header.format_version must be {FORMAT_VERSION}, not {header.format_version}.",
+            field="header.format_version",
+        )
+    return header.format_version
+
+
+_ID: Final[Mapping[RecordType, Callable[[Any], str]]] = {
+    RecordType.HEADER: lambda _: "",
+    RecordType.END: lambda _: "",
+    RecordType.BLOCK: lambda body: str(body.block.id),
+    RecordType.BLOCK_REVISION: lambda body: f"{body.block_id}/{body.revision}",
+    RecordType.PASSAGE: lambda body: str(body.passage.id),
+}
+_FROM_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
+    RecordType.HEADER: _version,
+    RecordType.AGENT: agent_from_proto,
+    RecordType.IDENTITY: identity_from_proto,
+    RecordType.CONVERSATION: conversation_from_proto,
+    RecordType.RUN: run_from_proto,
+    RecordType.STEP: step_from_proto,
+    RecordType.GROUP: group_from_proto,
+    RecordType.END: lambda body: body.record_count,
+}
+
+
+def import_report_to_proto(report: ImportReport) -> rpc.ImportAgentResponse:
+    """Returns the message of a report, without the agent."""
+    return rpc.ImportAgentResponse(
+        kept_ids=report.kept_ids,
+        counts=[
+            records_pb.RecordCounts(
+                type=records_pb.RecordType.Value(f"RECORD_TYPE_{RecordType(kind).name}"),
+                created=counts.created,
+                existing=counts.existing,
+                skipped=counts.skipped,
+            )
+            for kind, counts in sorted(report.counts.items())
+        ],
+        skipped=[
+            records_pb.SkippedRecord(
+                index=item.index,
+                type=records_pb.RecordType.Value(f"RECORD_TYPE_{item.type.name}"),
+                id=item.id,
+                reason=item.reason,
+            )
+            for item in report.skipped
+        ],
+        ids=report.ids,
+        vector_uses=[
+            records_pb.VectorUseCount(use=VectorUse.ValueType(use), passages=count)
+            for use, count in sorted(report.vector_uses.items())
+        ],
+    )
