@@ -5,6 +5,7 @@ transport directly, because the client's layers for redirects, cookies and authe
 aiohttp. This module is imported with an SDK, not before.
 """
 
+import errno
 import math
 import ssl
 import zlib
@@ -333,7 +334,7 @@ class _PublicTransport(ProviderTransport):
 
 def _require_public(request: httpx2.Request) -> None:
     if is_private_address(request.url.host):
-        raise httpx2.ConnectError(refusal(request.url.host, _SETTING))
+        raise PermissionError(errno.EACCES, refusal(request.url.host, _SETTING))
 
 
 def _public_session(max_connections: int) -> aiohttp.ClientSession:
