@@ -119,12 +119,12 @@ async def require_free_name(mnemesh: Mnemesh, name: str) -> None:
 
 
 async def with_free_name(mnemesh: Mnemesh, agent: Agent) -> Agent:
-    """Returns an agent that was imported, with " (2)" after its name if an older agent has the name, or a free number.
+    """Returns an agent that was created just now, with " (2)" after its name if another has the name, or a free number.
 
-    A repetition changes nothing.
+    The time of creation does not tell which one is new: an imported agent keeps that of its original.
     """
-    named = [each.id async for each in mnemesh.agents.list(name=agent.name, order="asc", limit=2)]
-    if not named or named[0] == agent.id:
+    named = [each.id async for each in mnemesh.agents.list(name=agent.name, limit=2)]
+    if all(each == agent.id for each in named):
         return agent
     number = 2
     while [each async for each in mnemesh.agents.list(name=f"{agent.name} ({number})", limit=1)]:
