@@ -40,7 +40,7 @@ async def benchmark(directory: Path, engine: str, dataset: Dataset, times: int) 
             loaded = await load(services, dataset, corpus)
     print(f"measuring {engine}: {dataset}", file=sys.stderr, flush=True)
     async with running(directory, engine) as services:
-        # Stores that an earlier version filled may have to rebuild an index.
+        # Indexes that are behind are brought up to date first.
         await services.processes.until_idle(("recall", "archival"), quiet_seconds=1.0, at_most=36_000.0)
         return await measure_all(services, loaded, list(Probes(services, loaded, corpus).all()), times)
 

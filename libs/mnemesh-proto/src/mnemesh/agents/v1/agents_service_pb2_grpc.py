@@ -215,8 +215,7 @@ class AgentServiceServicer:
         """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
         CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
         archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
-        blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
-        created for, are kept. The partners that were created for the agent and its sleeptime group are deleted with it.
+        blocks and archives too. The partners that were created for the agent and its sleeptime group are deleted with it.
         A sleeptime group without members is deleted, and enable_sleeptime of its manager is cleared. Idempotent: a repeated
         call continues the deletion with the flags of the first.
         """
