@@ -24,11 +24,11 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_recall.model.contexts import NewContext
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
-from mnemesh_recall.store.indexed import SqlIndexedMessages
-from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.indexed import IndexedMessages
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.store.transaction import MESSAGES
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.usecases.word_indexing import WordIndexing
@@ -90,10 +90,10 @@ async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIter
     await database.migrate("mnemesh_recall")
     index = await FlatIndex.open(directory)
     try:
-        store = SqlMessageStore(database, SystemClock(), RandomIds())
+        store = MessageStore(database, SystemClock(), RandomIds())
         indexer = Indexer(SqlOutbox(database, index_tables, SystemClock()), index)
         vectors = MessageVectors(index, model, indexer)
-        await indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), vectors))
+        await indexer.register(MESSAGES, MessageSource(IndexedMessages(database), vectors))
         await indexer.open()
         words = WordIndexing(store, SystemClock())
         yield MessageService(store, MessageFinder(store, vectors), indexer, words), indexer

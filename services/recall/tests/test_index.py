@@ -18,11 +18,11 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_recall.errors import VectorIndexUnavailable
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
-from mnemesh_recall.store.indexed import SqlIndexedMessages
-from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.indexed import IndexedMessages
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.store.transaction import MESSAGES
 from mnemesh_recall.usecases import message_search as search
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.vectors import MessageSource, MessageVectors
@@ -45,7 +45,7 @@ class Rig:
 
     def __init__(self, vectors: MessageVectors, database: Database, clock: FrozenClock) -> None:
         self.store, self.outbox = (
-            SqlMessageStore(database, clock, RandomIds()),
+            MessageStore(database, clock, RandomIds()),
             SqlOutbox(database, index_tables, clock),
         )
         self.vectors, self.database = vectors, database
@@ -59,7 +59,7 @@ async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
     index = await FlatIndex.open(tmp_path / "index")
     vectors = MessageVectors(index, make_embedder(HASHING))
     rig = Rig(vectors, database, clock)
-    await rig.indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), vectors))
+    await rig.indexer.register(MESSAGES, MessageSource(IndexedMessages(database), vectors))
     await rig.indexer.open()
     yield rig
     await index.close()

@@ -24,12 +24,12 @@ from mnemesh_kit.sql import Database
 from mnemesh_recall.config import Config
 from mnemesh_recall.maintenance import maintain
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.model.outbox import MESSAGES
-from mnemesh_recall.store.fulltext.segment_upkeep import SqlWordSegments
+from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.fulltext.selection import fulltext_index
-from mnemesh_recall.store.indexed import SqlIndexedMessages
-from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.indexed import IndexedMessages
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.store.transaction import MESSAGES
 from mnemesh_recall.usecases.messages import Retention
 from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_retrieval.embedder import Vector
@@ -61,7 +61,7 @@ def planted(directory: Path) -> list[str]:
 async def move_words_to_segments(url: str, agent: str) -> None:
     """Writes the segments of an agent, as the background task does for more messages."""
     database = Database.open(url)
-    assert await SqlWordSegments(database, fulltext_index(database)).move_tail(agent, least=1) > 0
+    assert await WordSegmentStore(database, fulltext_index(database)).move_tail(agent, least=1) > 0
     await database.close()
 
 
@@ -225,7 +225,7 @@ async def test_only_messages_in_a_window_outlive_the_retention_period(
         )
         await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent, messages=[*old, young]))
     database = Database.open(database_url)
-    store = SqlMessageStore(database, clock, RandomIds())
+    store = MessageStore(database, clock, RandomIds())
 
     class Listener:
         notified = 0
@@ -263,7 +263,7 @@ async def test_old_step_records_are_purged_except_for_the_newest(
         )
 
     database = Database.open(database_url)
-    store = SqlMessageStore(database, clock, RandomIds())
+    store = MessageStore(database, clock, RandomIds())
     async with serve(database_url=database_url) as recall:
         steps = {}
         for conversation in conversations:
@@ -300,9 +300,9 @@ async def test_indexer_reports_its_lag(tmp_path: Path) -> None:
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
     await database.migrate("mnemesh_recall")
     index, embedder = await FlatIndex.open(tmp_path / "index"), Away()
-    store = SqlMessageStore(database, clock, RandomIds())
+    store = MessageStore(database, clock, RandomIds())
     indexer = Indexer(SqlOutbox(database, index_tables, clock), index, clock)
-    await indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), MessageVectors(index, embedder)))
+    await indexer.register(MESSAGES, MessageSource(IndexedMessages(database), MessageVectors(index, embedder)))
     await indexer.open()
     assert indexer.lag_seconds() == 0
     agent = new_id("agent")

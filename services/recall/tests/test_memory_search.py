@@ -14,11 +14,11 @@ from mnemesh_kit.principal import Principal
 from mnemesh_kit.sql import Database
 from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.model.episodes import Fact, FactFilter, MemorySearch, NewFact, Scope, ScopeKind
-from mnemesh_recall.model.outbox import MEMORIES
 from mnemesh_recall.model.search import SearchMode
-from mnemesh_recall.store.episodes import SqlEpisodeStore
-from mnemesh_recall.store.indexed import SqlIndexedMemories
+from mnemesh_recall.store.episodes import EpisodeStore
+from mnemesh_recall.store.indexed import IndexedMemories
 from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.store.transaction import MEMORIES
 from mnemesh_recall.usecases.episodes import MemoryFinder
 from mnemesh_recall.vectors import MemorySource, MemoryVectors
 from mnemesh_retrieval.embedder import Vector
@@ -59,12 +59,12 @@ def asked(mode: SearchMode) -> MemorySearch[Fact]:
 async def test_search_without_the_embedder_uses_full_text_and_is_degraded(
     database: Database, clock: FrozenClock, tmp_path: Path
 ) -> None:
-    store = SqlEpisodeStore(database, clock, SequentialIds())
+    store = EpisodeStore(database, clock, SequentialIds())
     index, embedder = await FlatIndex.open(tmp_path / "index"), Leaving()
     indexer = Indexer(SqlOutbox(database, index_tables, clock), index, clock)
     vectors = MemoryVectors(index, embedder, indexer)
     finder = MemoryFinder(store, vectors)
-    await indexer.register(MEMORIES, MemorySource(SqlIndexedMemories(database), vectors))
+    await indexer.register(MEMORIES, MemorySource(IndexedMemories(database), vectors))
     await indexer.open()
     fact, _ = await store.create_fact(ORG, TEAM, NewFact(text="Keeps a tortoise"), None)
     embedder.is_away = True
@@ -111,11 +111,11 @@ def _toned(text: str, dimension: int) -> Vector:
 async def test_a_fact_without_word_and_similarity_is_no_hit_and_an_equal_one_is_first(
     database: Database, clock: FrozenClock, tmp_path: Path, query: str, found: list[str]
 ) -> None:
-    store = SqlEpisodeStore(database, clock, SequentialIds())
+    store = EpisodeStore(database, clock, SequentialIds())
     index = await FlatIndex.open(tmp_path / "index")
     indexer = Indexer(SqlOutbox(database, index_tables, clock), index, clock)
     vectors = MemoryVectors(index, Toned(), indexer)
-    await indexer.register(MEMORIES, MemorySource(SqlIndexedMemories(database), vectors))
+    await indexer.register(MEMORIES, MemorySource(IndexedMemories(database), vectors))
     await indexer.open()
     for text in ("Lives in Porto", "Has two cats", "Opens at nine"):
         await store.create_fact(ORG, TEAM, NewFact(text=text), None)

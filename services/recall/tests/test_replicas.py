@@ -27,10 +27,10 @@ from mnemesh_kit.sql import Database
 from mnemesh_recall.config import Config
 from mnemesh_recall.maintenance import maintain, rebuild
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.model.outbox import MESSAGES
-from mnemesh_recall.store.indexed import SqlIndexedMessages
-from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.indexed import IndexedMessages
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.store.transaction import MESSAGES
 from mnemesh_recall.usecases.messages import Retention
 from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_recall.wiring import assemble, open_vector_index
@@ -140,7 +140,7 @@ class Rig:
     """The indexer of one replica without its server, so that it can be stopped between two steps."""
 
     def __init__(
-        self, store: SqlMessageStore, outbox: SqlOutbox, index: VectorIndex, clock: FrozenClock, name: str
+        self, store: MessageStore, outbox: SqlOutbox, index: VectorIndex, clock: FrozenClock, name: str
     ) -> None:
         self.store, self.index, self.embedder = store, index, Slow()
         self.vectors = MessageVectors(index, self.embedder)
@@ -182,10 +182,10 @@ async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Ri
             await database.migrate("mnemesh_recall")
             index = await open_vector_index(config)
             stack.push_async_callback(index.close)
-            store, outbox = SqlMessageStore(database, clock, RandomIds()), SqlOutbox(database, index_tables, clock)
+            store, outbox = MessageStore(database, clock, RandomIds()), SqlOutbox(database, index_tables, clock)
             rig = Rig(store, outbox, index, clock, name)
             created.append(rig)
-            await rig.indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), rig.vectors))
+            await rig.indexer.register(MESSAGES, MessageSource(IndexedMessages(database), rig.vectors))
             await rig.indexer.open()
         yield created[0], created[1]
 

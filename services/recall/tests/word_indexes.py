@@ -22,9 +22,9 @@ from mnemesh_recall.model.ranking import Candidates, id_of, key_of, rank
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
 from mnemesh_recall.store.fulltext import segment_rows, selection
 from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
-from mnemesh_recall.store.fulltext.segment_upkeep import SqlWordSegments
+from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.fulltext.selection import fulltext_index
-from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.texts import fingerprint
 from mnemesh_types.messages import Message, Role, TextPart
@@ -43,8 +43,8 @@ class Indexed:
     """A store, and what its background work uses."""
 
     database: Database
-    store: SqlMessageStore
-    segments: SqlWordSegments
+    store: MessageStore
+    segments: WordSegmentStore
     clock: FrozenClock
 
     async def counts(self, agent: str) -> list[int]:
@@ -71,8 +71,8 @@ async def opened(database_url: str, directory: Path) -> AsyncIterator[Indexed]:
     database = await open_database(config, "mnemesh_recall")
     changed = ChangedAgents()
     clock = FrozenClock()
-    store = SqlMessageStore(database, clock, RandomIds(), changed)
-    yield Indexed(database, store, SqlWordSegments(database, fulltext_index(database, changed)), clock)
+    store = MessageStore(database, clock, RandomIds(), changed)
+    yield Indexed(database, store, WordSegmentStore(database, fulltext_index(database, changed)), clock)
     await database.close()
 
 

@@ -19,9 +19,9 @@ from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
-from mnemesh_recall.store.fulltext.segment_upkeep import SqlWordSegments
+from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.fulltext.selection import fulltext_index
-from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import metadata
 from mnemesh_recall.usecases.messages import Retention
 from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild, WordSegmentation
@@ -99,7 +99,7 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         steps = await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
         yield f"committed steps whose ids were forgotten: {steps}"
         yield f"changes applied to the vector index: {await indexer.catch_up()}"
-        segmentation = WordSegmentation(SqlWordSegments(database, fulltext_index(database)))
+        segmentation = WordSegmentation(WordSegmentStore(database, fulltext_index(database)))
         yield f"agents whose word index was rewritten: {await segmentation.rewrite()}"
         for name, error in indexer.failures().items():
             yield f"{name} still lacks changes: {error}"
@@ -130,10 +130,10 @@ async def _rewrite_index(config: Config, index: NearestIndex) -> AsyncIterator[s
 @asynccontextmanager
 async def _opened(
     config: Config, database: Database, index: NearestIndex, clock: Clock
-) -> AsyncIterator[tuple[SqlMessageStore, Indexer]]:
+) -> AsyncIterator[tuple[MessageStore, Indexer]]:
     embedder = embedder_from_config(config)
     try:
-        store, indexer = SqlMessageStore(database, clock, RandomIds()), build_indexer(config, database, index, clock)
+        store, indexer = MessageStore(database, clock, RandomIds()), build_indexer(config, database, index, clock)
         await register_collections(indexer, database, index, embedder)
         yield store, indexer
     finally:

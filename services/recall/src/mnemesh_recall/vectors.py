@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Collection as AbstractCollection
 from functools import lru_cache
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from mnemesh_kit.ids import derive_id
@@ -15,48 +15,36 @@ from mnemesh_retrieval.errors import IndexDamaged, VectorIndexError
 from mnemesh_retrieval.filters import Filter, HasId, Match, MatchAny, Not, TimeRange, all_of
 from mnemesh_retrieval.index import Collection, Comparison, Hit, NearestIndex, SearchMode, SearchQuery, instant
 from mnemesh_retrieval.index import Collection as IndexCollection
+from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.records import Record
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.episodes import MemoryText, Scope
-from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
 from mnemesh_recall.model.ranking import ID_PREFIX
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.model.searchable_text import embedded_text, searchable_text, speaker_of
-from mnemesh_recall.store.base import IndexedMemories, IndexedMessages
-
-
-class IndexStatus(Protocol):
-    """The state of the vector index. The indexer implements it."""
-
-    def is_complete(self, key: str) -> bool:
-        """Returns whether the index has every record of a collection, except those of the newest changes."""
-        ...
-
-    async def report_damage(self, collection: str, error: IndexDamaged) -> None:
-        """Has a collection verified soon, because a search found it damaged."""
-        ...
-
+from mnemesh_recall.store.indexed import IndexedMemories, IndexedMessages
+from mnemesh_recall.store.transaction import MEMORIES, MESSAGES
 
 T = TypeVar("T")
 
 
 class VectorCollection:
-    """Searches one collection. Without a status, it counts as complete."""
+    """Searches one collection. Without an indexer, it counts as complete."""
 
     def __init__(
-        self, key: str, index: NearestIndex, embedder: Embedder, schema: Collection, status: IndexStatus | None
+        self, key: str, index: NearestIndex, embedder: Embedder, schema: Collection, indexer: Indexer | None
     ) -> None:
         self.index = index
         self.embedder = embedder
         self.schema = schema
         self._key = key
-        self._status = status
+        self._indexer = status
 
     def is_complete(self) -> bool:
         """Returns whether the index has every record of the collection, except the newest."""
-        return self._status is None or self._status.is_complete(self._key)
+        return self._indexer is None or self._indexer.is_complete(self._key)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """Returns the vectors of texts. Raises EmbedderUnavailable if the embedder cannot be reached."""
@@ -81,8 +69,8 @@ class VectorCollection:
         try:
             return await read
         except VectorIndexError as error:
-            if isinstance(error, IndexDamaged) and self._status is not None:
-                await self._status.report_damage(self.schema.name, error)
+            if isinstance(error, IndexDamaged) and self._indexer is not None:
+                await self._indexer.report_damage(self.schema.name, error)
             raise VectorIndexUnavailable from error
 
 
@@ -162,9 +150,9 @@ MESSAGE_PREFIX: Final = "messages."
 class MessageVectors(VectorCollection):
     """The collection with the vectors of messages by one embedder."""
 
-    def __init__(self, index: NearestIndex, embedder: Embedder, status: IndexStatus | None = None) -> None:
-        """Creates it. Without a status, the collection counts as complete."""
-        super().__init__(MESSAGES, index, embedder, collection(embedder.handle, embedder.dimension), status)
+    def __init__(self, index: NearestIndex, embedder: Embedder, indexer: Indexer | None = None) -> None:
+        """Creates it. Without an indexer, the collection counts as complete."""
+        super().__init__(MESSAGES, index, embedder, collection(embedder.handle, embedder.dimension), indexer)
 
 
 class MessageSource:
@@ -229,15 +217,15 @@ MAX_COMPARED: Final = 20_000
 class MemoryVectors(VectorCollection):
     """The collection with the vectors of episodes and facts by one embedder."""
 
-    def __init__(self, index: NearestIndex, embedder: Embedder, status: IndexStatus | None = None) -> None:
-        """Creates it. Without a status, the collection counts as complete."""
+    def __init__(self, index: NearestIndex, embedder: Embedder, indexer: Indexer | None = None) -> None:
+        """Creates it. Without an indexer, the collection counts as complete."""
         schema = Collection(
             f"{MEMORY_PREFIX}{embedder.handle}",
             dimension=embedder.dimension,
             keyword_fields=("organization_id", "kind", "scope"),
             tenant_field="scope",
         )
-        super().__init__(MEMORIES, index, embedder, schema, status)
+        super().__init__(MEMORIES, index, embedder, schema, indexer)
 
     async def search(
         self,

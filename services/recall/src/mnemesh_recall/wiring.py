@@ -28,18 +28,18 @@ from mnemesh_retrieval.startup import (
 )
 
 from mnemesh_recall.config import Config
-from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
 from mnemesh_recall.rpc.episodes import EpisodesServicer
 from mnemesh_recall.rpc.messages import MessagesServicer
 from mnemesh_recall.rpc.traces import TracesServicer
-from mnemesh_recall.store.episodes import SqlEpisodeStore, SqlMemoryAuditStore
+from mnemesh_recall.store.episodes import EpisodeStore, MemoryAuditStore
 from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
-from mnemesh_recall.store.fulltext.segment_upkeep import SqlWordSegments
+from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.fulltext.selection import fulltext_index
-from mnemesh_recall.store.indexed import SqlIndexedMemories, SqlIndexedMessages
-from mnemesh_recall.store.messages import SqlMessageStore
+from mnemesh_recall.store.indexed import IndexedMemories, IndexedMessages
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
-from mnemesh_recall.store.traces import SqlTraceStore
+from mnemesh_recall.store.traces import TraceStore
+from mnemesh_recall.store.transaction import MEMORIES, MESSAGES
 from mnemesh_recall.usecases.episodes import EpisodeService, MemoryFinder
 from mnemesh_recall.usecases.memory_audits import MemoryAuditService
 from mnemesh_recall.usecases.message_search import MessageFinder
@@ -80,14 +80,14 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     index = await open_vector_index(config)
     lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
     changed = ChangedAgents()
-    store = SqlMessageStore(database, clock, ids, changed)
-    episode_store = SqlEpisodeStore(database, clock, ids, changed)
+    store = MessageStore(database, clock, ids, changed)
+    episode_store = EpisodeStore(database, clock, ids, changed)
     indexer = build_indexer(config, database, index, clock)
     vectors, memory_vectors = await register_collections(indexer, database, index, embedder)
     retention = Retention(store, indexer, clock, config.retention_days)
 
     words, new_words = WordRebuild(store), WordIndexing(store, clock)
-    segmentation = WordSegmentation(SqlWordSegments(database, fulltext_index(database, changed)))
+    segmentation = WordSegmentation(WordSegmentStore(database, fulltext_index(database, changed)))
 
     async def purge() -> None:
         await store.purge_ledger()
@@ -95,8 +95,8 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
 
     messages = MessageService(store, MessageFinder(store, vectors, constants, reranking), indexer, new_words)
     episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors, constants), indexer)
-    audits = MemoryAuditService(SqlMemoryAuditStore(database, clock), clock)
-    traces = TraceService(SqlTraceStore(database, clock, changed), indexer)
+    audits = MemoryAuditService(MemoryAuditStore(database, clock), clock)
+    traces = TraceService(TraceStore(database, clock, changed), indexer)
     return Assembly(
         name="recall",
         servicers=[
@@ -155,8 +155,8 @@ async def register_collections(
 ) -> tuple[MessageVectors, MemoryVectors]:
     """Registers the collections of messages and of memories. Returns their vectors."""
     messages, memories = MessageVectors(index, embedder, indexer), MemoryVectors(index, embedder, indexer)
-    await indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), messages))
-    await indexer.register(MEMORIES, MemorySource(SqlIndexedMemories(database), memories))
+    await indexer.register(MESSAGES, MessageSource(IndexedMessages(database), messages))
+    await indexer.register(MEMORIES, MemorySource(IndexedMemories(database), memories))
     return messages, memories
 
 

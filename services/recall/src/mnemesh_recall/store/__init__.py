@@ -1,1 +1,1 @@
-"""The storage of recall: on SQLite and PostgreSQL; Protocols in `base`."""
+"""The storage of recall on SQLite and PostgreSQL."""

@@ -207,8 +207,19 @@ _NONE: Final = ""
 """The ledger's entry for an absent result."""
 
 
-class SqlEpisodeStore:
-    """The episodes and facts on SQLite or PostgreSQL, in the database of the messages."""
+class EpisodeStore:
+    """The episodes and facts of all organizations.
+
+    Every method is one transaction. A resource of another organization is NotFound. A write in the scope of an erased
+    agent, or of one of its conversations, raises Erased; such a scope is erased with the agent.
+
+    A repeated `key` returns the first result again, or raises RequestIdReused if the content differs, or NotFound if
+    the result was erased meanwhile. A change of a closed fact raises FactClosed.
+
+    Example:
+        result = await store.commit_episode(organization_id, EpisodeCommit(scope=scope, episode=new), key)
+        page = await store.list_facts(organization_id, FactFilter(scopes=(scope,)), FactOrder.CREATED, page_query)
+    """
 
     def __init__(self, database: Database, clock: Clock, ids: IdSource, changed: ChangedAgents | None = None) -> None:
         self._database = database
@@ -221,7 +232,17 @@ class SqlEpisodeStore:
     async def commit_episode(
         self, organization_id: str, commit: EpisodeCommit, key: RequestKey | None
     ) -> EpisodeCommitResult:
-        """See EpisodeStore."""
+        """Stores an episode and runs operations on facts, in order. All of it is stored, or nothing.
+
+        With `requires_sources`, a message that it names as a source must exist. A higher epoch of the lease than the
+        stored one is kept. A fact that is added without a source episode gets
+        this episode as its source.
+
+        Raises:
+            NotFound: the conversation, a fact, or a required message does not exist.
+            LeaseLost: the conversation has a higher epoch.
+            InvalidArgument: neither a memory nor the commit names the scope.
+        """
 
         def put(tx: Transaction) -> Sequence[str]:
             episode, stored = episode_writes.commit(tx, commit, self._ids)
@@ -238,13 +259,13 @@ class SqlEpisodeStore:
         return await self._once(organization_id, key, put, read)
 
     async def get_episode(self, organization_id: str, episode_id: str) -> Episode:
-        """See EpisodeStore."""
+        """Returns an episode. Raises NotFound."""
         return await self._database.read(lambda conn: episode_rows.read_episode(conn, organization_id, episode_id))
 
     async def list_episodes(
         self, organization_id: str, filter_: EpisodeFilter, order: EpisodeOrder, page: PageQuery
     ) -> Page[Episode]:
-        """See EpisodeStore."""
+        """Returns a page. Episodes without a value to order by come last."""
         statement = sa.select(episodes).where(*episode_conditions(organization_id, filter_))
         owned = _e.organization_id == organization_id
         return await self._database.read(
@@ -256,7 +277,7 @@ class SqlEpisodeStore:
     async def update_episode(
         self, organization_id: str, episode_id: str, changes: Mapping[str, Any], key: RequestKey | None
     ) -> Episode:
-        """See EpisodeStore."""
+        """Sets the named fields of an episode."""
 
         def write(tx: Transaction) -> Sequence[str]:
             old = episode_rows.read_episode(tx.conn, organization_id, episode_id)
@@ -270,13 +291,17 @@ class SqlEpisodeStore:
         )
 
     async def delete_episode(self, organization_id: str, episode_id: str, key: RequestKey | None) -> None:
-        """See EpisodeStore."""
+        """Deletes an episode. One that does not exist is no error. The facts that name it as a source remain."""
         await self._delete(organization_id, key, episodes, episode_id)
 
     async def create_fact(
         self, organization_id: str, scope: Scope, new: NewFact, key: RequestKey | None
     ) -> tuple[Fact, bool]:
-        """See EpisodeStore."""
+        """Adds a fact, or confirms the valid fact of the scope with the same text.
+
+        Returns:
+            The fact, and whether it existed.
+        """
 
         def put(tx: Transaction) -> Sequence[str]:
             fact, existed = episode_writes.add(tx, new, scope, self._ids)
@@ -290,13 +315,13 @@ class SqlEpisodeStore:
         )
 
     async def get_fact(self, organization_id: str, fact_id: str) -> Fact:
-        """See EpisodeStore."""
+        """Returns a fact, closed or not. Raises NotFound."""
         return await self._database.read(lambda conn: episode_rows.read_fact(conn, organization_id, fact_id))
 
     async def list_facts(
         self, organization_id: str, filter_: FactFilter, order: FactOrder, page: PageQuery
     ) -> Page[Fact]:
-        """See EpisodeStore."""
+        """Returns a page. Facts without a value to order by come last."""
         statement = sa.select(facts).where(*fact_conditions(organization_id, filter_, self._clock.now()))
         owned = _f.organization_id == organization_id
         return await self._database.read(
@@ -306,7 +331,7 @@ class SqlEpisodeStore:
     async def update_fact(
         self, organization_id: str, fact_id: str, changes: Mapping[str, Any], key: RequestKey | None
     ) -> Fact:
-        """See EpisodeStore."""
+        """Sets the named fields of a fact."""
 
         def write(tx: Transaction) -> Sequence[str]:
             old = episode_rows.read_fact(tx.conn, organization_id, fact_id)
@@ -322,7 +347,10 @@ class SqlEpisodeStore:
     async def supersede_fact(
         self, organization_id: str, operation: SupersedeFact, key: RequestKey | None
     ) -> tuple[Fact, Fact]:
-        """See EpisodeStore."""
+        """Closes a fact and adds another one of the same scope. Returns the new fact and the closed one.
+
+        If two requests supersede the same fact at once, one of them raises FactClosed.
+        """
 
         def put(tx: Transaction) -> Sequence[str]:
             new, old = episode_writes.supersede(tx, operation, self._ids, "operation")
@@ -338,7 +366,7 @@ class SqlEpisodeStore:
     async def restore_fact(
         self, organization_id: str, operation: RestoreFact, key: RequestKey | None
     ) -> tuple[Fact, Fact | None]:
-        """See EpisodeStore."""
+        """States a closed fact again, as the newest of its chain. Returns it, and the fact that it superseded."""
 
         def put(tx: Transaction) -> Sequence[str]:
             fact, superseded = episode_writes.restore(tx, operation, self._ids)
@@ -355,7 +383,7 @@ class SqlEpisodeStore:
         )
 
     async def invalidate_fact(self, organization_id: str, operation: InvalidateFact, key: RequestKey | None) -> Fact:
-        """See EpisodeStore."""
+        """Closes a fact. A fact that is closed for the same time is unchanged."""
         return await self._once(
             organization_id,
             key,
@@ -364,11 +392,11 @@ class SqlEpisodeStore:
         )
 
     async def delete_fact(self, organization_id: str, fact_id: str, key: RequestKey | None) -> None:
-        """See EpisodeStore."""
+        """Deletes a fact. One that does not exist is no error. The others of its chain remain as they are."""
         await self._delete(organization_id, key, facts, fact_id)
 
     async def list_fact_history(self, organization_id: str, fact_id: str, page: PageQuery) -> Page[Fact]:
-        """See EpisodeStore."""
+        """Returns a page of the facts that superseded one another, in the order of their storage."""
 
         def read(conn: sa.Connection) -> Page[Fact]:
             chain_id = episode_rows.read_fact(conn, organization_id, fact_id).chain_id
@@ -381,7 +409,7 @@ class SqlEpisodeStore:
     async def get_bundle(
         self, organization_id: str, filter_: FactFilter, max_episodes: int, max_facts: int
     ) -> MemoryBundle:
-        """See EpisodeStore."""
+        """Returns the newest episodes and the most salient valid facts, in one consistent read."""
         now = self._clock.now()
         of_scopes = EpisodeFilter(scopes=filter_.scopes, known_at=filter_.known_at)
         best = (
@@ -399,12 +427,15 @@ class SqlEpisodeStore:
         return await self._database.read(read)
 
     async def list_scopes(self, organization_id: str, name_prefix: str | None, page: PageQuery) -> Page[ScopeSummary]:
-        """See EpisodeStore."""
+        """Returns the scopes that contain a memory, ordered by kind and id.
+
+        With a `name_prefix`, only scopes of the kind NAME whose name starts with it.
+        """
         now = self._clock.now()
         return await self._database.read(lambda conn: list_scopes(conn, organization_id, name_prefix, now, page))
 
     async def erase_scope(self, organization_id: str, scope: Scope, key: RequestKey | None) -> ScopeErasure:
-        """See EpisodeStore."""
+        """Deletes all memories of a scope. Later writes to it are accepted."""
 
         def erase(tx: Transaction) -> Sequence[str]:
             return [str(episode_rows.delete(tx, table, in_scopes(table, [scope]))) for table in (episodes, facts)]
@@ -416,18 +447,18 @@ class SqlEpisodeStore:
     async def search_fulltext(
         self, organization_id: str, filter_: MemoryFilter, query: str, limit: int
     ) -> list[tuple[str, float]]:
-        """See EpisodeStore."""
+        """Returns the ids and scores of the memories that contain at least one word of the query, best first."""
         now = self._clock.now()
         return await self._database.read(
             lambda conn: search_memories(conn, organization_id, filter_, query, limit, now)
         )
 
     async def has_current_words(self) -> bool:
-        """See EpisodeStore."""
+        """Returns false after a change of the word analysis, until the words of all memories are indexed again."""
         return await self._words.is_complete_for_memories()
 
     async def list_newest(self, organization_id: str, filter_: MemoryFilter, limit: int) -> list[Episode | Fact]:
-        """See EpisodeStore."""
+        """Returns the memories that were stored last, newest first."""
         now = self._clock.now()
         rows = await self._database.read(lambda conn: newest_episodes(conn, organization_id, filter_, limit, now))
         return [episode_from_row(row) if isinstance(filter_, EpisodeFilter) else fact_from_row(row) for row in rows]
@@ -435,7 +466,7 @@ class SqlEpisodeStore:
     async def get_matching(
         self, organization_id: str, filter_: MemoryFilter, ids: Sequence[str]
     ) -> dict[str, Episode | Fact]:
-        """See EpisodeStore."""
+        """Returns those of `ids` that the filter accepts, by id."""
         if not ids:
             return {}
         table = table_of(filter_)
@@ -477,8 +508,8 @@ _m = messages.c
 _BATCH: Final = 500
 
 
-class SqlMemoryAuditStore:
-    """MemoryAuditStore on SQLite or PostgreSQL."""
+class MemoryAuditStore:
+    """The memories of an organization, as an audit reads them. Every method is one transaction."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -487,7 +518,11 @@ class SqlMemoryAuditStore:
     async def list_stored(
         self, organization_id: str, scopes: Sequence[Scope], position: int, limit: int
     ) -> tuple[list[Episode | Fact], int | None]:
-        """See MemoryAuditStore. A position is twice the number of a row, and odd among the episodes."""
+        """Returns memories in the order of their storage, the facts first, and the position after them.
+
+        `position` is 0 at the start: twice the number of a row, and odd among the episodes. The position after the last
+        memory is None.
+        """
         after, is_episode = divmod(position, 2)
         table = episodes if is_episode else facts
         column = table.c
@@ -502,7 +537,7 @@ class SqlMemoryAuditStore:
         return memories, None if is_episode else 1
 
     async def list_valid(self, organization_id: str, scope: Scope, limit: int) -> list[Fact]:
-        """See MemoryAuditStore."""
+        """Returns the open facts of a scope that are valid now, those that were stored last first."""
         now = self._clock.now()
         query = (
             sa.select(facts)
@@ -518,7 +553,7 @@ class SqlMemoryAuditStore:
         return [fact_from_row(row) for row in await self._database.read(lambda conn: conn.execute(query).all())]
 
     async def existing_messages(self, organization_id: str, message_ids: Sequence[str]) -> frozenset[str]:
-        """See MemoryAuditStore."""
+        """Returns those of the messages that exist."""
 
         def read(conn: sa.Connection) -> frozenset[str]:
             found: set[str] = set()

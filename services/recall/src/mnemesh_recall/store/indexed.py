@@ -26,45 +26,48 @@ _COUNT: Final = sa.select(sa.func.count()).select_from(messages).where(_IS_SEARC
 _TABLES: Final = (episodes, facts)
 
 
-class SqlIndexedMessages:
-    """See IndexedMessages."""
+class IndexedMessages:
+    """The messages with searchable text."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def read(self, ids: Sequence[str]) -> dict[str, tuple[str, Message]]:
-        """See IndexedMessages."""
+        """Returns those of the messages that exist, by id, each with its organization."""
         statement = _SEARCHABLE[self._database.dialect]
         rows = await self._database.read(lambda conn: conn.execute(statement, tables.listed(conn, ids)).all())
         return {row[0]: (row[-1], message_from_row(row)) for row in rows}
 
     async def list_ids(self, after: str | None, limit: int) -> list[tuple[str, str]]:
-        """See IndexedMessages. The position is the number of the row."""
+        """Returns pairs of a position and an id, in the order of storing; None begins with the first message.
+
+        The position is the number of the row.
+        """
         page = sa.select(_m.row_id, _m.id).where(_m.row_id > int(after or 0), _IS_SEARCHABLE)
         rows = await self._database.read(lambda conn: conn.execute(page.order_by(_m.row_id).limit(limit)).all())
         return [(str(row_id), id_) for row_id, id_ in rows]
 
     async def existing(self, ids: Sequence[str]) -> frozenset[str]:
-        """See IndexedMessages."""
+        """Returns those of the ids that exist."""
         return await self._database.read(lambda conn: frozenset(conn.execute(_EXISTING, {"ids": list(ids)}).scalars()))
 
     async def count(self) -> int:
-        """See IndexedMessages."""
+        """Returns the number of messages."""
         return await self._database.read(lambda conn: conn.execute(_COUNT).scalar_one())
 
 
-class SqlIndexedMemories:
-    """See IndexedMemories."""
+class IndexedMemories:
+    """The episodes and facts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def read(self, ids: Sequence[str]) -> list[MemoryText]:
-        """See IndexedMemories."""
+        """Returns the texts of those that exist."""
         return await self._database.read(lambda conn: episode_rows.read_texts(conn, ids))
 
     async def list_ids(self, after: str | None, limit: int) -> list[str]:
-        """See IndexedMemories. Ids of episodes come before those of facts."""
+        """Returns ids in order, after the id `after`; None begins with the first. Episodes come before facts."""
 
         def read(conn: sa.Connection) -> list[str]:
             found: list[str] = []
@@ -76,7 +79,7 @@ class SqlIndexedMemories:
         return await self._database.read(read)
 
     async def existing(self, ids: Sequence[str]) -> frozenset[str]:
-        """See IndexedMemories."""
+        """Returns those of the ids that exist."""
 
         def read(conn: sa.Connection) -> frozenset[str]:
             found = (conn.execute(sa.select(table.c.id).where(table.c.id.in_(ids))).scalars() for table in _TABLES)
@@ -85,7 +88,7 @@ class SqlIndexedMemories:
         return await self._database.read(read)
 
     async def count(self) -> int:
-        """See IndexedMemories."""
+        """Returns the number of episodes and facts."""
 
         def count(conn: sa.Connection) -> int:
             return sum(conn.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in _TABLES)

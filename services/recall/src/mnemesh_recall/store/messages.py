@@ -151,8 +151,21 @@ _PURGE_BATCH: Final = 500
 """A purge writes in short transactions, so that it does not delay commits."""
 
 
-class SqlMessageStore:
-    """The messages and context windows on SQLite or PostgreSQL."""
+class MessageStore:
+    """The messages and context windows of all organizations.
+
+    Every method is one transaction. A resource of another organization is NotFound. An agent belongs to the
+    organization that writes it first. A write for an erased agent raises Erased.
+
+    Storing a message whose id exists succeeds without a change if both have the same content, and raises AlreadyExists
+    otherwise. Sequence ids are assigned in the writing transaction, so their order is the commit order within an agent.
+
+    A repeated `key` returns the first result again, or raises RequestIdReused if the content differs.
+
+    Example:
+        window = await store.create_context(organization_id, NewContext(...), key)
+        result = await store.commit_step(organization_id, StepCommit(base_version=window.version, ...))
+    """
 
     def __init__(self, database: Database, clock: Clock, ids: IdSource, changed: ChangedAgents | None = None) -> None:
         self._database = database
@@ -165,23 +178,48 @@ class SqlMessageStore:
         self._unindexed = UnindexedMessages(database, self._fulltext)
 
     async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
-        """See MessageStore."""
+        """Creates a window at version 1 over new messages.
+
+        Raises:
+            AlreadyExists: the conversation has a window.
+        """
         return await self._write_window(organization_id, new.conversation_id, key, lambda tx: contexts.create(tx, new))
 
     async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> ContextWindow:
-        """See MessageStore."""
+        """Returns a window in one consistent read, without its messages if its version is `if_version`.
+
+        In every window that the store returns, a tool call without a return is followed by an error return
+        (model/unanswered_calls.py).
+        """
         return await self._database.read(lambda conn: windows.read(conn, organization_id, conversation_id, if_version))
 
     async def get_context_ids(
         self, organization_id: str, conversation_ids: Sequence[str]
     ) -> tuple[ContextWindowIds, ...]:
-        """See MessageStore."""
+        """Returns the ids of the stored messages in windows, in one consistent read.
+
+        The order is that of `conversation_ids`. Conversations without a window are left out.
+        """
         if not conversation_ids:
             return ()
         return await self._database.read(lambda conn: windows.read_ids_of_many(conn, organization_id, conversation_ids))
 
     async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
-        """See MessageStore."""
+        """Stores the messages of a step, rewrites the text of the system message, and extends the window.
+
+        The checks, in this order:
+
+        1. The step. If it was committed before, the first result is returned.
+        2. The epoch. A higher epoch than the stored one is kept.
+        3. The version. If the window has moved, the messages are appended to the current window, which is returned.
+
+        The text of the system message and the times of messages are not part of the content of a step, because another
+        lease holder renders and stamps them again.
+
+        Raises:
+            StepConflict: the step was committed with other messages.
+            LeaseLost: the window has a higher epoch.
+        """
         content = steps.step_rows(organization_id, step)
         return await self._database.write(
             lambda conn: steps.commit(self._transaction(conn, organization_id), step, content),
@@ -191,7 +229,15 @@ class SqlMessageStore:
     async def replace_context(
         self, organization_id: str, new: ContextReplacement, key: RequestKey | None
     ) -> ContextWindow:
-        """See MessageStore."""
+        """Replaces the whole window, and stores the error returns among its ids.
+
+        The memories are committed in the same transaction, as by EpisodeStore.commit_episode.
+
+        Raises:
+            LeaseLost: the window has a higher epoch.
+            WindowMoved: the window is not at `base_version`.
+            NotFound: the agent has no message with one of the ids.
+        """
 
         def put(tx: Transaction) -> None:
             steps.replace(tx, new)
@@ -201,13 +247,16 @@ class SqlMessageStore:
         return await self._write_window(organization_id, new.conversation_id, key, put)
 
     async def fork_context(self, organization_id: str, fork: ContextFork, key: RequestKey | None) -> ContextWindow:
-        """See MessageStore."""
+        """Creates a window that shares the messages of another one, under its own system message."""
         return await self._write_window(organization_id, fork.conversation_id, key, lambda tx: contexts.fork(tx, fork))
 
     async def delete_context(
         self, organization_id: str, conversation_id: str, key: RequestKey | None, *, delete_messages: bool
     ) -> int:
-        """See MessageStore."""
+        """Deletes a window and returns the number of deleted messages.
+
+        With `delete_messages`, the messages that only this conversation shows or wrote are deleted, too.
+        """
 
         def delete(tx: Transaction) -> Sequence[str]:
             return (str(contexts.delete(tx, conversation_id, delete_messages=delete_messages)),)
@@ -216,7 +265,7 @@ class SqlMessageStore:
         return int(deleted)
 
     async def append_messages(self, organization_id: str, batch: MessageBatch, key: RequestKey | None) -> AppendResult:
-        """See MessageStore."""
+        """Stores all messages of the batch or none, and appends them to the window that the batch names."""
 
         def append(tx: Transaction) -> Sequence[str]:
             numbers, version = contexts.append(tx, batch)
@@ -228,13 +277,17 @@ class SqlMessageStore:
     async def get_messages(
         self, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
     ) -> tuple[Message, ...]:
-        """See MessageStore."""
+        """Returns the messages that exist among `ids`, in the order of `ids`.
+
+        `row_ids` has the rows of some of them, as `WordCandidates.row_ids` returns them: these are found without the
+        index of ids.
+        """
         return await self._database.read(
             lambda conn: message_rows.read(conn, organization_id, ids, row_ids), snapshot=False
         )
 
     async def list_messages(self, organization_id: str, filter_: MessageFilter, page: PageQuery) -> Page[Message]:
-        """See MessageStore."""
+        """Returns a page, ordered by sequence id within one agent and by insertion over several agents."""
         owned = message_rows.owned(organization_id, narrowed=message_rows.has_index(filter_))
         statement = sa.select(*COLUMNS).where(owned, *message_rows.list_conditions(filter_))
         key = _m.sequence_id if len(filter_.agent_ids) == 1 else _m.row_id
@@ -246,7 +299,7 @@ class SqlMessageStore:
     async def update_message(
         self, organization_id: str, changed: Message, fields: frozenset[str], key: RequestKey | None
     ) -> Message:
-        """See MessageStore."""
+        """Sets the named fields of a stored message to those of `changed`. Windows that show it get a new version."""
 
         def update(tx: Transaction) -> Sequence[str]:
             stored = self._read_one(tx.conn, organization_id, changed.id)
@@ -261,7 +314,11 @@ class SqlMessageStore:
         return await self._database.write(act)
 
     async def delete_message(self, organization_id: str, message_id: str, key: RequestKey | None) -> None:
-        """See MessageStore."""
+        """Deletes a message from every window and index. A message that does not exist is no error.
+
+        Raises:
+            FailedPrecondition: it is the system message of a window.
+        """
 
         def delete(tx: Transaction) -> Sequence[str]:
             for message in message_rows.read(tx.conn, organization_id, [message_id]):
@@ -277,7 +334,11 @@ class SqlMessageStore:
     async def search_words(
         self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int
     ) -> WordCandidates:
-        """See MessageStore."""
+        """Returns approximately the `limit` best messages by words, and those that equal the query, newest first.
+
+        Messages of committed steps that are not indexed yet are indexed before, for at most a second. So are, after a
+        change of the word analysis, the messages of the agent in scope.
+        """
         now = self._clock.now()
         found = await self._select_words(organization_id, scope, words, limit, began=None)
         if found.is_complete:
@@ -290,23 +351,34 @@ class SqlMessageStore:
     async def list_candidates(
         self, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
     ) -> list[Candidate]:
-        """See MessageStore."""
+        """Returns the messages of the scope with these ids, and those that follow the leaders, newest first."""
         if not ids and not leaders:
             return []
         return await self._database.read(lambda conn: self._fulltext.read(conn, organization_id, scope, ids, leaders))
 
     async def list_newest(self, organization_id: str, scope: SearchScope, limit: int) -> list[Message]:
-        """See MessageStore."""
+        """Returns the searchable messages of the scope that were stored last, newest first."""
         return await self._database.read(lambda conn: message_rows.newest(conn, organization_id, scope, limit))
 
     async def read_around(
         self, organization_id: str, ids: Sequence[str], before: int, after: int
     ) -> Mapping[str, Surroundings]:
-        """See MessageStore."""
+        """Returns the messages of users and agents that are beside messages in their conversation, by id.
+
+        Args:
+            organization_id: the organization.
+            ids: the messages, best first: beyond a size in total, which exceeds that of a page, the last ones are left
+                out. Of those around one message, the nearest ones up to a size are returned.
+            before: the largest number of searchable messages before each.
+            after: the largest number after each.
+        """
         return await self._database.read(lambda conn: read_around(conn, organization_id, ids, before, after))
 
     async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> AgentErasure:
-        """See MessageStore."""
+        """Deletes everything of an agent, and refuses later writes for it. A repeat deletes nothing more.
+
+        Memories of named scopes that were learned from the agent alone are deleted, too.
+        """
 
         def erase(tx: Transaction) -> Sequence[str]:
             return [str(count) for count in astuple(contexts.erase_agent(tx, agent_id))]
@@ -315,29 +387,38 @@ class SqlMessageStore:
         return AgentErasure(**dict(zip(("messages", "contexts", "episodes", "facts"), map(int, counts), strict=False)))
 
     async def erase_sender(self, organization_id: str, sender_id: str) -> SenderErasure:
-        """See MessageStore."""
+        """Deletes a bounded number of a sender's messages in all agents, with what derives from them.
+
+        That is: the other messages of their turns except for the input of other senders, the memories of any scope that
+        were learned from the deleted messages, and later summaries of their agents.
+        """
         return await self._database.write(
             lambda conn: contexts.erase_sender(self._transaction(conn, organization_id), sender_id)
         )
 
     async def mark_outdated_words(self) -> int:
-        """See MessageStore."""
+        """Notes all messages and memories whose words are of another version of the analysis. Returns what waits."""
         return await self._words.mark()
 
     async def rebuild_some_words(self) -> int | None:
-        """See MessageStore."""
+        """Indexes the words of some messages or memories again. Returns their number; None if none wait."""
         return await self._words.next_page()
 
     async def merge_some_words(self, *, first: bool) -> bool:
-        """See MessageStore."""
+        """Merges some parts of the full-text index. `first` begins to merge all. Returns whether there is more."""
         return await self._database.write(lambda conn: self._fulltext.merge(conn, first=first), name="words.merge")
 
     async def index_some_words(self, agent_ids: Sequence[str] | None = None, *, before: datetime | None = None) -> bool:
-        """See MessageStore."""
+        """Indexes the words of some messages of committed steps, and returns whether there may be more.
+
+        Args:
+            agent_ids: only of these agents.
+            before: only of agents with such messages that were committed earlier.
+        """
         return await self._unindexed.index_some(agent_ids, before=before)
 
     async def rebuild_fulltext(self) -> int:
-        """See MessageStore."""
+        """Rebuilds the full-text index from all messages. Returns the number of indexed messages."""
 
         def rebuild(conn: sa.Connection) -> int:
             count = documents.index_all(conn, self._fulltext)
@@ -348,11 +429,15 @@ class SqlMessageStore:
         return await self._database.write(rebuild)
 
     async def delete_expired(self, before: datetime, limit: int) -> int:
-        """See MessageStore."""
+        """Deletes at most `limit` messages with an earlier time that no window shows. Returns their number."""
         return await self._database.write(lambda conn: delete_expired(self._transaction(conn, ""), before, limit))
 
     async def purge_steps(self, before: datetime) -> int:
-        """See MessageStore."""
+        """Deletes the records of steps that were committed earlier, except for the newest of each conversation.
+
+        Returns:
+            The number of deleted records.
+        """
         total = 0
         while deleted := await self._database.write(lambda conn: steps.delete_old(conn, before, _PURGE_BATCH)):
             total += deleted

@@ -26,13 +26,12 @@ from mnemesh_recall.model.contexts import (
     require_system_start,
     require_window_messages,
 )
-from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.writers import next_epoch
 from mnemesh_recall.store import message_rows, tables, windows
 from mnemesh_recall.store.fulltext import unindexed
 from mnemesh_recall.store.message_rows import Row, fingerprint, message_to_row, text_content
 from mnemesh_recall.store.tables import context_entries, index_tables, step_commits, tool_call_rows, unindexed_agents
-from mnemesh_recall.store.transaction import Deferred, Transaction
+from mnemesh_recall.store.transaction import MESSAGES, Deferred, Transaction
 from mnemesh_recall.store.windows import UPDATE_STATE, State
 
 _INSERT_RECORD: Final = Prepared(sa.insert(step_commits))

@@ -145,8 +145,15 @@ def _snapshots(conn: sa.Connection, organization_id: str, export: TraceExport) -
 TURN_BATCH: Final = 50
 
 
-class SqlTraceStore:
-    """The turns and traces on SQLite or PostgreSQL, in the database of the messages."""
+class TraceStore:
+    """The turns, traces and tool interactions of all organizations: views of their messages.
+
+    A message gets its turn in the transaction that stores it. The index of a turn is counted per agent and is never
+    used again. A turn whose last message was deleted no longer exists.
+
+    Example:
+        page = await store.list_turns(organization_id, TurnFilter(agent_id=agent_id, with_traces=True), page_query)
+    """
 
     def __init__(self, database: Database, clock: Clock, changed: ChangedAgents | None = None) -> None:
         self._database = database
@@ -155,17 +162,27 @@ class SqlTraceStore:
         self._fulltext = fulltext_index(database, changed)
 
     async def list_turns(self, organization_id: str, filter_: TurnFilter, page: PageQuery) -> Page[Turn]:
-        """See TraceStore."""
+        """Returns a page, ordered by index, in one consistent read."""
         return await self._database.read(lambda conn: traces.list_turns(conn, organization_id, filter_, page))
 
     async def list_interactions(
         self, organization_id: str, filter_: InteractionFilter, page: PageQuery
     ) -> Page[ToolInteraction]:
-        """See TraceStore."""
+        """Returns a page in the order in which the calls were stored.
+
+        A call whose id repeats is paired with the next return that has this id.
+        """
         return await self._database.read(lambda conn: traces.list_interactions(conn, organization_id, filter_, page))
 
     async def export(self, organization_id: str, export: TraceExport) -> AsyncIterator[Sequence[Record]]:
-        """See TraceStore."""
+        """Yields the records in batches: traces by turn and seq, episodes and facts by creation time, snapshots.
+
+        Rows that are stored after the first batch was requested are left out. A memory that was imported from a trace
+        file has its id in that file.
+
+        Raises:
+            NotFound: the agent has no messages, or has no such conversation.
+        """
         plan = await self._database.read(lambda conn: plan_export(conn, organization_id, export))
         for start in range(0, len(plan.turns), TURN_BATCH):
             batch = dict(plan.turns[start : start + TURN_BATCH])
@@ -182,7 +199,16 @@ class SqlTraceStore:
         yield plan.snapshots
 
     async def import_records(self, organization_id: str, request: TraceImport, key: RequestKey | None) -> ImportResult:
-        """See TraceStore."""
+        """Stores the records that the agent does not have, all or none.
+
+        A turn whose id belongs to another turn of the agent is renumbered, and so are the other new turns.
+
+        Raises:
+            AlreadyExists: the agent has a record with that id and other content, or two traces of the import have the
+                same position of a turn (metadata: record_id).
+            NotFound: the conversation does not exist, or the agent is another organization's.
+            Erased: the agent was erased.
+        """
 
         def put(conn: sa.Connection) -> Sequence[str]:
             tx = Transaction(conn, self._fulltext, organization_id, self._clock.now())

@@ -11,9 +11,13 @@ import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.indexing.outbox import add_group, change_rows
 
-from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
 from mnemesh_recall.store.fulltext.documents import FulltextIndex, SearchableMessage
 from mnemesh_recall.store.tables import index_tables
+
+MESSAGES: Final = "messages"
+"""Subjects are the ids of messages; groups are the ids of erased agents."""
+MEMORIES: Final = "memories"
+"""Subjects are the ids of episodes and facts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ from mnemesh_recall.model.episodes import (
 from mnemesh_recall.model.facts import with_times
 from mnemesh_recall.model.search import SearchMode, require_page, require_short
 from mnemesh_recall.model.writers import require_lease_holder
-from mnemesh_recall.store.base import EpisodeStore
+from mnemesh_recall.store.episodes import EpisodeStore
 from mnemesh_recall.vectors import MemoryVectors
 
 DEPTH: Final = 200

@@ -26,7 +26,7 @@ from mnemesh_recall.model.findings import (
     stale_finding,
 )
 from mnemesh_recall.model.statements import statement_keys, statement_of
-from mnemesh_recall.store.base import MemoryAuditStore
+from mnemesh_recall.store.episodes import MemoryAuditStore
 
 _PAIRS: Final = frozenset({FindingKind.DUPLICATE, FindingKind.NEAR_DUPLICATE, FindingKind.CONTRADICTION})
 

@@ -47,7 +47,7 @@ from mnemesh_recall.model.search import (
     WordQuery,
 )
 from mnemesh_recall.model.searchable_text import embedded_text, searchable_text, speaker_of
-from mnemesh_recall.store.base import MessageStore
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.vectors import MessageVectors, condition
 
 EMBEDDED_CHARACTERS: Final = 2_000

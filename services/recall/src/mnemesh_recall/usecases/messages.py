@@ -48,7 +48,7 @@ from mnemesh_recall.model.search import (
     require_search,
 )
 from mnemesh_recall.model.writers import require_appendable
-from mnemesh_recall.store.base import MessageStore
+from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.usecases.message_search import MessageFinder, with_surroundings
 from mnemesh_recall.usecases.word_indexing import WordIndexing
 

@@ -23,7 +23,7 @@ from mnemesh_recall.model.trace_requests import (
     require_turn_filter,
 )
 from mnemesh_recall.model.traces import ToolInteraction, Turn
-from mnemesh_recall.store.base import TraceStore
+from mnemesh_recall.store.traces import TraceStore
 
 
 class TraceService:

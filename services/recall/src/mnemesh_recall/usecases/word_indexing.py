@@ -14,7 +14,8 @@ from mnemesh_kit.background import with_pause
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError, Unavailable
 
-from mnemesh_recall.store.base import MessageStore, WordSegmentStore
+from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
+from mnemesh_recall.store.messages import MessageStore
 
 GATHER_SECONDS: Final = 0.2
 """The delay after a commit, so that the messages of several commits are indexed together."""

@@ -22,10 +22,11 @@ PAGE: Final = 256
 """The largest number of documents that one transaction moves to a segment."""
 
 
-class SqlWordSegments:
-    """Keeps the tails of agents short, and the number of their segments logarithmic.
+class WordSegmentStore:
+    """The segments of the word indexes of agents, and the documents that are not in them yet (the tails).
 
-    Several processes may work on one database: a merge whose segments another process has replaced is given up.
+    It keeps the tails of agents short, and the number of their segments logarithmic. Every call is safe at any time, also
+    next to another process on the same database: a merge whose segments another process has replaced is given up.
     """
 
     def __init__(self, database: Database, index: FulltextIndex) -> None:
@@ -33,15 +34,15 @@ class SqlWordSegments:
         self._index = index
 
     def changed_agents(self) -> list[str]:
-        """See WordSegmentStore."""
+        """Returns the agents whose tails may be long by changes in this process since the last call."""
         return self._index.changed.take()
 
     def mark_changed(self, agent_id: str) -> None:
-        """See WordSegmentStore."""
+        """Makes `changed_agents` return an agent."""
         self._index.changed.add(agent_id, LEAST_CHANGES)
 
     async def long_tails(self, least: int = LEAST_TAIL) -> list[str]:
-        """See WordSegmentStore."""
+        """Returns the agents with long tails. Reads all tails."""
         return await self._database.read(
             lambda conn: segment_rows.agents_with_tails(conn, least), name="segments.long_tails"
         )
@@ -67,13 +68,13 @@ class SqlWordSegments:
         return await self._database.write(move, name="segments.move_tail")
 
     async def merge(self, agent_id: str) -> bool:
-        """See WordSegmentStore."""
+        """Merges some segments of an agent if there are more than needed. Returns whether it did."""
         known = await self._database.read(lambda conn: segment_rows.segments_of(conn, agent_id))
         chosen = to_merge([row.documents for row in known])
         return chosen > 1 and await self._replace(agent_id, [row.id for row in known], chosen)
 
     async def rewrite(self, agent_id: str) -> None:
-        """See WordSegmentStore."""
+        """Moves the whole tail of an agent, and removes the words of documents that do not exist any more."""
         while await self.move_tail(agent_id, least=1):
             pass
         while await self.merge(agent_id):
@@ -84,7 +85,7 @@ class SqlWordSegments:
             await self._database.write(partial(_clean, agent_id, segment_id), name="segments.clean")
 
     async def agents(self) -> list[str]:
-        """See WordSegmentStore."""
+        """Returns the agents with a segment or a tail."""
         return await self._database.read(segment_rows.agents_with_segments)
 
     async def _replace(self, agent_id: str, known: Sequence[int], count: int) -> bool:
