@@ -35,7 +35,7 @@ from mnemesh_recall.usecases.word_indexing import WordIndexing
 from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.outbox import SqlOutbox
+from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_testkit.databases.postgres import running_postgres
 from mnemesh_types.messages import Message, Role, TextPart
@@ -91,7 +91,7 @@ async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIter
     index = await FlatIndex.open(directory)
     try:
         store = MessageStore(database, SystemClock(), RandomIds())
-        indexer = Indexer(SqlOutbox(database, index_tables, SystemClock()), index)
+        indexer = Indexer(Outbox(database, index_tables, SystemClock()), index)
         vectors = MessageVectors(index, model, indexer)
         await indexer.register(MESSAGES, MessageSource(IndexedMessages(database), vectors))
         await indexer.open()

@@ -30,7 +30,7 @@ from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.flat.segments import CAPACITY
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.outbox import SqlOutbox
+from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
@@ -46,7 +46,7 @@ class Rig:
     def __init__(self, vectors: MessageVectors, database: Database, clock: FrozenClock) -> None:
         self.store, self.outbox = (
             MessageStore(database, clock, RandomIds()),
-            SqlOutbox(database, index_tables, clock),
+            Outbox(database, index_tables, clock),
         )
         self.vectors, self.database = vectors, database
         self.indexer = Indexer(self.outbox, vectors.index, clock)

@@ -37,7 +37,7 @@ from mnemesh_retrieval.embedders.built_in import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.outbox import SqlOutbox
+from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.registry import HASHING
 from mnemesh_types.messages import Message, Role, TextPart
 
@@ -301,7 +301,7 @@ async def test_indexer_reports_its_lag(tmp_path: Path) -> None:
     await database.migrate("mnemesh_recall")
     index, embedder = await FlatIndex.open(tmp_path / "index"), Away()
     store = MessageStore(database, clock, RandomIds())
-    indexer = Indexer(SqlOutbox(database, index_tables, clock), index, clock)
+    indexer = Indexer(Outbox(database, index_tables, clock), index, clock)
     await indexer.register(MESSAGES, MessageSource(IndexedMessages(database), MessageVectors(index, embedder)))
     await indexer.open()
     assert indexer.lag_seconds() == 0

@@ -26,7 +26,7 @@ from mnemesh_retrieval.embedders.built_in import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.outbox import SqlOutbox
+from mnemesh_retrieval.indexing.outbox import Outbox
 
 ORG = new_id("org")
 CALLER = Principal(ORG, new_id("user"))
@@ -61,7 +61,7 @@ async def test_search_without_the_embedder_uses_full_text_and_is_degraded(
 ) -> None:
     store = EpisodeStore(database, clock, SequentialIds())
     index, embedder = await FlatIndex.open(tmp_path / "index"), Leaving()
-    indexer = Indexer(SqlOutbox(database, index_tables, clock), index, clock)
+    indexer = Indexer(Outbox(database, index_tables, clock), index, clock)
     vectors = MemoryVectors(index, embedder, indexer)
     finder = MemoryFinder(store, vectors)
     await indexer.register(MEMORIES, MemorySource(IndexedMemories(database), vectors))
@@ -113,7 +113,7 @@ async def test_a_fact_without_word_and_similarity_is_no_hit_and_an_equal_one_is_
 ) -> None:
     store = EpisodeStore(database, clock, SequentialIds())
     index = await FlatIndex.open(tmp_path / "index")
-    indexer = Indexer(SqlOutbox(database, index_tables, clock), index, clock)
+    indexer = Indexer(Outbox(database, index_tables, clock), index, clock)
     vectors = MemoryVectors(index, Toned(), indexer)
     await indexer.register(MEMORIES, MemorySource(IndexedMemories(database), vectors))
     await indexer.open()

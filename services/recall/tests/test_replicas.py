@@ -39,7 +39,7 @@ from mnemesh_retrieval.embedders.built_in import HashingEmbedder
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, SearchMode, SearchQuery, VectorIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.outbox import SqlOutbox
+from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION
 from mnemesh_retrieval.registry import HASHING
 from mnemesh_testkit.fakes.qdrant import FakeQdrant, fake_qdrant
@@ -139,9 +139,7 @@ async def test_replicas_find_each_others_messages_and_sequence_ids_stay_ordered(
 class Rig:
     """The indexer of one replica without its server, so that it can be stopped between two steps."""
 
-    def __init__(
-        self, store: MessageStore, outbox: SqlOutbox, index: VectorIndex, clock: FrozenClock, name: str
-    ) -> None:
+    def __init__(self, store: MessageStore, outbox: Outbox, index: VectorIndex, clock: FrozenClock, name: str) -> None:
         self.store, self.index, self.embedder = store, index, Slow()
         self.vectors = MessageVectors(index, self.embedder)
         self.outbox = outbox
@@ -182,7 +180,7 @@ async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Ri
             await database.migrate("mnemesh_recall")
             index = await open_vector_index(config)
             stack.push_async_callback(index.close)
-            store, outbox = MessageStore(database, clock, RandomIds()), SqlOutbox(database, index_tables, clock)
+            store, outbox = MessageStore(database, clock, RandomIds()), Outbox(database, index_tables, clock)
             rig = Rig(store, outbox, index, clock, name)
             created.append(rig)
             await rig.indexer.register(MESSAGES, MessageSource(IndexedMessages(database), rig.vectors))

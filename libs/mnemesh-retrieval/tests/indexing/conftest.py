@@ -15,7 +15,7 @@ from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.outbox import SqlOutbox
+from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.server import ServerIndex, ServerSettings
 from mnemesh_testkit.fakes.notes import NOTES, Embedder, Notebook, NoteSource, difference, index_tables
 from mnemesh_testkit.fakes.qdrant import FakeQdrant, fake_qdrant
@@ -29,7 +29,7 @@ class Rig:
     def __init__(self, database: Database, directory: Path, engine: str, server: FakeQdrant | None) -> None:
         self.notebook = Notebook(database)
         self.clock = FrozenClock()
-        self.outbox = SqlOutbox(database, index_tables, self.clock)
+        self.outbox = Outbox(database, index_tables, self.clock)
         self.embedder = Embedder()
         self.directory = directory
         self.engine = engine

@@ -16,7 +16,7 @@ from mnemesh_kit.sql.sole_user import SoleUser
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import VectorIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.outbox import SqlOutbox
+from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.startup import (
     constants_from_config,
     embedder_from_config,
@@ -100,7 +100,7 @@ class Parts:
     vectors: VectorIndex
     embedders: Embedders
     passages: SqlPassageStore
-    outbox: SqlOutbox
+    outbox: Outbox
     indexer: Indexer
     index: VectorPassageIndex
     reembedding: ReembeddingWorker
@@ -122,7 +122,7 @@ async def open_parts(config: Config, clock: Clock, ids: IdSource) -> Parts:
     # One process uses the embedded index, so every claim at start is of a process that ended. With a Qdrant server, a
     # claim may be another replica's until it expires.
     exclusive = not config.qdrant_url
-    outbox = SqlOutbox(database, index_tables, clock)
+    outbox = Outbox(database, index_tables, clock)
     instance_id = None if exclusive else ids.new("indexer")
     indexer = Indexer(outbox, vectors, clock, instance_id=instance_id, flush_seconds=config.index_flush_seconds)
     records = SqlIndexRecords(database)

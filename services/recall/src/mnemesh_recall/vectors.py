@@ -40,7 +40,7 @@ class VectorCollection:
         self.embedder = embedder
         self.schema = schema
         self._key = key
-        self._indexer = status
+        self._indexer = indexer
 
     def is_complete(self) -> bool:
         """Returns whether the index has every record of the collection, except the newest."""

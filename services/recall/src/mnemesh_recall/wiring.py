@@ -19,7 +19,7 @@ from mnemesh_retrieval.errors import EmbedderMisconfigured
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.outbox import SqlOutbox
+from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.startup import (
     constants_from_config,
     embedder_from_config,
@@ -141,7 +141,7 @@ def build_indexer(config: Config, database: Database, index: NearestIndex, clock
     belongs to this process.
     """
     return Indexer(
-        SqlOutbox(database, index_tables, clock),
+        Outbox(database, index_tables, clock),
         index,
         clock,
         instance_id=new_id("indexer") if config.qdrant_url else None,

@@ -13,7 +13,8 @@ from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.errors import EmbedderRejected, PointInvalid
 from mnemesh_retrieval.index import NearestIndex, Point, VectorIndex, WriteMode
-from mnemesh_retrieval.indexing.records import Change, ChangeKind, Outbox, Record, Source
+from mnemesh_retrieval.indexing.outbox import Outbox
+from mnemesh_retrieval.indexing.records import Change, ChangeKind, Record, Source
 
 
 class Busy:

@@ -18,8 +18,9 @@ from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, IndexUnava
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.applier import Applier, WordRenewal
 from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections, Tracked
+from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION, CLAIM_MARGIN, PendingChanges
-from mnemesh_retrieval.indexing.records import Change, Claim, Outbox, Source
+from mnemesh_retrieval.indexing.records import Change, Claim, Source
 from mnemesh_retrieval.indexing.walks import Walks
 
 _log = structlog.get_logger("mnemesh.retrieval.indexer")
@@ -123,7 +124,7 @@ class Indexer:
     changes that it applies. Without an `instance_id`, this process is the only one.
 
     Example:
-        >>> indexer = Indexer(SqlOutbox(database, index_tables, clock), index)
+        >>> indexer = Indexer(Outbox(database, index_tables, clock), index)
         >>> await indexer.register("messages", MessageSource(store, embedder))
         >>> await indexer.open()
         >>> running = asyncio.create_task(indexer.run())

@@ -118,8 +118,11 @@ def add_group(conn: sa.Connection, tables: IndexTables, collection: str, group: 
     conn.execute(sa.insert(tables.changes), change_rows(collection, [group], now, ChangeKind.GROUP))
 
 
-class SqlOutbox:
-    """See Outbox."""
+class Outbox:
+    """The changes that the index may not have on its stable storage, of all collections of a service.
+
+    A change is written in the transaction of the record. It is deleted only after the index has flushed it.
+    """
 
     def __init__(self, database: Database, tables: IndexTables, clock: Clock) -> None:
         self._database = database
@@ -144,7 +147,7 @@ class SqlOutbox:
         )
 
     async def read(self, after: int, limit: int, collections: AbstractCollection[str] | None = None) -> list[Change]:
-        """See Outbox."""
+        """Returns the oldest changes with a row id above `after`, claimed or not; of all collections if None."""
         statement = self._oldest
         parameters: dict[str, Any] = {"after": after, "most": limit}
         if collections is not None:
@@ -157,7 +160,7 @@ class SqlOutbox:
     async def claim(
         self, instance_id: str, duration: timedelta, limit: int, collections: AbstractCollection[str]
     ) -> list[Change]:
-        """See Outbox."""
+        """Claims the oldest changes of these collections that no replica has claimed."""
         c, now = self._tables.changes.c, self._clock.now()
         parameters = {"now": now, "most": limit, "collections": list(collections)}
         # Chosen in a transaction of its own, which conflicts with no commit of a record.
@@ -178,7 +181,7 @@ class SqlOutbox:
         return sorted((_change(row) for row in rows), key=lambda change: change.row_id)
 
     async def release(self, changes: Sequence[Change], instance_id: str) -> None:
-        """See Outbox."""
+        """Gives up the claims of this replica, so that any replica applies the changes."""
         c = self._tables.changes.c
         free = sa.update(self._tables.changes).values(claimed_by=None, claimed_until=None)
 
@@ -190,21 +193,27 @@ class SqlOutbox:
             await self._database.write(release, name="index_outbox.release")
 
     async def words_version(self, collection: str) -> str | None:
-        """See Outbox."""
+        """Returns the version of the words in a collection; None if it is not known."""
         return await self._get(_WORDS + collection, "index_outbox.words_version")
 
     async def put_words_version(self, collection: str, version: str) -> None:
-        """See Outbox."""
+        """Stores the version of the words in a collection."""
         await self._database.write(
             lambda conn: self._put(conn, _WORDS + collection, version), name="index_outbox.put_words_version"
         )
 
     async def get_mark(self) -> str | None:
-        """See Outbox."""
+        """Returns the name of the last state that the index has flushed; None if it has none."""
         return await self._get(_MARK, "index_outbox.get_mark")
 
     async def settle(self, changes: Sequence[Change], instance_id: str | None, mark: str | None = None) -> None:
-        """See Outbox."""
+        """Deletes changes that the index has on stable storage, and stores the name of that state if it has one.
+
+        With an `instance_id`, other replicas may have applied changes of the same records at the same time, so that an
+        older state of a record may overwrite a newer one. Claims of other replicas on changes of the same record (for
+        a group: on any earlier change of the collection) are therefore taken away, so that these changes are applied
+        again; and a change that another replica has deleted is added again.
+        """
 
         def settle(conn: sa.Connection) -> None:
             if mark is not None:
@@ -218,7 +227,7 @@ class SqlOutbox:
             await self._database.write(settle, name="index_outbox.settle")
 
     async def add(self, collection: str, subjects: Sequence[str], claim: Claim | None) -> tuple[Change, ...]:
-        """See Outbox."""
+        """Adds changes of records, claimed by the caller if `claim` is given."""
         now = self._clock.now()
         return await self._database.write(
             lambda conn: add_changes(conn, self._tables, collection, subjects, now, claim=claim),
@@ -226,14 +235,14 @@ class SqlOutbox:
         )
 
     async def count(self, collection: str | None = None) -> int:
-        """See Outbox."""
+        """Returns the number of changes."""
         counted = sa.select(sa.func.count()).select_from(self._tables.changes)
         if collection is not None:
             counted = counted.where(self._tables.changes.c.collection == collection)
         return await self._database.read(lambda conn: conn.execute(counted).scalar_one(), name="index_outbox.count")
 
     async def hold(self, collection: str, instance_id: str, duration: timedelta) -> bool:
-        """See Outbox."""
+        """Takes or renews the right to check and rebuild a collection. Returns false if another replica has it."""
         table, now = self._tables.holders, self._clock.now()
         lease = {"holder": instance_id, "expires_at": now + duration}
         is_free = sa.or_(table.c.holder == instance_id, table.c.expires_at <= now)

@@ -11,7 +11,8 @@ from typing import Final
 
 from mnemesh_kit.clock import Clock
 
-from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim, Outbox
+from mnemesh_retrieval.indexing.outbox import Outbox
+from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
 
 CLAIM_DURATION: Final = timedelta(seconds=60)
 """The time after which another replica applies the changes of one that crashed; longer than any flush."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
@@ -108,48 +108,3 @@ class Source(Protocol):
 
     async def count(self) -> int:
         """Returns the number of records of the collection."""
-
-
-class Outbox(Protocol):
-    """The changes that the index may not have on its stable storage, of all collections of a service.
-
-    A change is written in the transaction of the record. It is deleted only after the index has flushed it.
-    """
-
-    async def read(self, after: int, limit: int, collections: AbstractCollection[str] | None = None) -> list[Change]:
-        """Returns the oldest changes with a row id above `after`, claimed or not; of all collections if None."""
-
-    async def claim(
-        self, instance_id: str, duration: timedelta, limit: int, collections: AbstractCollection[str]
-    ) -> list[Change]:
-        """Claims the oldest changes of these collections that no replica has claimed."""
-
-    async def release(self, changes: Sequence[Change], instance_id: str) -> None:
-        """Gives up the claims of this replica, so that any replica applies the changes."""
-
-    async def words_version(self, collection: str) -> str | None:
-        """Returns the version of the words in a collection; None if it is not known."""
-
-    async def put_words_version(self, collection: str, version: str) -> None:
-        """Stores the version of the words in a collection."""
-
-    async def get_mark(self) -> str | None:
-        """Returns the name of the last state that the index has flushed; None if it has none."""
-
-    async def settle(self, changes: Sequence[Change], instance_id: str | None, mark: str | None = None) -> None:
-        """Deletes changes that the index has on stable storage, and stores the name of that state if it has one.
-
-        With an `instance_id`, other replicas may have applied changes of the same records at the same time, so that an
-        older state of a record may overwrite a newer one. Claims of other replicas on changes of the same record (for
-        a group: on any earlier change of the collection) are therefore taken away, so that these changes are applied
-        again; and a change that another replica has deleted is added again.
-        """
-
-    async def add(self, collection: str, subjects: Sequence[str], claim: Claim | None) -> tuple[Change, ...]:
-        """Adds changes of records, claimed by the caller if `claim` is given."""
-
-    async def count(self, collection: str | None = None) -> int:
-        """Returns the number of changes."""
-
-    async def hold(self, collection: str, instance_id: str, duration: timedelta) -> bool:
-        """Takes or renews the right to check and rebuild a collection. Returns false if another replica has it."""

@@ -25,8 +25,8 @@ PAGE: Final = 256
 class WordSegmentStore:
     """The segments of the word indexes of agents, and the documents that are not in them yet (the tails).
 
-    It keeps the tails of agents short, and the number of their segments logarithmic. Every call is safe at any time, also
-    next to another process on the same database: a merge whose segments another process has replaced is given up.
+    It keeps the tails of agents short, and the number of their segments logarithmic. Every call is safe at any time,
+    also next to another process on the same database: a merge whose segments another process has replaced is given up.
     """
 
     def __init__(self, database: Database, index: FulltextIndex) -> None:
