@@ -62,6 +62,13 @@ def test_an_import_beside_its_original_gets_a_number(cli: CommandLine, tmp_path:
     assert cli.run("import", str(directory))[1].startswith("olga: created ")
 
 
+def test_unknown_cost_of_an_agent_is_not_shown_as_zero(cli: CommandLine) -> None:
+    cli.run("agents", "create", "peter")
+    assert "cost:" not in cli.run("agents", "show", "peter")[1]
+    cli.run("messages", "send", "peter", "Hello")
+    assert "cost: unknown" in cli.run("agents", "show", "peter")[1]
+
+
 def test_the_beginning_of_an_id_that_is_too_short_is_named_so(cli: CommandLine) -> None:
     code, _, err = cli.run("agents", "show", "agent-9")
     assert (code, "An id needs at least 4 characters after agent-." in err) == (3, True)
