@@ -24,7 +24,6 @@ OPENAI, ANTHROPIC = at(None, api_key="k"), at(None, "anthropic", api_key="k")
         ((ANTHROPIC, OPENAI), None, "openai/gpt-6-luna"),
         ((at("http://x", "anthropic"),), None, "anthropic/claude-haiku-5-5"),
         ((at(LOCAL),), "openai/llama3", "openai/llama3"),
-        ((at(LOCAL), ANTHROPIC), None, "anthropic/claude-haiku-5-5"),
     ],
 )
 async def test_default_model_depends_on_configured_providers(
@@ -37,11 +36,13 @@ async def test_default_model_depends_on_configured_providers(
     await registry.close()
 
 
-@pytest.mark.parametrize("type_", ["openai", "ollama"])
-async def test_default_model_of_a_server_that_does_not_list_its_models_is_unknown(type_: str) -> None:
+@pytest.mark.parametrize("configured", [(at(LOCAL),), (at(LOCAL, "ollama"),), (at(LOCAL), ANTHROPIC)])
+async def test_default_model_of_a_server_that_does_not_list_its_models_is_unknown(
+    configured: tuple[ProviderSettings, ...],
+) -> None:
     async def skip_wait(_: float) -> None: ...
 
-    providers = Providers(LlmSettings(providers=(at(LOCAL, type_),)), sleep=skip_wait)
+    providers = Providers(LlmSettings(providers=configured), sleep=skip_wait)
     with pytest.raises(ProviderUnavailable, match=r"default model is unknown for now.*MNEMESH_MODEL"):
         await providers.default_handle()
     await providers.close()

@@ -96,7 +96,7 @@ class Providers:
         A server that lists its models is called, and its first model is used. Without any provider it is the rehearsal.
 
         Raises:
-            ProviderUnavailable: no provider has a default model, and one has not said yet which models it serves.
+            ProviderUnavailable: a provider that precedes the others has not said yet which models it serves.
         """
         if self._settings.default_model is not None:
             return self._settings.default_model
@@ -104,11 +104,10 @@ class Providers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DEFAULT_SECONDS):
                     await self._providers[provider].load_models(refresh=True)
+            if not self._providers[provider].has_answered:
+                raise _unknown_default(self._providers[provider].settings)
             if (name := self._providers[provider].default_model) is not None:
                 return f"{provider}/{name}"
-        silent = [name for name, provider in self._providers.items() if not provider.has_answered]
-        if silent:
-            raise _unknown_default(self._providers[silent[0]].settings)
         return REHEARSAL_HANDLE
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
@@ -410,16 +409,12 @@ class OrganizationModels:
         return self.resolve(handle)
 
     async def default_handle(self) -> str:
-        """Returns the operator's default. If that is the rehearsal or unknown, an own provider's model precedes it.
+        """Returns the operator's default. If that is the rehearsal, an own provider's model precedes it.
 
         Raises:
-            ProviderUnavailable: it is unknown, and no own provider has one.
+            ProviderUnavailable: the operator's default is unknown.
         """
-        unknown = None
-        try:
-            chosen = await self._base.default_handle()
-        except ProviderUnavailable as error:
-            chosen, unknown = REHEARSAL_HANDLE, error
+        chosen = await self._base.default_handle()
         if chosen != REHEARSAL_HANDLE or self._base.settings.default_model is not None:
             return chosen
         for name in sorted(self._own, key=default_precedence):
@@ -427,8 +422,6 @@ class OrganizationModels:
             model = own.provider.default_model
             if not own.record.draft.disabled and own.problem is None and model is not None:
                 return f"{name}/{model}"
-        if unknown is not None:
-            raise unknown
         return chosen
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
