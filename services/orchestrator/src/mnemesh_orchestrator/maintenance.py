@@ -11,9 +11,9 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.settings import CredentialSealer
-from mnemesh_orchestrator.store.sql.providers import reseal
-from mnemesh_orchestrator.store.sql.runs import SqlRunStore
-from mnemesh_orchestrator.store.sql.tables import metadata
+from mnemesh_orchestrator.store.providers import reseal
+from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_orchestrator.store.tables import metadata
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
@@ -28,7 +28,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     clock = clock or SystemClock()
 
     async def purge(database: Database) -> AsyncIterator[str]:
-        deleted = await SqlRunStore(database, clock).purge_requests(clock.now() - RETENTION)
+        deleted = await RunStore(database, clock).purge_requests(clock.now() - RETENTION)
         yield f"idempotency keys deleted: {deleted}"
         box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
         variables, credentials = SecretVariables(box, clock), CredentialSealer(box)

@@ -11,6 +11,7 @@ from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools
+from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.compaction.compactor import model_compactor
 from mnemesh_orchestrator.compaction.fact_extraction import FactExtractor
 from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
@@ -28,11 +29,9 @@ from mnemesh_orchestrator.loop.journal import Journals
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.request_assembly import ContextBudget, RequestAssembler, RequestImages
-from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
+from mnemesh_orchestrator.loop.retry import OptionalServices, RecallWrites, RetryPolicy
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
-from mnemesh_orchestrator.ports import Services
-from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.child_runs import ChildRuns, RunStarter
@@ -42,7 +41,7 @@ from mnemesh_orchestrator.runs.run_stream import EventBroker, RunStreamer
 from mnemesh_orchestrator.runs.transcript_inputs import TranscriptInputs
 from mnemesh_orchestrator.runs.turn_builder import EarlyReads, InputRecorder, TurnBuilder
 from mnemesh_orchestrator.runs.worker import ReplicaWatcher, RunWorker
-from mnemesh_orchestrator.store.base.stores import Stores
+from mnemesh_orchestrator.store.stores import Stores
 from mnemesh_orchestrator.usecases.agent_creation import AgentCreation, AgentLifecycle
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.agents import AgentService

@@ -34,6 +34,8 @@ from mnemesh_orchestrator.clients.blocks import BlockRecords, BlocksClient
 from mnemesh_orchestrator.clients.files import FileRecords, FilesClient
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.clients.recall_records import MessageRecords, TraceRecords, WindowRecords
+from mnemesh_orchestrator.clients.records import RecordPart, RecordParts
+from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.clients.tools import ToolRecords, ToolsClient, WebClient
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import REMOTE
@@ -42,8 +44,6 @@ from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, Providers
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.runs import PoolLimits, RunPool
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
-from mnemesh_orchestrator.ports import Services
-from mnemesh_orchestrator.ports.records import ImportedWindows, RecordPart, RecordParts
 from mnemesh_orchestrator.processors import INPUT_GROUP, TOOL_RESULT_GROUP, Processors, load
 from mnemesh_orchestrator.rpc.agents import AgentsServicer, AgentTransferRpcs
 from mnemesh_orchestrator.rpc.conversations import ConversationsServicer
@@ -52,10 +52,9 @@ from mnemesh_orchestrator.rpc.identities import IdentitiesServicer
 from mnemesh_orchestrator.rpc.models import ModelsServicer
 from mnemesh_orchestrator.rpc.runs import RunsServicer
 from mnemesh_orchestrator.runs.worker import Instance
-from mnemesh_orchestrator.store.base.stores import Stores
-from mnemesh_orchestrator.store.sql.run_pools import QueueCounts
-from mnemesh_orchestrator.store.sql.runs import SqlRunRetention
-from mnemesh_orchestrator.store.sql.stores import sql_stores
+from mnemesh_orchestrator.store.run_pools import QueueCounts
+from mnemesh_orchestrator.store.runs import RunRetention
+from mnemesh_orchestrator.store.stores import Stores, sql_stores
 from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService, ImportEnds
 from mnemesh_orchestrator.usecases.import_batches import ImportWriter
 
@@ -84,7 +83,7 @@ def build_transfers(
     stores: Stores,
     services: Services,
     parts: RecordParts,
-    windows: ImportedWindows,
+    windows: WindowRecords,
     *,
     models: ModelCatalog,
     embedders: EmbedderDirectory,
@@ -312,7 +311,7 @@ def _recovery(orchestrator: Orchestrator, *, is_shared: bool) -> tuple[Callable[
 
 
 def _purge(config: Config, database: Database, stores: Stores, clock: Clock) -> Callable[[], Awaitable[None]]:
-    retention = SqlRunRetention(database)
+    retention = RunRetention(database)
 
     async def purge() -> None:
         now = clock.now()

@@ -8,7 +8,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.steps import StepFilter, StepTrace, shared_request
-from mnemesh_orchestrator.store.sql.tables import step_traces
+from mnemesh_orchestrator.store.tables import step_traces
 
 from ..support.model import call, say
 from ..support.world import ME, Process, World

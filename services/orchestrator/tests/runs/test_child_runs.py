@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from mnemesh_kit.errors import NotFound
+from mnemesh_orchestrator.builtin.call import ChildOutcome, ChildRequest
 from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded, PendingApproval
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
@@ -22,7 +23,6 @@ from mnemesh_orchestrator.model.runs import (
     RunStatus,
     StopReason,
 )
-from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Approve, Role, TextPart
 

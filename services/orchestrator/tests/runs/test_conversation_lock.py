@@ -15,7 +15,7 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import ConversationFilter
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.model.runs import Run, RunStatus
-from mnemesh_orchestrator.store.sql.tables import slot_waits
+from mnemesh_orchestrator.store.tables import slot_waits
 
 from ..support.model import Held, say
 from ..support.world import ME, Process, World, kinds, lines

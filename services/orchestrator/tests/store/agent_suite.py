@@ -15,8 +15,9 @@ from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, Ag
 from mnemesh_orchestrator.model.erasure import Deletion, DeletionStart, ErasureScope
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
-from mnemesh_orchestrator.store.base import AgentStore, RunStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_types.usage import Usage
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made, ran

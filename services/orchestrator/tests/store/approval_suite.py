@@ -14,8 +14,9 @@ from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, Appro
 from mnemesh_orchestrator.model.journal import Claim, EntryKind, JournalEntry, UnfinishedDecision
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_orchestrator.store.base import AgentStore, RunStore
-from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.approvals import ApprovalStore
+from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_types.messages import Approve, Deny, Message, Role, ToolCall
 
 from .records import ORG, OTHER_ORG, a_run, an_agent
@@ -59,7 +60,7 @@ class ApprovalStoreSuite:
         return agent, approval
 
     async def test_pending_approval_is_found_unchanged(
-        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+        self, agents: AgentStore, runs: RunStore, approvals: ApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
         assert await approvals.pending(ApprovalFilter()) == (approval,)
@@ -90,7 +91,7 @@ class ApprovalStoreSuite:
         assert await runs.claim_next(approval.conversation_id, ME) is None
 
     async def test_one_of_many_concurrent_decisions_wins(
-        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+        self, agents: AgentStore, runs: RunStore, approvals: ApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
         denials = [ApprovalAnswer((Deny("call_b", str(number)),), approval.id) for number in range(5)]
@@ -122,7 +123,7 @@ class ApprovalStoreSuite:
             assert (again.replayed, again.run.id, again.claim) == (True, first.run.id, None)
 
     async def test_invalid_decisions_change_nothing(
-        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+        self, agents: AgentStore, runs: RunStore, approvals: ApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
         for answer, kind in (
@@ -174,7 +175,7 @@ class ApprovalStoreSuite:
         assert await runs.unfinished_decision(*place) == UnfinishedDecision(resumed, ())
 
     async def test_withdrawn_approval_cannot_be_answered(
-        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+        self, agents: AgentStore, runs: RunStore, approvals: ApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
         await approvals.withdraw(approval.id)
@@ -185,7 +186,7 @@ class ApprovalStoreSuite:
         assert (await runs.start(None, a_run(agent, clock), ME, reject_busy=False)).claim is not None
 
     async def test_approval_is_deleted_with_its_agent(
-        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+        self, agents: AgentStore, runs: RunStore, approvals: ApprovalStore, clock: FrozenClock
     ) -> None:
         agent, _ = await self.paused(agents, runs, clock)
         await agents.begin_deletion(ORG, agent.id)

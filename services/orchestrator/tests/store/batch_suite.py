@@ -13,10 +13,10 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.batches import Batch, BatchDraft
 from mnemesh_orchestrator.model.run_config import MAX_ATTEMPTS, CallbackResult, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import AgentStore, RunStore
-from mnemesh_orchestrator.store.base.batches import BatchStore, CallbackStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore
-from mnemesh_orchestrator.store.sql.runs import SqlRunRetention
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.batches import BatchStore, CallbackStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunRetention, RunStore
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
 
@@ -126,7 +126,7 @@ class BatchStoreSuite:
         callbacks: CallbackStore,
         runs: RunStore,
         agents: AgentStore,
-        retention: SqlRunRetention,
+        retention: RunRetention,
         agent: Agent,
         clock: FrozenClock,
     ) -> None:

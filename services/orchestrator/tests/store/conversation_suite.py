@@ -13,7 +13,9 @@ from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationFilter, ConversationOrigin
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, RunStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.conversations import ConversationStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
 

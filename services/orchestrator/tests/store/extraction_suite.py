@@ -11,8 +11,9 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, FactChange, MemoryScope
 from mnemesh_orchestrator.model.memory_extraction import ExtractedRange, ExtractionJob, ExtractionUsage
-from mnemesh_orchestrator.store.base import AgentStore, RunStore
-from mnemesh_orchestrator.store.base.memory_extractions import MemoryExtractionStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 from .records import OTHER_ORG, a_run, an_agent, an_end, made
 

@@ -19,7 +19,8 @@ from mnemesh_orchestrator.model.groups import (
     SharedAttachment,
     UnfinishedGroup,
 )
-from mnemesh_orchestrator.store.base import AgentStore, GroupStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.groups import GroupStore
 
 from .records import ALL, ORG, OTHER_ORG, a_group, an_agent, key, made, managed_by
 

@@ -25,9 +25,11 @@ from mnemesh_orchestrator.model.runs import (
     RunStatus,
     StopReason,
 )
-from mnemesh_orchestrator.store.base import AgentStore, GroupStore, RunStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore, RunRetention
-from mnemesh_orchestrator.store.sql.tables import groups as groups_table
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.groups import GroupStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunRetention, RunStore
+from mnemesh_orchestrator.store.tables import groups as groups_table
 
 from .approval_suite import approving, asked_by
 from .records import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, made

@@ -12,7 +12,9 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import ConversationFilter
 from mnemesh_orchestrator.model.groups import GroupFilter, GroupOrder, ManagerConfig, ManagerType, SharedAttachment
-from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, GroupStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.conversations import ConversationStore
+from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_types.provenance import Provenance
 
 from .group_change_suite import GroupChangeSuite

@@ -12,7 +12,8 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import IdentifierKeyTaken
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AttachedTool, LinkKind
 from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityProperty, IdentityType
-from mnemesh_orchestrator.store.base import AgentStore, IdentityStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.identities import IdentityStore
 from mnemesh_types.provenance import Provenance
 
 from .records import ALL, ORG, OTHER_ORG, an_agent, key, made

@@ -11,8 +11,11 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
 from mnemesh_orchestrator.model.journal import Claim, Lease, RunHead, Watched
 from mnemesh_orchestrator.model.runs import Run, RunStatus
-from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, RunStore
-from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, RunRetention
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.conversations import ConversationStore
+from mnemesh_orchestrator.store.deltas import DeltaStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunRetention, RunStore
 
 from .records import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 

@@ -15,7 +15,8 @@ from mnemesh_orchestrator.model.inputs import InputMessage, sent_messages
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
 from mnemesh_orchestrator.model.steps import Step, StepStatus
-from mnemesh_orchestrator.store.base import AgentStore, RunStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
 

@@ -13,8 +13,9 @@ from mnemesh_orchestrator.model.events import RunEvent, StopEvent
 from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_orchestrator.store.base import AgentStore, RunStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 from .records import ORG, a_run, an_agent, an_answer, an_end, an_event, made
 

@@ -4,8 +4,9 @@ import pytest
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.runs import Ancestor, ChildRun, Lineage, Run, RunOrigin, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import AgentStore, RunStore
-from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 from .records import ORG, OTHER_ORG, a_run, an_agent, an_end, made
 

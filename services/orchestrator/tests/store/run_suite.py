@@ -15,8 +15,10 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import RunEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.runs import RunError, RunFilter, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import AgentStore, RunStore, StepStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_orchestrator.store.steps import StepStore
 from mnemesh_types.messages import ToolReturn, ToolStatus
 from mnemesh_types.usage import Usage
 

@@ -16,8 +16,12 @@ from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.journal import FinishedRun
 from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, RunStatus
 from mnemesh_orchestrator.model.sleeptime import SleeptimeSettings, SleeptimeTurn, TranscriptRange
-from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, GroupStore, RunStore, SleeptimeStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.conversations import ConversationStore
+from mnemesh_orchestrator.store.groups import GroupStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
 

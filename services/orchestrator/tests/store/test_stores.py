@@ -10,22 +10,22 @@ import sqlalchemy as sa
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
-from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
-from mnemesh_orchestrator.store.sql.batches import SqlBatchStore, SqlCallbackStore
-from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
-from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
-from mnemesh_orchestrator.store.sql.groups import SqlGroupStore
-from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
-from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
-from mnemesh_orchestrator.store.sql.memory_extractions import SqlMemoryExtractionStore
-from mnemesh_orchestrator.store.sql.partners import SqlPartnerStore
-from mnemesh_orchestrator.store.sql.run_relations import SqlRunRelationStore
-from mnemesh_orchestrator.store.sql.runs import SqlRunRetention, SqlRunStore
-from mnemesh_orchestrator.store.sql.sleeptime import SqlSleeptimeStore
-from mnemesh_orchestrator.store.sql.steps import SqlStepStore
-from mnemesh_orchestrator.store.sql.tables import conversations
-from mnemesh_orchestrator.store.sql.turn_statements import LeaseClock
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.approvals import ApprovalStore
+from mnemesh_orchestrator.store.batches import BatchStore, CallbackStore
+from mnemesh_orchestrator.store.conversations import ConversationStore
+from mnemesh_orchestrator.store.deltas import DeltaStore
+from mnemesh_orchestrator.store.groups import GroupStore
+from mnemesh_orchestrator.store.identities import IdentityStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
+from mnemesh_orchestrator.store.partners import PartnerStore
+from mnemesh_orchestrator.store.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.runs import RunRetention, RunStore
+from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
+from mnemesh_orchestrator.store.steps import StepStore
+from mnemesh_orchestrator.store.tables import conversations
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 from .agent_suite import AgentStoreSuite
 from .approval_suite import ApprovalStoreSuite
@@ -74,68 +74,68 @@ class OnPostgres:
 
 class Stores:
     @pytest.fixture
-    def agents(self, database: Database, clock: FrozenClock) -> SqlAgentStore:
-        return SqlAgentStore(database, clock)
+    def agents(self, database: Database, clock: FrozenClock) -> AgentStore:
+        return AgentStore(database, clock)
 
     @pytest.fixture
-    def approvals(self, database: Database, clock: FrozenClock) -> SqlApprovalStore:
-        return SqlApprovalStore(database, clock)
+    def approvals(self, database: Database, clock: FrozenClock) -> ApprovalStore:
+        return ApprovalStore(database, clock)
 
     @pytest.fixture
-    def runs(self, database: Database, clock: FrozenClock) -> SqlRunStore:
-        return SqlRunStore(database, clock)
+    def runs(self, database: Database, clock: FrozenClock) -> RunStore:
+        return RunStore(database, clock)
 
     @pytest.fixture
-    def batches(self, database: Database, clock: FrozenClock) -> SqlBatchStore:
-        return SqlBatchStore(database, LeaseClock(clock))
+    def batches(self, database: Database, clock: FrozenClock) -> BatchStore:
+        return BatchStore(database, LeaseClock(clock))
 
     @pytest.fixture
-    def callbacks(self, database: Database, clock: FrozenClock) -> SqlCallbackStore:
-        return SqlCallbackStore(database, clock)
+    def callbacks(self, database: Database, clock: FrozenClock) -> CallbackStore:
+        return CallbackStore(database, clock)
 
     @pytest.fixture
-    def leases(self, database: Database, clock: FrozenClock) -> SqlLeaseStore:
-        return SqlLeaseStore(database, LeaseClock(clock))
+    def leases(self, database: Database, clock: FrozenClock) -> LeaseStore:
+        return LeaseStore(database, LeaseClock(clock))
 
     @pytest.fixture
-    def deltas(self, database: Database, clock: FrozenClock) -> SqlDeltaStore:
-        return SqlDeltaStore(database, LeaseClock(clock))
+    def deltas(self, database: Database, clock: FrozenClock) -> DeltaStore:
+        return DeltaStore(database, LeaseClock(clock))
 
     @pytest.fixture
-    def retention(self, database: Database) -> SqlRunRetention:
-        return SqlRunRetention(database)
+    def retention(self, database: Database) -> RunRetention:
+        return RunRetention(database)
 
     @pytest.fixture
-    def threads(self, database: Database, clock: FrozenClock) -> SqlConversationStore:
-        return SqlConversationStore(database, clock)
+    def threads(self, database: Database, clock: FrozenClock) -> ConversationStore:
+        return ConversationStore(database, clock)
 
     @pytest.fixture
-    def recorded(self, database: Database, clock: FrozenClock) -> SqlStepStore:
-        return SqlStepStore(database, clock)
+    def recorded(self, database: Database, clock: FrozenClock) -> StepStore:
+        return StepStore(database, clock)
 
     @pytest.fixture
-    def identities(self, database: Database, clock: FrozenClock) -> SqlIdentityStore:
-        return SqlIdentityStore(database, clock)
+    def identities(self, database: Database, clock: FrozenClock) -> IdentityStore:
+        return IdentityStore(database, clock)
 
     @pytest.fixture
-    def sleeptime(self, database: Database, clock: FrozenClock) -> SqlSleeptimeStore:
-        return SqlSleeptimeStore(database, clock)
+    def sleeptime(self, database: Database, clock: FrozenClock) -> SleeptimeStore:
+        return SleeptimeStore(database, clock)
 
     @pytest.fixture
-    def extractions(self, database: Database, clock: FrozenClock) -> SqlMemoryExtractionStore:
-        return SqlMemoryExtractionStore(database, clock)
+    def extractions(self, database: Database, clock: FrozenClock) -> MemoryExtractionStore:
+        return MemoryExtractionStore(database, clock)
 
     @pytest.fixture
-    def groups(self, database: Database, clock: FrozenClock) -> SqlGroupStore:
-        return SqlGroupStore(database, clock)
+    def groups(self, database: Database, clock: FrozenClock) -> GroupStore:
+        return GroupStore(database, clock)
 
     @pytest.fixture
-    def partners(self, database: Database, clock: FrozenClock) -> SqlPartnerStore:
-        return SqlPartnerStore(database, clock)
+    def partners(self, database: Database, clock: FrozenClock) -> PartnerStore:
+        return PartnerStore(database, clock)
 
     @pytest.fixture
-    def relations(self, database: Database) -> SqlRunRelationStore:
-        return SqlRunRelationStore(database)
+    def relations(self, database: Database) -> RunRelationStore:
+        return RunRelationStore(database)
 
 
 class TestAgentsOnSqlite(OnSqlite, Stores, AgentStoreSuite):
@@ -187,12 +187,12 @@ class TestLeasesOnPostgres(OnPostgres, Stores, LeaseStoreSuite):
         """The clock of one of two processes is an hour ahead: neither takes the lease of the other for expired."""
         late, early = FrozenClock(), FrozenClock()
         early.advance(3600)
-        mine = SqlRunStore(database, late, LeaseClock.of(database, late))
-        theirs = SqlRunStore(database, early, LeaseClock.of(database, early))
+        mine = RunStore(database, late, LeaseClock.of(database, late))
+        theirs = RunStore(database, early, LeaseClock.of(database, early))
         started = await mine.start(None, a_run(agent, late), "me", reject_busy=False)
         assert started.claim is not None
         assert await theirs.claim_next(agent.default_conversation_id, "you") is None
-        assert await SqlLeaseStore(database, LeaseClock.of(database, early)).claimable("you") == ()
+        assert await LeaseStore(database, LeaseClock.of(database, early)).claimable("you") == ()
         lapsed = sa.update(conversations).values(lease_expires_at=sa.func.clock_timestamp())
         await database.write(lambda conn: conn.execute(lapsed))
         taken = await theirs.claim_next(agent.default_conversation_id, "you")

@@ -15,6 +15,7 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database, DatabaseUnavailable
+from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.settings import CredentialSealer
@@ -29,13 +30,11 @@ from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
-from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.leases import ConversationLock, LeaseRenewer
 from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_orchestrator.runs.worker import ReplicaWatcher, RunWorker
-from mnemesh_orchestrator.store.base.stores import Stores
-from mnemesh_orchestrator.store.sql.stores import sql_stores
+from mnemesh_orchestrator.store.stores import Stores, sql_stores
 from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService

@@ -10,7 +10,7 @@ from mnemesh_kit.errors import PageTokenInvalid
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.context_window import MessageQuery
 from mnemesh_orchestrator.model.groups import ManagerConfig, ManagerType
-from mnemesh_orchestrator.store.sql.tables import groups
+from mnemesh_orchestrator.store.tables import groups
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
 

@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.groups import (
     ManagerConfig,
     ManagerType,
 )
-from mnemesh_orchestrator.store.sql.tables import groups
+from mnemesh_orchestrator.store.tables import groups
 
 from ..support.group_cast import Cast, key, new_cast, no_group_is_left
 from ..support.world import ME, Process, World

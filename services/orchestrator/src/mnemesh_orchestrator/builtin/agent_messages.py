@@ -11,16 +11,15 @@ from mnemesh_kit.ids import is_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_types.messages import Role, TextPart
 
-from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
+from mnemesh_orchestrator.builtin.call import BuiltinCall, ChildOutcome, ChildRequest, ChildRunsPort, Refused
 from mnemesh_orchestrator.builtin.refusals import is_for_model
 from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded, PendingApproval, ProcessorFailed
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
 from mnemesh_orchestrator.model.groups import BACKGROUND_TYPES, Group
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
 from mnemesh_orchestrator.model.runs import Run, RunOrigin, RunStatus, StopReason
-from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest, ChildRunsPort
-from mnemesh_orchestrator.store.base import AgentStore
-from mnemesh_orchestrator.store.base.groups import GroupStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.groups import GroupStore
 
 MAX_RECIPIENTS: Final = 100
 """The largest number of agents that one call writes to."""

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
+from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.model.custom_tools import Program, ProgramResult
-from mnemesh_orchestrator.ports.tools import ToolsPort
 
 _STREAM_CHARACTERS: Final = 20_000
 """The most characters of the output that the model reads."""
 _OUTSIDE: Final = "run_code_with_tools runs only within a turn of the agent."
 
 
-async def run_code(tools: ToolsPort, _call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def run_code(tools: ToolsClient, _call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs run_code. Code that fails is a refusal, whose text has the error."""
     result = await tools.run_program(program_of(arguments))
     shown = shown_result(result)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from mnemesh_kit.errors import Aborted
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
+from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.model.core_memory import (
     Append,
     Block,
@@ -19,7 +20,6 @@ from mnemesh_orchestrator.model.core_memory import (
     ReplaceUnique,
     Rethink,
 )
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.prompt.assembly import restored
 
 END_OF_BLOCK = -1
@@ -33,40 +33,40 @@ _ISOLATED: Final = "Memory block '{label}' belongs to this conversation and can 
 _ROOT: Final = "/memories/"
 
 
-async def append(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
+async def append(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs core_memory_append."""
     await _edit(blocks, call, arguments["label"], Append(arguments["content"]))
 
 
-async def replace_all(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
+async def replace_all(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs core_memory_replace."""
     await _edit(blocks, call, arguments["label"], ReplaceAll(arguments["old_content"], arguments["new_content"]))
 
 
-async def replace(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def replace(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_replace."""
     return await apply_edit(blocks, call, arguments["label"], ReplaceUnique(arguments["old_str"], arguments["new_str"]))
 
 
-async def insert(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def insert(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_insert."""
     label = arguments["label"]
     return await apply_edit(blocks, call, label, insert_edit(call, label, arguments["new_str"], arguments))
 
 
-async def rethink(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def rethink(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_rethink."""
     label = arguments["label"]
     return await apply_edit(blocks, call, label, Rethink(arguments["new_memory"], call.base_revision(label)))
 
 
-async def rethink_target(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def rethink_target(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs rethink_memory, the earlier form of memory_rethink."""
     label = arguments["target_block_label"]
     return await apply_edit(blocks, call, label, Rethink(arguments["new_memory"], call.base_revision(label)))
 
 
-async def apply_patch(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def apply_patch(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_apply_patch."""
     return await apply_edit(blocks, call, arguments["label"], Patch(arguments["patch"]))
 
@@ -77,7 +77,7 @@ def insert_edit(call: BuiltinCall, label: str, text: str, arguments: Mapping[str
     return InsertLine(line, text, None if line == END_OF_BLOCK else call.base_revision(label))
 
 
-async def apply_edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> str:
+async def apply_edit(blocks: BlocksClient, call: BuiltinCall, label: str, edit: BlockEdit) -> str:
     """Makes the edit as the first effect of the call and returns the text for the model.
 
     Raises:
@@ -97,12 +97,12 @@ async def apply_edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit
     )
 
 
-async def core_memory(blocks: CoreMemoryPort, call: BuiltinCall) -> CoreMemory:
+async def core_memory(blocks: BlocksClient, call: BuiltinCall) -> CoreMemory:
     """Returns the blocks of the calling agent, with the isolated blocks of its conversation."""
     return await blocks.get(call.agent_id, None, call.holder_id) or CoreMemory(call.agent_id, 0)
 
 
-async def _edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> None:
+async def _edit(blocks: BlocksClient, call: BuiltinCall, label: str, edit: BlockEdit) -> None:
     block = await blocks.edit(call.effect(0), call.author, label, _as_stored(edit, label))
     call.record_edit(label, block.revision)
 
@@ -117,12 +117,12 @@ def _as_stored(edit: BlockEdit, label: str) -> BlockEdit:
     return dataclasses.replace(edit, **texts)
 
 
-async def run_command(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def run_command(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs a command. Raises Refused if an argument of the command is missing."""
     return await _COMMANDS[arguments["command"]](blocks, call, arguments)
 
 
-async def _create(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def _create(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     label, description = _label(arguments, "path"), _required(arguments, "description")
     # Texts that the model copied from another block have the form in which it saw them.
     block = NewBlock(label, restored(arguments.get("file_text", ""), label), restored(description, label))
@@ -131,17 +131,17 @@ async def _create(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[
     return f"Successfully created memory block '{label}'"
 
 
-async def _str_replace(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def _str_replace(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     edit = ReplaceUnique(_required(arguments, "old_str"), _required(arguments, "new_str"))
     return await apply_edit(blocks, call, _label(arguments, "path"), edit)
 
 
-async def _insert(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def _insert(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     text, label = _required(arguments, "insert_text"), _label(arguments, "path")
     return await apply_edit(blocks, call, label, insert_edit(call, label, text, arguments))
 
 
-async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def _delete(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     label = _require_shared(call, _label(arguments, "path"))
     block = (await core_memory(blocks, call)).block(label)
     if block is not None and block.read_only:
@@ -154,7 +154,7 @@ async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[
     return f"Successfully deleted memory block '{label}'"
 
 
-async def _rename(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def _rename(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     if "path" in arguments and "old_path" not in arguments:
         label, description = _label(arguments, "path"), _required(arguments, "description")
         block = _require_editable(await core_memory(blocks, call), label)
@@ -174,7 +174,7 @@ async def _rename(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[
     return f"Successfully renamed memory block '{old_label}' to '{new_label}'"
 
 
-_COMMANDS: Final[Mapping[str, Callable[[CoreMemoryPort, BuiltinCall, Mapping[str, Any]], Awaitable[str]]]] = {
+_COMMANDS: Final[Mapping[str, Callable[[BlocksClient, BuiltinCall, Mapping[str, Any]], Awaitable[str]]]] = {
     "create": _create,
     "str_replace": _str_replace,
     "insert": _insert,

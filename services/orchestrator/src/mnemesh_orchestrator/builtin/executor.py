@@ -16,14 +16,12 @@ from mnemesh_orchestrator.builtin.core_memory import run_command
 from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.builtin.refusals import is_for_model, refusal_text
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS, RUN_CODE, RUN_CODE_WITH_TOOLS
+from mnemesh_orchestrator.clients.archival import ArchivalClient
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
+from mnemesh_orchestrator.clients.tools import ToolsClient, WebClient
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.models import ToolSchema
-from mnemesh_orchestrator.ports.archival import ArchivalPort
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.episodes import EpisodesPort
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.ports.tools import ToolsPort
-from mnemesh_orchestrator.ports.web import WebPort
 
 __all__ = ["BuiltinCall", "BuiltinTools"]
 
@@ -37,15 +35,15 @@ class BuiltinTools:
 
     def __init__(
         self,
-        blocks: CoreMemoryPort,
-        recall: RecallPort,
-        episodes: EpisodesPort,
-        archival: ArchivalPort,
+        blocks: BlocksClient,
+        recall: RecallClient,
+        episodes: EpisodesClient,
+        archival: ArchivalClient,
         clock: Clock,
         messages: AgentMessages,
-        web_port: WebPort,
+        web_port: WebClient,
         files: FileTools,
-        tools: ToolsPort,
+        tools: ToolsClient,
         optional: OptionalCalls,
     ) -> None:
         self._tools: Mapping[str, _Tool] = {

@@ -9,6 +9,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, OptionalCalls, Refused, WithImages
+from mnemesh_orchestrator.clients.files import FilesClient
 from mnemesh_orchestrator.model.files import (
     FileHit,
     FileMatch,
@@ -20,7 +21,6 @@ from mnemesh_orchestrator.model.files import (
     refused_image,
     returned_images,
 )
-from mnemesh_orchestrator.ports.files import FilesPort
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ _SKIPPED: Final = {
 class FileTools:
     """Runs the tools of files. If the files service stays unavailable, the model is told so, and the turn goes on."""
 
-    def __init__(self, files: FilesPort, optional: OptionalCalls) -> None:
+    def __init__(self, files: FilesClient, optional: OptionalCalls) -> None:
         self._files = files
         self._optional = optional
 

@@ -14,11 +14,10 @@ from mnemesh_types.messages import Message, ReasoningPart, ToolCall, text_of
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from mnemesh_orchestrator.clients.archival import ArchivalClient
+from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.model.context_window import MessageHit, NamedTime
 from mnemesh_orchestrator.model.episodes import Episode, Fact, FactSource, MemoryHits, MemoryScope, PassageHit
-from mnemesh_orchestrator.ports.archival import ArchivalPort
-from mnemesh_orchestrator.ports.episodes import EpisodesPort
-from mnemesh_orchestrator.ports.recall import RecallPort
 
 SEND_MESSAGE: Final = BUILTIN_SCHEMAS["send_message"]
 _CONVERSATION_LIMIT: Final = 5
@@ -30,7 +29,9 @@ _EPISODIC_LIMIT: Final = 5
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def conversation_search(
+    recall: RecallClient, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]
+) -> str:
     """Runs conversation_search."""
     now, zone = clock.now(), ZoneInfo(call.time_zone)
     found = await recall.search(
@@ -55,7 +56,9 @@ async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCal
     return json.dumps(answer, ensure_ascii=False)
 
 
-async def archival_search(archival: ArchivalPort, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def archival_search(
+    archival: ArchivalClient, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]
+) -> str:
     """Runs archival_memory_search. Blank queries find nothing; the service would list the latest passages."""
     queries = [query for query in (arguments["query"], *arguments.get("queries", ())) if query.strip()]
     if not queries:
@@ -77,7 +80,7 @@ async def archival_search(archival: ArchivalPort, clock: Clock, call: BuiltinCal
     return json.dumps([passage_result(hit, zone, now) for hit in hits], ensure_ascii=False)
 
 
-async def archival_insert(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
+async def archival_insert(archival: ArchivalClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs archival_memory_insert."""
     await archival.insert(
         call.effect(0), call.agent_id, arguments["content"], arguments.get("tags", ()), embedder=call.embedder
@@ -168,7 +171,9 @@ def _ranks(hit: MessageHit | PassageHit) -> dict[str, Any]:
     return {name: value for name, value in ranks.items() if value is not None}
 
 
-async def episodic_search(episodes: EpisodesPort, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def episodic_search(
+    episodes: EpisodesClient, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]
+) -> str:
     """Runs episodic_memory_search in the memories that the call may read."""
     zone, now = ZoneInfo(call.time_zone), clock.now()
     at = _moment(arguments["held_at"], zone) if arguments.get("held_at") else None
@@ -193,7 +198,7 @@ async def episodic_search(episodes: EpisodesPort, clock: Clock, call: BuiltinCal
     )
 
 
-async def episodic_correct(episodes: EpisodesPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def episodic_correct(episodes: EpisodesClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs episodic_memory_correct."""
     fact_id, text, reason = _fact_id(arguments), arguments["statement"].strip(), arguments.get("reason", "")
     if not text:
@@ -202,7 +207,7 @@ async def episodic_correct(episodes: EpisodesPort, call: BuiltinCall, arguments:
     return f"Corrected. The fact is now {fact.id}: {fact.text}"
 
 
-async def episodic_forget(episodes: EpisodesPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def episodic_forget(episodes: EpisodesClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs episodic_memory_forget."""
     fact_id, reason = _fact_id(arguments), arguments.get("reason", "")
     fact = await episodes.forget(call.effect(0), scopes_of(call), fact_id, reason, _source(call))

@@ -13,11 +13,11 @@ from mnemesh_types.messages import text_of
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.core_memory import apply_edit
 from mnemesh_orchestrator.builtin.search import message_result, passage_result
+from mnemesh_orchestrator.clients.archival import ArchivalClient
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.model.core_memory import Rethink
 from mnemesh_orchestrator.model.episodes import PassageHit
-from mnemesh_orchestrator.ports.archival import ArchivalPort
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.recall import RecallPort
 
 USER_BLOCK: Final = "human"
 _LIMIT: Final = 5
@@ -27,7 +27,7 @@ _LINE: Final = re.compile(rf"^\s*{_AGE_MARK}(\d{{1,9}})[.:)]\s*{_AGE_MARK}(.*)$"
 
 
 async def search_memory(
-    recall: RecallPort, archival: ArchivalPort, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]
+    recall: RecallClient, archival: ArchivalClient, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]
 ) -> str:
     """Runs search_memory: searches the archive for the last user message, and the conversation for each query."""
     now, zone = clock.now(), ZoneInfo(call.time_zone)
@@ -59,7 +59,7 @@ async def search_memory(
     return json.dumps(results, ensure_ascii=False)
 
 
-async def store_memories(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def store_memories(archival: ArchivalClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs store_memories: stores chunks of the agent's transcript as passages, with the reason why each matters.
 
     In a sleeptime run, the passages belong to the manager that the transcript is of, so that its search finds them.
@@ -77,7 +77,7 @@ async def store_memories(archival: ArchivalPort, call: BuiltinCall, arguments: M
     return f"Stored {len(texts)} {'memory' if len(texts) == 1 else 'memories'}."
 
 
-async def rethink_user_memory(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def rethink_user_memory(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs rethink_user_memory: replaces the block about the user."""
     return await apply_edit(blocks, call, USER_BLOCK, Rethink(arguments["new_memory"], call.base_revision(USER_BLOCK)))
 

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 from mnemesh_kit.errors import Unavailable
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, OptionalCalls, Refused
+from mnemesh_orchestrator.clients.tools import WebClient
 from mnemesh_orchestrator.model.custom_tools import WebPart, WebQuery, WebResult
-from mnemesh_orchestrator.ports.web import WebPort
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _SEARCH_UNAVAILABLE: Final = "WEB_SEARCH_UNAVAILABLE"
 WHAT: Final = "The web"
 
 
-async def web_search(web: WebPort, optional: OptionalCalls, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def web_search(web: WebClient, optional: OptionalCalls, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs web_search. If the tools service stays unavailable, the model is told so, and the turn goes on."""
     query = WebQuery(
         query=arguments["query"],
@@ -50,7 +50,9 @@ async def web_search(web: WebPort, optional: OptionalCalls, call: BuiltinCall, a
     return json.dumps({"message": message if results else "No results found.", "results": results}, ensure_ascii=False)
 
 
-async def fetch_webpage(web: WebPort, optional: OptionalCalls, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+async def fetch_webpage(
+    web: WebClient, optional: OptionalCalls, call: BuiltinCall, arguments: Mapping[str, Any]
+) -> str:
     """Runs fetch_webpage. If the tools service stays unavailable, the model is told so, and the turn goes on."""
     part = await _reached(optional, lambda: web.fetch(arguments["url"], arguments.get("start", 0)))
     # The author of a page cannot know the mark, and so cannot end the page within its text.

@@ -32,7 +32,7 @@ _MAX_IDS: Final = 1_000
 
 
 class ArchivalClient:
-    """ArchivalPort over gRPC."""
+    """Archival memory."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._passages = PassageServiceStub(channel)
@@ -41,7 +41,10 @@ class ArchivalClient:
     async def insert(
         self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = (), *, embedder: str | None = None
     ) -> str:
-        """See ArchivalPort."""
+        """Stores a passage in the agent's archive, and returns its id.
+
+        An agent without an archive gets one with the embedder; None is the default of archival.
+        """
         passage = pb.Passage(text=text, tags=tags, source=pb.PASSAGE_SOURCE_AGENT)
         request = rpc.InsertPassagesRequest(
             request_id=request_id, agent_id=agent_id, passages=[passage], default_embedder=embedder or ""
@@ -68,7 +71,11 @@ class ArchivalClient:
         time_zone: str = "UTC",
         now: datetime | None = None,
     ) -> tuple[PassageHit, ...]:
-        """See ArchivalPort."""
+        """Searches all archives of the agent (hybrid) for one query or several, best first.
+
+        Each hit has the passages of its dialogue or document around it, as many as `surrounding` on either side.
+        Expressions of time in the queries, such as "last week", are resolved from `now`. See RecallClient.search.
+        """
         request = rpc.SearchPassagesRequest(
             query=query,
             further_queries=further_queries,
@@ -90,7 +97,7 @@ class ArchivalClient:
         return tuple(_hit_from_proto(hit) for hit in response.hits)
 
     async def summary(self, agent_id: str, if_revision: int | None = None) -> ArchivalSummary | None:
-        """See ArchivalPort."""
+        """Returns the summary of the agent's archives, or None if `if_revision` is the current revision."""
         request = rpc.GetArchivalSummaryRequest(agent_id=agent_id, if_revision=if_revision)
         response = await self._passages.GetArchivalSummary(request, timeout=deadlines.READ)
         if response.not_modified:
@@ -98,12 +105,12 @@ class ArchivalClient:
         return ArchivalSummary(response.revision, response.passage_count, tuple(response.tags))
 
     async def attach(self, request_id: str, agent_id: str, archive_id: str) -> None:
-        """See ArchivalPort."""
+        """Attaches an archive to the agent."""
         request = archives_rpc.AttachArchiveRequest(request_id=request_id, agent_id=agent_id, archive_id=archive_id)
         await self._archives.AttachArchive(request, timeout=deadlines.WRITE)
 
     async def create(self, request_id: str, agent_id: str, embedder: str | None = None) -> str:
-        """See ArchivalPort."""
+        """Creates an archive for the agent, with which it is deleted, attaches it, and returns its id."""
         request = archives_rpc.CreateArchiveRequest(
             request_id=request_id,
             archive=pb.Archive(name=_ARCHIVE_NAME, embedder=embedder or ""),
@@ -113,7 +120,7 @@ class ArchivalClient:
         return (await self._archives.CreateArchive(request, timeout=deadlines.WRITE)).archive.id
 
     async def archives_of(self, agent_id: str) -> tuple[str, ...]:
-        """See ArchivalPort."""
+        """Returns the ids of the agent's archives, oldest first."""
         request = archives_rpc.ListArchivesRequest(
             page_size=1_000, order=SORT_ORDER_ASCENDING, filter=archives_rpc.ArchiveFilter(agent_id=agent_id)
         )
@@ -128,7 +135,10 @@ class ArchivalClient:
     async def erase_agent(
         self, request_id: str, agent_id: str, *, unshared: bool = False, together_with: Sequence[str] = ()
     ) -> Erased:
-        """See ArchivalPort."""
+        """Erases the agent, and the archives that were created for it or, if `unshared`, that only it holds.
+
+        Archives that were created for an agent of `together_with`, which is erased too, are erased like its own.
+        """
         request = rpc.EraseAgentRequest(
             request_id=request_id,
             agent_id=agent_id,

@@ -39,7 +39,7 @@ _MAX_LIST: Final = 1_000
 
 
 class BlocksClient:
-    """CoreMemoryPort over gRPC."""
+    """Core memory."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = BlockServiceStub(channel)
@@ -47,7 +47,10 @@ class BlocksClient:
     async def get(
         self, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
     ) -> CoreMemory | None:
-        """See CoreMemoryPort."""
+        """Returns the agent's blocks, with the isolated blocks of the conversation.
+
+        None if `if_revision` is current.
+        """
         request = rpc.GetCoreMemoryRequest(agent_id=agent_id, if_revision=if_revision, conversation_id=conversation_id)
         response = await self._stub.GetCoreMemory(request, timeout=deadlines.READ)
         return None if response.not_modified else core_memory_from_proto(response.core_memory)
@@ -62,7 +65,11 @@ class BlocksClient:
         *,
         create_missing: bool = False,
     ) -> tuple[str, ...]:
-        """See CoreMemoryPort."""
+        """Creates copies of the blocks under `labels` for a conversation, and returns their ids.
+
+        The copies start with the values of the agent's blocks, or of another conversation's. With `create_missing`, a
+        label that the agent does not have gets an empty block; otherwise it raises BLOCK_LABEL_NOT_FOUND.
+        """
         request = rpc.IsolateBlocksRequest(
             request_id=request_id,
             agent_id=agent_id,
@@ -75,12 +82,12 @@ class BlocksClient:
         return tuple(block.id for block in response.blocks)
 
     async def release(self, request_id: str, agent_id: str, conversation_id: str) -> None:
-        """See CoreMemoryPort."""
+        """Deletes the isolated blocks of a conversation."""
         request = rpc.ReleaseBlocksRequest(request_id=request_id, agent_id=agent_id, conversation_id=conversation_id)
         await self._stub.ReleaseBlocks(request, timeout=deadlines.WRITE)
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
-        """See CoreMemoryPort."""
+        """Applies one atomic edit and returns the changed block."""
         request = rpc.EditBlockRequest(
             request_id=request_id,
             agent_id=author.agent_id,
@@ -93,7 +100,7 @@ class BlocksClient:
         return block_from_proto(response.block)
 
     async def create(self, request_id: str, agent_id: str, block: NewBlock) -> Block:
-        """See CoreMemoryPort."""
+        """Creates a block for the agent, with which it is deleted, and attaches it."""
         request = rpc.CreateBlockRequest(
             request_id=request_id,
             block=pb.Block(
@@ -118,17 +125,17 @@ class BlocksClient:
         return block_from_proto(response.block)
 
     async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
-        """See CoreMemoryPort."""
+        """Attaches an existing block to the agent."""
         request = rpc.AttachBlockRequest(request_id=request_id, agent_id=agent_id, block_id=block_id)
         await self._stub.AttachBlock(request, timeout=deadlines.WRITE)
 
     async def detach(self, request_id: str, agent_id: str, label: str) -> None:
-        """See CoreMemoryPort."""
+        """Detaches the block under a label from the agent. The block stays."""
         request = rpc.DetachBlockRequest(request_id=request_id, agent_id=agent_id, label=label)
         await self._stub.DetachBlock(request, timeout=deadlines.WRITE)
 
     async def detach_block(self, request_id: str, agent_id: str, block_id: str) -> bool:
-        """See CoreMemoryPort."""
+        """Detaches a block from the agent. The block stays. Returns False if the agent does not hold it."""
         request = rpc.DetachBlockRequest(request_id=request_id, agent_id=agent_id, block_id=block_id)
         try:
             await self._stub.DetachBlock(request, timeout=deadlines.WRITE)
@@ -137,11 +144,11 @@ class BlocksClient:
         return True
 
     async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
-        """See CoreMemoryPort."""
+        """Changes the label of a block for all its holders."""
         return await self._update(request_id, pb.Block(id=block_id, label=label), "label")
 
     async def delete(self, request_id: str, block_id: str) -> bool:
-        """See CoreMemoryPort."""
+        """Deletes a block and detaches it from all agents. Returns False if it does not exist."""
         try:
             await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
         except NotFound:
@@ -152,7 +159,7 @@ class BlocksClient:
         return True
 
     async def identify(self, request_id: str, block_id: str, identity_id: str, *, attach: bool) -> bool:
-        """See CoreMemoryPort."""
+        """Attaches an identity to a block, or detaches it. Returns whether that changed anything. Raises NotFound."""
         while True:
             block = (await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)).block
             if (identity_id in block.identity_ids) is attach:
@@ -173,12 +180,12 @@ class BlocksClient:
             return True
 
     async def identities_of(self, block_id: str) -> tuple[str, ...]:
-        """See CoreMemoryPort."""
+        """Returns the identities that are attached to a block. Raises NotFound."""
         response = await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
         return tuple(response.block.identity_ids)
 
     async def identified(self, identity_id: str) -> tuple[str, ...]:
-        """See CoreMemoryPort."""
+        """Returns the ids of the blocks that an identity is attached to, ordered by id."""
         request = rpc.ListBlocksRequest(page_size=1_000, filter=rpc.BlockFilter(identity_id=identity_id))
         block_ids: list[str] = []
         while True:
@@ -189,25 +196,31 @@ class BlocksClient:
             request.page_token = page.next_page_token
 
     async def describe(self, request_id: str, block_id: str, description: str) -> Block:
-        """See CoreMemoryPort."""
+        """Changes the description of a block."""
         return await self._update(request_id, pb.Block(id=block_id, description=description), "description")
 
     async def link(self, request_id: str, link_id: str, agent_ids: Sequence[str], source_agent_id: str) -> None:
-        """See CoreMemoryPort."""
+        """Keeps the attached blocks of agents equal, and attaches those of the source to the others.
+
+        Replaces the agents that the link has. Raises BLOCK_LABEL_TAKEN.
+        """
         request = rpc.LinkAgentsRequest(
             request_id=request_id, link_id=link_id, agent_ids=agent_ids, source_agent_id=source_agent_id
         )
         await self._stub.LinkAgents(request, timeout=deadlines.WRITE)
 
     async def unlink(self, request_id: str, link_id: str) -> None:
-        """See CoreMemoryPort."""
+        """Ends a link. The blocks stay attached."""
         request = rpc.UnlinkAgentsRequest(request_id=request_id, link_id=link_id)
         await self._stub.UnlinkAgents(request, timeout=deadlines.WRITE)
 
     async def erase_agent(
         self, request_id: str, agent_id: str, *, unshared: bool = False, together_with: Sequence[str] = ()
     ) -> Erased:
-        """See CoreMemoryPort."""
+        """Erases the agent, and the blocks that were created for it or, if `unshared`, that only it holds.
+
+        Blocks that were created for an agent of `together_with`, which is erased too, are erased like its own.
+        """
         request = rpc.EraseAgentRequest(
             request_id=request_id,
             agent_id=agent_id,

@@ -44,7 +44,7 @@ _UPLOAD: Final = "An import has no contents of files. Upload the file into the f
 
 
 class FilesClient:
-    """FilesPort over gRPC."""
+    """The folders of agents and the windows into their files."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._agents = AgentFileServiceStub(channel)
@@ -52,19 +52,19 @@ class FilesClient:
         self._contents = FileServiceStub(channel)
 
     async def directories(self, agent_id: str, if_revision: int | None = None) -> Directories | None:
-        """See FilesPort."""
+        """Returns the folders and files of an agent, or None if `if_revision` is the current revision."""
         request = rpc.GetDirectoriesRequest(agent_id=agent_id, if_revision=if_revision)
         response = await self._agents.GetDirectories(request, timeout=deadlines.READ)
         return None if response.not_modified else _directories_from_proto(response.directories)
 
     async def create_folder(self, request_id: str, name: str, embedder: str | None = None) -> str:
-        """See FilesPort."""
+        """Creates a folder, and returns its id. None is the default embedder of archival."""
         folder = pb.Folder(name=name, embedder=embedder or "")
         request = folders_rpc.CreateFolderRequest(request_id=request_id, folder=folder)
         return (await self._folders.CreateFolder(request, timeout=deadlines.WRITE)).folder.id
 
     async def attach(self, request_id: str, agent_id: str, folder_id: str, *, opens_files: bool = False) -> int:
-        """See FilesPort."""
+        """Attaches a folder, which opens its files if `opens_files`. Returns the revision of the directories."""
         request = rpc.AttachFolderRequest(
             request_id=request_id, agent_id=agent_id, folder_id=folder_id, open_files=opens_files
         )
@@ -73,7 +73,7 @@ class FilesClient:
     async def open(
         self, request_id: str, agent_id: str, windows: Sequence[WindowRequest], *, close_others: bool = False
     ) -> Opening:
-        """See FilesPort."""
+        """Opens windows, all or none. The least recently used files beyond the limit are closed."""
         request = rpc.OpenFilesRequest(
             request_id=request_id,
             agent_id=agent_id,
@@ -99,7 +99,11 @@ class FilesClient:
         return Opening(opened, tuple(response.closed_others), tuple(response.evicted))
 
     async def image(self, file_id: str) -> ImageFile | None:
-        """See FilesPort."""
+        """Returns the content of an image, or None if models cannot be shown it, by its type or size.
+
+        Raises:
+            NotFound: the file was deleted, or replaced by one that is no image.
+        """
         request = files_rpc.GetFileContentRequest(file_id=file_id)
         file, pieces = pb.File(), list[bytes]()
         async for response in self._contents.GetFileContent(request, timeout=deadlines.SEARCH_FILES):
@@ -113,7 +117,7 @@ class FilesClient:
     async def grep(
         self, agent_id: str, pattern: str, include: str | None = None, *, context_lines: int = 1, offset: int = 0
     ) -> FileMatches:
-        """See FilesPort."""
+        """Returns a page of the lines that match a regular expression in all files of the agent, ignoring case."""
         request = rpc.GrepFilesRequest(
             agent_id=agent_id,
             pattern=pattern,
@@ -135,13 +139,13 @@ class FilesClient:
         )
 
     async def search(self, agent_id: str, query: str, limit: int) -> FileHits:
-        """See FilesPort."""
+        """Searches all files of the agent by meaning and words."""
         request = rpc.SearchFilesRequest(agent_id=agent_id, query=query, limit=limit)
         response = await whole_answer(self._agents.SearchFiles, request, seconds=deadlines.SEARCH_FILES)
         return FileHits(tuple(map(_hit_from_proto, response.hits)), len(response.skipped), response.degraded)
 
     async def set_limits(self, request_id: str, agent_id: str, limits: FileLimits) -> None:
-        """See FilesPort."""
+        """Sets the limits of an agent. The least recently used files beyond them are closed."""
         message = pb.FileLimits(
             max_files_open=limits.max_files_open, per_file_view_window_char_limit=limits.per_file_characters
         )
@@ -149,7 +153,7 @@ class FilesClient:
         await self._agents.SetFileLimits(request, timeout=deadlines.WRITE)
 
     async def erase_agent(self, request_id: str, agent_id: str) -> None:
-        """See FilesPort."""
+        """Erases the agent: detaches its folders, and refuses later writes for it."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
         await self._agents.EraseAgent(request, timeout=deadlines.WRITE)
 

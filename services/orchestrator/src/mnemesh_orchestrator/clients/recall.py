@@ -60,13 +60,13 @@ _MODES: Final = {
 
 
 class EpisodesClient:
-    """EpisodesPort over gRPC."""
+    """Episodes and facts. RecallClient.erase_agent erases an agent's own together with its messages."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = EpisodeServiceStub(channel)
 
     async def bundle(self, scopes: Sequence[MemoryScope], max_episodes: int, max_facts: int) -> MemoryBundle:
-        """See EpisodesPort."""
+        """Returns the latest episodes and the most salient facts that are valid now, of all scopes together."""
         within = [_scope_to_proto(scope) for scope in scopes]
         request = episodes_rpc.GetMemoryBundleRequest(scopes=within, max_episodes=max_episodes, max_facts=max_facts)
         response = await self._stub.GetMemoryBundle(request, timeout=deadlines.READ)
@@ -85,7 +85,12 @@ class EpisodesClient:
         asked_at: datetime | None = None,
         time_zone: str = "UTC",
     ) -> MemoryHits:
-        """See EpisodesPort."""
+        """Returns at most `limit` facts that are valid now or at `held_at`, and `limit` episodes that had started by
+        then.
+
+        With `asked_at`, expressions of time in the query are resolved from that time: facts that were valid then come
+        first; or the facts that were known then are the only ones, if the query asks for knowledge.
+        """
         within = [_scope_to_proto(scope) for scope in scopes]
         until, at = (None, None) if held_at is None else (held_at.isoformat(), timestamp_to_proto(held_at))
         request = episodes_rpc.SearchFactsRequest(
@@ -122,7 +127,7 @@ class EpisodesClient:
     async def correct(
         self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, text: str, reason: str, source: FactSource
     ) -> Fact:
-        """See EpisodesPort."""
+        """Replaces a fact of one of the scopes from now on, and returns the new one. Raises NOT_FOUND, FACT_CLOSED."""
         await self._require_in(scopes, fact_id)
         fact = episodes_pb2.Fact(text=text, source=_fact_source_to_proto(source))
         operation = episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact, reason=reason or None)
@@ -132,7 +137,7 @@ class EpisodesClient:
     async def forget(
         self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, reason: str, source: FactSource
     ) -> Fact:
-        """See EpisodesPort."""
+        """Closes a fact of one of the scopes, and returns it. Raises NOT_FOUND, FACT_CLOSED."""
         await self._require_in(scopes, fact_id)
         operation = episodes_pb2.InvalidateOperation(
             fact_id=fact_id, reason=reason or None, source=_fact_source_to_proto(source)
@@ -147,7 +152,7 @@ class EpisodesClient:
             raise NotFound(f"No fact {fact_id}.", resource_id=fact_id)
 
     async def search_facts(self, scope: MemoryScope, query: str, limit: int) -> tuple[Fact, ...]:
-        """See EpisodesPort."""
+        """Returns at most `limit` facts that are valid now, most similar to the query first."""
         facts = episodes_rpc.SearchFactsRequest(
             query=query, limit=limit, filter=episodes_rpc.FactFilter(scopes=[_scope_to_proto(scope)])
         )
@@ -155,7 +160,11 @@ class EpisodesClient:
         return tuple(_fact_from_proto(hit.fact) for hit in found.hits)
 
     async def commit(self, request_id: str, commit: EpisodeCommit) -> None:
-        """See EpisodesPort."""
+        """Stores an episode and changes of facts, all or none.
+
+        Raises NOT_FOUND if a message that it names does not exist any more (metadata: resource_id), FACT_CLOSED
+        (metadata: fact_id), and ERASED.
+        """
         message = commit_to_proto(commit)
         request = episodes_rpc.CommitEpisodeRequest(
             request_id=request_id,
@@ -260,7 +269,7 @@ def _fact_from_proto(fact: episodes_pb2.Fact) -> Fact:
 
 
 class RecallClient:
-    """RecallPort over gRPC."""
+    """Recall memory and context windows."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = MessageServiceStub(channel)
@@ -268,7 +277,7 @@ class RecallClient:
     async def create_context(
         self, request_id: str, agent_id: str, conversation_id: str, messages: Sequence[Message]
     ) -> ContextWindow:
-        """See RecallPort."""
+        """Creates the window of a conversation, system message first."""
         request = rpc.CreateContextRequest(
             request_id=request_id,
             agent_id=agent_id,
@@ -287,7 +296,7 @@ class RecallClient:
         system: Message,
         until_message_id: str | None = None,
     ) -> ContextWindow:
-        """See RecallPort."""
+        """Creates a window with its own system message that shares the messages of another window, all or up to one."""
         request = rpc.ForkContextRequest(
             request_id=request_id,
             source_conversation_id=source_conversation_id,
@@ -299,27 +308,29 @@ class RecallClient:
         return window_from_proto(response.context)
 
     async def delete_context(self, request_id: str, conversation_id: str) -> None:
-        """See RecallPort."""
+        """Deletes a window and its system message. The other messages stay in recall. Raises NotFound."""
         request = rpc.DeleteContextRequest(request_id=request_id, conversation_id=conversation_id)
         await self._stub.DeleteContext(request, timeout=deadlines.WRITE)
 
     async def get_context(self, conversation_id: str, if_version: int | None = None) -> ContextWindow | None:
-        """See RecallPort."""
+        """Returns the window, or None if `if_version` is the current version."""
         request = rpc.GetContextRequest(conversation_id=conversation_id, if_version=if_version)
         response = await whole_answer(self._stub.GetContext, request, seconds=deadlines.READ, field="context.messages")
         return None if response.not_modified else window_from_proto(response.context)
 
     async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """See RecallPort."""
+        """Returns the ids of the messages in at most 1000 windows, by conversation.
+
+        Unknown conversations are left out.
+        """
         request = rpc.BatchGetContextIdsRequest(conversation_ids=conversation_ids)
         response = await whole_answer(self._stub.BatchGetContextIds, request, seconds=deadlines.READ, field="contexts")
         return {window.conversation_id: tuple(window.message_ids) for window in response.contexts}
 
     async def commit_step(self, commit: StepCommit) -> CommitOutcome:
-        """See RecallPort.
+        """Commits a step in one transaction, idempotent by its step id. Raises LEASE_LOST, STEP_CONFLICT.
 
-        The step id is the idempotency key, and the channel sets the request id: after a takeover, another process
-        commits the same step under another epoch.
+        The channel sets the request id: after a takeover, another process commits the same step under another epoch.
         """
         request = rpc.CommitStepRequest(
             agent_id=commit.agent_id,
@@ -352,7 +363,11 @@ class RecallClient:
         epoch: int | None = None,
         memories: Sequence[EpisodeCommit] = (),
     ) -> ContextWindow:
-        """See RecallPort."""
+        """Replaces the window and stores memories with it, completely or not at all.
+
+        Without run and epoch, the owner replaces it. Raises WINDOW_MOVED, LEASE_LOST, and FACT_CLOSED (metadata:
+        fact_id) if a fact that a memory supersedes or confirms was closed meanwhile.
+        """
         lease = None if run_id is None or epoch is None else pb.WriterLease(run_id=run_id, epoch=epoch)
         request = rpc.ReplaceContextRequest(
             request_id=request_id,
@@ -369,13 +384,16 @@ class RecallClient:
         return window_from_proto(response.context)
 
     async def append(self, request_id: str, agent_id: str, messages: Sequence[Message]) -> None:
-        """See RecallPort."""
+        """Stores messages that belong to no window."""
         rows = [message_to_proto(message, agent_id) for message in messages]
         request = rpc.AppendMessagesRequest(request_id=request_id, agent_id=agent_id, messages=rows)
         await self._stub.AppendMessages(request, timeout=deadlines.WRITE)
 
     async def list_messages(self, query: MessageQuery) -> MessagePage:
-        """See RecallPort."""
+        """Returns a page of stored messages.
+
+        Raises INVALID_ARGUMENT, PAGE_TOKEN_INVALID, and NOT_FOUND if `after_id` or `before_id` names no message.
+        """
         order = paging_pb2.SORT_ORDER_ASCENDING if query.ascending else paging_pb2.SORT_ORDER_DESCENDING
         request = rpc.ListMessagesRequest(
             page_size=query.page_size,
@@ -396,7 +414,7 @@ class RecallClient:
         return MessagePage(messages, response.next_page_token)
 
     async def newest_sequence_id(self, agent_id: str) -> int:
-        """See RecallPort."""
+        """Returns the highest sequence id of the agent's messages; 0 if it has none."""
         newest = await self.list_messages(MessageQuery(page_size=1, ascending=False, agent_ids=(agent_id,)))
         return max((message.sequence_id for message in newest.messages), default=0)
 
@@ -415,7 +433,21 @@ class RecallClient:
         time_zone: str = "UTC",
         now: datetime | None = None,
     ) -> MessageHits:
-        """See RecallPort."""
+        """Searches the agent's messages (hybrid) for one query or several.
+
+        Args:
+            agent_id: the agent.
+            query: the query.
+            further_queries: other queries. A message counts with its best score over all of them.
+            roles: the roles of messages to find; empty for all.
+            speakers: the names of speakers; empty for all.
+            limit: the largest number of hits.
+            surrounding: the number of messages to return before and after each hit.
+            start_date: an ISO date or time from which on messages are found.
+            end_date: one until which they are found, inclusive.
+            time_zone: the zone of dates and of expressions of time.
+            now: the time from which expressions such as "last week" in the queries are resolved.
+        """
         request = rpc.SearchMessagesRequest(
             query=query,
             further_queries=further_queries,
@@ -445,7 +477,7 @@ class RecallClient:
         )
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """See RecallPort."""
+        """Erases the agent's windows, messages, episodes and facts."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
         done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
         return Erased(
@@ -456,7 +488,7 @@ class RecallClient:
         )
 
     async def erase_sender(self, sender_id: str) -> Erased:
-        """See RecallPort."""
+        """Erases the messages of a sender in all agents, with what derives from them."""
         erased = Erased()
         while True:
             request = rpc.EraseSenderRequest(request_id=new_id("request"), sender_id=sender_id)

@@ -122,14 +122,14 @@ class TraceRecords:
 
 
 class WindowRecords:
-    """ImportedWindows of recall."""
+    """The context windows of imported agents."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._messages = MessageServiceStub(channel)
         self._traces = TraceServiceStub(channel)
 
     async def is_free(self, agent_id: str) -> bool:
-        """See ImportedWindows."""
+        """Returns whether recall has no agent with this id, of any organization, erased or not."""
         header = traces_rpc.ImportTracesHeader(agent_id=agent_id, record_count=0, exact=True)
         requests = [traces_rpc.ImportTracesRequest(header=header)]
         try:
@@ -141,7 +141,18 @@ class WindowRecords:
     async def restore(
         self, request_id: str, agent_id: str, conversation_id: str, message_ids: Sequence[str], system: Message
     ) -> int:
-        """See ImportedWindows."""
+        """Creates the window of a conversation over stored messages of the agent.
+
+        Args:
+            request_id: the idempotency key. If the window exists, nothing changes.
+            agent_id: the agent.
+            conversation_id: the conversation.
+            message_ids: the messages, in order. If the first is not of the role SYSTEM, `system` precedes it.
+            system: the system message of a window that has none.
+
+        Returns:
+            The number of messages that are not stored, which are left out.
+        """
         stored = [message async for message in self._stored(agent_id, message_ids)]
         has_system = bool(stored) and stored[0].role == message_pb2.ROLE_SYSTEM
         first = stored[0] if has_system else message_to_proto(system, agent_id)

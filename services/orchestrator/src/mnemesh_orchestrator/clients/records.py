@@ -1,18 +1,54 @@
-"""The records of agents in the other services, over gRPC. They stay messages of the contracts on their way."""
+"""The records of exported agents in the other services: what each adapter does, and what all of them share."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 from mnemesh_kit.errors import MnemeshError
 
-from mnemesh_orchestrator.model.transfers import IdMap, Record, RecordType
+from mnemesh_orchestrator.model.transfers import ExportScope, IdMap, ImportTarget, Outcome, Record, RecordType
 
 M = TypeVar("M", bound=Message)
 
 _ITEM: Final = re.compile(r"\w+\[(\d+)\]\.?(.*)")
+
+
+class RecordPart(Protocol):
+    """The records of some types in one service."""
+
+    @property
+    def types(self) -> tuple[RecordType, ...]:
+        """The types."""
+        ...
+
+    def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
+        """Yields the records of a type of an agent, oldest first."""
+        ...
+
+    async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:
+        """Returns the ids of things that exist already, by the ids of the records of one shared type."""
+        ...
+
+    async def restore(
+        self, request_id: str, target: ImportTarget, records: Sequence[Record], existing: Mapping[str, str]
+    ) -> Outcome:
+        """Stores a batch of records of one type, and attaches shared things to the agent.
+
+        Args:
+            request_id: the idempotency key of the batch.
+            target: the agent.
+            records: the records, in the order of the stream.
+            existing: what `find` returned, without what this import creates.
+
+        Raises:
+            MnemeshError: Metadata: record (the index in the stream) if one record is the cause.
+        """
+        ...
+
+
+RecordParts = Mapping[RecordType, RecordPart]
 
 
 def record_of(kind: RecordType, id_: str, body: Message) -> Record:

@@ -83,7 +83,7 @@ async def run_on_mcp_server(
     seconds: int,
     on_progress: OnProgress,
 ) -> ToolResult:
-    """Runs a tool within `seconds`; see `ToolsPort.run_on_mcp_server`."""
+    """Runs a tool within `seconds`; see `ToolsClient.run_on_mcp_server`."""
     request = mcp_rpc.StreamMcpServerToolRequest(
         mcp_server_id=tool.mcp_server_id or "",
         tool=mcp_rpc.McpToolReference(name=tool.mcp_tool_name),
@@ -130,7 +130,7 @@ def _mcp_result(response: mcp_rpc.RunMcpServerToolResponse) -> ToolResult:
 
 
 async def run_program(stub: "ExecutionServiceAsyncStub", program: Program, answer: AnswerCall | None) -> ProgramResult:
-    """Runs a program; see `ToolsPort.run_program`."""
+    """Runs a program; see `ToolsClient.run_program`."""
     request = execution_rpc.RunCodeRequest(language=_LANGUAGES[program.language], code=program.code)
     request.timeout.seconds = _PROGRAM_SECONDS
     seconds = _PROGRAM_SECONDS + deadlines.EXECUTE_MARGIN
@@ -164,7 +164,7 @@ def _program_result(response: execution_rpc.RunCodeResponse) -> ProgramResult:
 
 
 class ToolsClient:
-    """ToolsPort over gRPC."""
+    """Custom tools."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._tools = ToolServiceStub(channel)
@@ -175,14 +175,14 @@ class ToolsClient:
         self._seconds: dict[str, int] = {}
 
     async def definitions(self, ids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[CustomTool, ...]:
-        """See ToolsPort."""
+        """Returns stored tools by id and name. Unknown tools are left out."""
         request = rpc.BatchGetToolsRequest(tool_ids=ids, names=names)
         response = await whole_answer(self._tools.BatchGetTools, request, seconds=deadlines.READ, field="tools")
         self._seconds |= {tool.id: tool.timeout_seconds for tool in response.tools if tool.timeout_seconds}
         return tuple(tool_from_proto(tool) for tool in response.tools)
 
     async def upsert_source(self, request_id: str, source_code: str) -> CustomTool:
-        """See ToolsPort."""
+        """Stores Python source as a tool, under the name of its last function."""
         tool = pb.Tool(type=pb.TOOL_TYPE_CUSTOM, source_type=pb.SOURCE_TYPE_PYTHON, source_code=source_code)
         request = rpc.UpsertToolRequest(request_id=request_id, tool=tool)
         response = await self._tools.UpsertTool(request, timeout=deadlines.WRITE)
@@ -199,7 +199,7 @@ class ToolsClient:
         blocks: Sequence[Block],
         environment: Mapping[str, str],
     ) -> tuple[ToolResult, Mapping[str, str]]:
-        """See ToolsPort."""
+        """Runs a tool in the sandbox once. Returns its result and the block values that it changed."""
         request = execution_rpc.ExecuteToolRequest(
             tool_id=tool_id,
             arguments=arguments,
@@ -228,7 +228,7 @@ class ToolsClient:
         return result, dict(response.changed_blocks)
 
     async def run_program(self, program: Program, answer: AnswerCall | None = None) -> ProgramResult:
-        """See ToolsPort."""
+        """Runs a program in the sandbox once. `answer` runs the tools that it calls, one after another."""
         return await run_program(self._execution, program, answer)
 
     async def run_on_mcp_server(
@@ -239,7 +239,11 @@ class ToolsClient:
         variables: Mapping[str, str],
         on_progress: OnProgress,
     ) -> ToolResult:
-        """See ToolsPort."""
+        """Runs a tool of an MCP server once, with variables for the settings of the server.
+
+        `on_progress` receives what the server reports meanwhile. A server that does not answer is a result that says
+        so. A cancellation of the caller cancels the call on the server.
+        """
         seconds = self._seconds.get(tool.id, _MCP_SECONDS)
         return await run_on_mcp_server(self._mcp, tool, arguments, agent_id, variables, seconds, on_progress)
 
@@ -262,13 +266,13 @@ def tool_from_proto(tool: pb.Tool) -> CustomTool:
 
 
 class WebClient:
-    """WebPort over gRPC."""
+    """The web. What it returns was written by others, and is no instruction to anyone."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._web = WebServiceStub(channel)
 
     async def search(self, query: WebQuery) -> tuple[WebResult, ...]:
-        """See WebPort."""
+        """Returns what a search found, best first. A server without a provider of searches raises MnemeshError."""
         category = "UNSPECIFIED" if query.category is None else query.category.upper().replace(" ", "_")
         request = web_rpc.SearchWebRequest(
             query=query.query,
@@ -295,7 +299,7 @@ class WebClient:
         )
 
     async def fetch(self, url: str, start: int) -> WebPart:
-        """See WebPort."""
+        """Returns a part of the readable text of a page, from the character `start` on."""
         response = await self._web.FetchWebpage(
             web_rpc.FetchWebpageRequest(url=url, start=start), timeout=_FETCH_SECONDS
         )

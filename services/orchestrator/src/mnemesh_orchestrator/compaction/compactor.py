@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 from mnemesh_kit.clock import Clock
 
+from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.compaction.episodic import EpisodicSummarizer
 from mnemesh_orchestrator.compaction.planner import (
     DEFAULT_CLIP_CHARS,
@@ -22,7 +23,6 @@ from mnemesh_orchestrator.compaction.planner import (
 from mnemesh_orchestrator.compaction.port import (
     CompactionPlan,
     CompactionRequest,
-    ModelCatalog,
     Summarizer,
     Summary,
     SummaryFailed,
@@ -31,8 +31,7 @@ from mnemesh_orchestrator.compaction.port import (
 from mnemesh_orchestrator.compaction.stored_memory import MemoryHead, StoredMemory, without_memory
 from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SelfSummarizer, TranscriptSummarizer
 from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE, clipped, digest
-from mnemesh_orchestrator.ports.episodes import EpisodesPort
-from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 
 _log = structlog.get_logger("mnemesh.compaction")
 
@@ -44,8 +43,8 @@ MIN_GAIN: Final = 2 * _NOTE_TOKENS
 _DIGEST: Final = "digest"
 
 
-class ModelCompactor:
-    """A Compactor that calls models within a time limit, and falls back to excerpts.
+class Compactor:
+    """Makes windows smaller: calls models within a time limit, and falls back to excerpts. Stores nothing.
 
     It never raises because of a model: if every model of the chain fails, the summary consists of excerpts.
     """
@@ -59,7 +58,10 @@ class ModelCompactor:
         self._total_seconds = total_seconds
 
     async def compact(self, request: CompactionRequest) -> CompactionPlan | None:
-        """See Compactor."""
+        """Returns the messages that leave and their summary; None if nothing can leave.
+
+        Never fails because of a model.
+        """
         mode = mode_of(request.settings)
         cut = _choose_cut(request, mode)
         if cut is None:
@@ -100,13 +102,13 @@ class ModelCompactor:
 
 def model_compactor(
     models: ModelCatalog,
-    episodes: EpisodesPort,
-    recall: RecallPort,
+    episodes: EpisodesClient,
+    recall: RecallClient,
     clock: Clock,
     *,
     call_seconds: float = CALL_SECONDS,
     total_seconds: float = TOTAL_SECONDS,
-) -> ModelCompactor:
+) -> Compactor:
     """Returns the compactor with the summarizers of every mode."""
     memory = StoredMemory(episodes)
     summarizers: dict[str, Summarizer] = {
@@ -114,7 +116,7 @@ def model_compactor(
         "self": SelfSummarizer(models, call_seconds),
         "episodic": EpisodicSummarizer(models, memory, recall, clock, call_seconds),
     }
-    return ModelCompactor(summarizers, memory, total_seconds=total_seconds)
+    return Compactor(summarizers, memory, total_seconds=total_seconds)
 
 
 def summary_tokens(clip_chars: int | None, limit: int) -> int:

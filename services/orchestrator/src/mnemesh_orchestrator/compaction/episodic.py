@@ -10,10 +10,11 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_types.messages import Role
 
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.compaction.completion import usable_answer
 from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, answer_problem, parse_commits, rendered_length
 from mnemesh_orchestrator.compaction.planner import count_turns, split_turns
-from mnemesh_orchestrator.compaction.port import ModelCatalog, Summary, SummaryFailed, SummaryRequest
+from mnemesh_orchestrator.compaction.port import Summary, SummaryFailed, SummaryRequest
 from mnemesh_orchestrator.compaction.stored_memory import StoredMemory, fits, snapshot, split_notes, with_commits
 from mnemesh_orchestrator.compaction.summarizers import (
     CALL_SECONDS,
@@ -26,9 +27,9 @@ from mnemesh_orchestrator.compaction.summarizers import (
     transcript_capacity,
 )
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_text
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.schemas import format_instruction
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, FactChange, MemoryBundle
-from mnemesh_orchestrator.ports.recall import RecallPort
 
 _PENDING = re.compile(r"new-(\d+)-(\d+)")
 
@@ -75,7 +76,7 @@ class EpisodicSummarizer:
 
     models: ModelCatalog
     memory: StoredMemory
-    recall: RecallPort
+    recall: RecallClient
     clock: Clock
     call_seconds: float = CALL_SECONDS
 

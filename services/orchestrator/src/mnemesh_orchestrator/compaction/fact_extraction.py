@@ -18,12 +18,13 @@ from mnemesh_orchestrator.compaction.extraction import (
     parse_changes,
     rendered_length,
 )
-from mnemesh_orchestrator.compaction.port import ModelCatalog, SummaryFailed
+from mnemesh_orchestrator.compaction.port import SummaryFailed
 from mnemesh_orchestrator.compaction.prompts import summary_prompt
 from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
 from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, MIN_CAPACITY, SummaryModel, default_summary_model
 from mnemesh_orchestrator.compaction.transcript import transcript
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown, ProviderBadAnswer
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.schemas import format_instruction
 from mnemesh_orchestrator.model.agents import Agent

@@ -12,7 +12,6 @@ from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.core_memory import MemoryAccess, memory_access
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
-from mnemesh_orchestrator.model.models import ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +104,6 @@ class Summarizer(Protocol):
         ...
 
 
-class ModelCatalog(Protocol):
-    """Finds models for organizations."""
-
-    async def resolve(self, organization_id: str, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """Returns a model of an organization and its client. Raises ModelUnknown."""
-        ...
-
-
-class OrganizationModels(Protocol):
-    """The models that one organization may use."""
-
-    def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """Returns a model and its client. Raises ModelUnknown."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
     """The result of a compaction request: the messages that leave, and the summary that replaces them."""
@@ -129,14 +112,3 @@ class CompactionPlan:
     summary: Summary
     mode: str
     """The mode that wrote the summary, or "digest"."""
-
-
-class Compactor(Protocol):
-    """Makes windows smaller. Stores nothing."""
-
-    async def compact(self, request: CompactionRequest) -> CompactionPlan | None:
-        """Returns the messages that leave and their summary; None if nothing can leave.
-
-        Never fails because of a model.
-        """
-        ...

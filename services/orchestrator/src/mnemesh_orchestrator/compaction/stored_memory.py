@@ -11,11 +11,11 @@ import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_types.messages import Message, Role, TextPart
 
+from mnemesh_orchestrator.clients.recall import EpisodesClient
 from mnemesh_orchestrator.compaction.planner import Cut, count_turns, split_turns
 from mnemesh_orchestrator.compaction.port import CompactionRequest, Summary
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_text
 from mnemesh_orchestrator.model.episodes import Change, Episode, EpisodeCommit, Fact, MemoryBundle, MemoryScope
-from mnemesh_orchestrator.ports.episodes import EpisodesPort
 
 SHOWN_EPISODES: Final = 3
 SHOWN_FACTS: Final = 20
@@ -148,7 +148,7 @@ def _line(text: str) -> str:
 class StoredMemory:
     """Reads episodes and facts of an agent's scope. Calls no model."""
 
-    episodes: EpisodesPort
+    episodes: EpisodesClient
 
     async def read(self, scope: MemoryScope, messages: Sequence[Message]) -> MemoryBundle:
         """Returns the latest episodes, the most salient facts, and the facts that are similar to the messages.

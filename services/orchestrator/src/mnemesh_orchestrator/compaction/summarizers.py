@@ -11,16 +11,11 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.compaction.completion import SEND_MESSAGE, complete_text
-from mnemesh_orchestrator.compaction.port import (
-    ModelCatalog,
-    OrganizationModels,
-    Summary,
-    SummaryFailed,
-    SummaryRequest,
-)
+from mnemesh_orchestrator.compaction.port import Summary, SummaryFailed, SummaryRequest
 from mnemesh_orchestrator.compaction.prompts import summary_prompt
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, transcript, transcript_lines, with_notes
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings

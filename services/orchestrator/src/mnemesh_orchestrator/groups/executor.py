@@ -11,6 +11,7 @@ from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.builtin.call import ChildRequest, ChildRunsPort
 from mnemesh_orchestrator.groups.open_turns import OpenTurn, earlier_run, effect_id, is_kept
 from mnemesh_orchestrator.groups.speakers import LastTurn, NextTurn, ending, next_turn, turn_config, turn_input
 from mnemesh_orchestrator.loop.journal import JournalWriter, failure
@@ -26,11 +27,10 @@ from mnemesh_orchestrator.model.events import (
 from mnemesh_orchestrator.model.groups import GroupPlan, ManagerType, MemberTurn
 from mnemesh_orchestrator.model.journal import EndedTurn, EntryKind, GroupClaim, JournalEntry
 from mnemesh_orchestrator.model.runs import Run, RunError, RunOrigin, RunStatus, StopReason, status_of
-from mnemesh_orchestrator.ports.child_runs import ChildRequest, ChildRunsPort
 from mnemesh_orchestrator.runs.execution import LEFT_ERRORS, WorkResult
 from mnemesh_orchestrator.runs.run_stream import RunStreamer, Subscription
-from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 BATCH_SECONDS: Final = 0.02
 """The longest time for which a durable event waits for others."""

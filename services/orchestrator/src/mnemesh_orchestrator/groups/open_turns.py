@@ -7,6 +7,7 @@ from typing import Final
 from mnemesh_kit.errors import NotFound
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.builtin.call import ChildRunsPort
 from mnemesh_orchestrator.groups.speakers import NextTurn
 from mnemesh_orchestrator.loop.journal import StampedBody
 from mnemesh_orchestrator.model.events import (
@@ -26,10 +27,9 @@ from mnemesh_orchestrator.model.events import (
 from mnemesh_orchestrator.model.groups import MemberTurn, TurnOutcome
 from mnemesh_orchestrator.model.journal import EndedTurn
 from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason, status_of
-from mnemesh_orchestrator.ports.child_runs import ChildRunsPort
 from mnemesh_orchestrator.runs.child_runs import SpokenWords
-from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 _OUTCOMES: Final = {
     RunStatus.COMPLETED: TurnOutcome.COMPLETED,

@@ -14,12 +14,13 @@ from mnemesh_kit.sealing import SecretUnreadable
 
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderAuth, ProviderUnavailable
-from mnemesh_orchestrator.llm.port import AttemptBudget, LlmClient, LlmEvent, LlmRequest, ProviderSource, Sleep
+from mnemesh_orchestrator.llm.port import AttemptBudget, LlmClient, LlmEvent, LlmRequest, Sleep
 from mnemesh_orchestrator.llm.provider import REHEARSAL_WINDOW, Provider, RemoteClient
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE, RehearsalClient
 from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings, bare_settings
 from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelSettings
 from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, ProviderRecord
+from mnemesh_orchestrator.store.providers import ProviderStore
 
 MNEMESH = "mnemesh"
 _DEFAULT_SECONDS: Final = 8.0
@@ -191,7 +192,7 @@ class ModelCatalog:
     def __init__(
         self,
         base: Providers,
-        store: ProviderSource,
+        store: ProviderStore,
         open_settings: OpenSettings,
         *,
         is_shared: bool = False,

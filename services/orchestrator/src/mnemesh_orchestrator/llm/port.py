@@ -1,7 +1,7 @@
 """The port to a model: a stateless call that streams the answer and ends with all of it; attempts and retries."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,6 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat, ToolSchema
-from mnemesh_orchestrator.model.providers import OwnModels
 
 Event = TypeVar("Event")
 Sleep = Callable[[float], Awaitable[None]]
@@ -251,16 +250,4 @@ class LlmClient(Protocol):
 
     async def close(self) -> None:
         """Closes the connection pool."""
-        ...
-
-
-class ProviderSource(Protocol):
-    """The providers and overrides that organizations have registered. The store of providers implements it."""
-
-    async def own(self, organization_id: str) -> OwnModels:
-        """Returns everything that an organization registered; revision 0 if it registered nothing."""
-        ...
-
-    async def revisions(self) -> Mapping[str, int]:
-        """Returns the current revision of each organization that registered anything."""
         ...

@@ -24,9 +24,10 @@ from mnemesh_kit.tracing import current_trace_id
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.compaction.compactor import summary_tokens
+from mnemesh_orchestrator.clients.recall import RecallClient
+from mnemesh_orchestrator.compaction.compactor import Compactor, summary_tokens
 from mnemesh_orchestrator.compaction.planner import Sizes, effective_settings
-from mnemesh_orchestrator.compaction.port import CompactionPlan, CompactionRequest, Compactor, SummaryCall
+from mnemesh_orchestrator.compaction.port import CompactionPlan, CompactionRequest, SummaryCall
 from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.errors import LeaseLost, WindowMoved
 from mnemesh_orchestrator.loop.context_reader import ContextReader
@@ -41,7 +42,7 @@ from mnemesh_orchestrator.loop.request_assembly import (
     start_of_turn,
     trigger,
 )
-from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.retry import RecallWrites, RetryPolicy
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import summary_event
 from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
@@ -53,8 +54,6 @@ from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, Lease
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import RunError
 from mnemesh_orchestrator.model.steps import COMPACTION, Step, StepStatus
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.prompt.packaging import senders_of
 
 _log = structlog.get_logger("mnemesh.compaction")
@@ -74,7 +73,7 @@ class WindowReplacement:
     A repeat has no further effect, even after a crash, because the window has a new version by then.
     """
 
-    def __init__(self, recall: RecallPort, writes: RecallWrites) -> None:
+    def __init__(self, recall: RecallClient, writes: RecallWrites) -> None:
         self._recall = recall
         self._writes = writes
 

@@ -10,6 +10,7 @@ import structlog
 from mnemesh_kit.errors import MnemeshError, StorageFull
 
 from mnemesh_orchestrator.builtin.files import WHAT as FILES
+from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.loop.retry import OptionalServices, note_of
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent
 from mnemesh_orchestrator.model.context_window import ContextWindow
@@ -18,7 +19,6 @@ from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.episodes import ArchivalSummary
 from mnemesh_orchestrator.model.files import Directories, wanted_limits
-from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.assembly import directories_of, directories_section
 
 T = TypeVar("T")

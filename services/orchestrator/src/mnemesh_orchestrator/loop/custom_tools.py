@@ -9,6 +9,8 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NOT_BEGUN, TEMPORARY, MnemeshError
 from mnemesh_kit.secret_variables import SecretVariables
 
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.errors import ToolSlotsBusy
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import TurnContext
@@ -18,8 +20,6 @@ from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit
 from mnemesh_orchestrator.model.custom_tools import CallProgress, CustomTool, OnProgress, ToolResult, no_progress
 from mnemesh_orchestrator.model.events import ToolProgress
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.tools import ToolsPort
 
 INTERRUPTED: Final = (
     "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."
@@ -43,7 +43,7 @@ def refused(tool: CustomTool, error: MnemeshError) -> ToolResult:
 
 
 async def run_custom(
-    tools: ToolsPort,
+    tools: ToolsClient,
     secrets: SecretVariables,
     edit_block: EditBlock,
     agent: Agent,
@@ -117,9 +117,9 @@ class CustomCalls:
 
     def __init__(
         self,
-        tools: ToolsPort,
+        tools: ToolsClient,
         secrets: SecretVariables,
-        core_memory: CoreMemoryPort,
+        core_memory: BlocksClient,
         retry: RetryPolicy,
         clock: Clock,
     ) -> None:

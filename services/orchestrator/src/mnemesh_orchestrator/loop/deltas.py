@@ -17,7 +17,7 @@ from mnemesh_orchestrator.llm.port import LlmEvent, ReasoningDelta, TextDelta, T
 from mnemesh_orchestrator.loop.step_messages import otid
 from mnemesh_orchestrator.model.events import Delta, RunEvent
 from mnemesh_orchestrator.model.journal import Lease
-from mnemesh_orchestrator.store.base.leases import DeltaStore
+from mnemesh_orchestrator.store.deltas import DeltaStore
 
 BATCH_SECONDS = 0.025
 """The time for which deltas are batched after one was sent."""

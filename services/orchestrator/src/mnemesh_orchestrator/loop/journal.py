@@ -37,7 +37,7 @@ from mnemesh_orchestrator.model.journal import EntryKind, FinishedRun, JournalEn
 from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
 from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepTrace, shared_request
-from mnemesh_orchestrator.store.base import RunStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 _DEFECT = RunError("INTERNAL", INTERNAL_TEXT)
 

@@ -12,6 +12,7 @@ from mnemesh_types.messages import ToolCall
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
 from mnemesh_orchestrator.builtin.code import program_of, shown_result
 from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, BUILTIN_SCHEMAS, CODE_TOOL_NAMES, RUN_CODE
+from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.call_plan import SPEAKING, planned_call
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
@@ -22,7 +23,6 @@ from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.custom_tools import ProgramResult, ToolResult
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
-from mnemesh_orchestrator.ports.tools import ToolsPort
 
 _ORDINALS: Final = 1_000
 """The ordinals of the calls of one program; the tools service allows fewer calls."""
@@ -72,7 +72,7 @@ def earlier_calls(context: TurnContext, step_id: str, ordinal: int) -> ProgramCa
 class Programs:
     """Runs the programs of a step. A program is never run again, as custom tools."""
 
-    def __init__(self, tools: ToolsPort, retry: RetryPolicy, clock: Clock) -> None:
+    def __init__(self, tools: ToolsClient, retry: RetryPolicy, clock: Clock) -> None:
         self._tools = tools
         self._retry = retry
         self._clock = clock

@@ -14,6 +14,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolReturn, ToolStatus
 
+from mnemesh_orchestrator.clients.files import FilesClient
 from mnemesh_orchestrator.compaction.compactor import MIN_GAIN
 from mnemesh_orchestrator.compaction.planner import trigger_ratio, trigger_tokens, turn_start
 from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
@@ -34,7 +35,6 @@ from mnemesh_orchestrator.model.files import MAX_SHOWN_BYTES, MAX_SHOWN_IMAGES, 
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 from mnemesh_orchestrator.model.run_config import ClientSkill
 from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_orchestrator.ports.files import FilesPort
 from mnemesh_orchestrator.prompt.assembly import (
     compose,
     identity_lines,
@@ -86,7 +86,7 @@ class _Kept:
 class RequestImages:
     """Prepares the images of tool returns for requests to models. Keeps the images of files that it read last."""
 
-    def __init__(self, files: FilesPort, optional: OptionalServices, clock: Clock) -> None:
+    def __init__(self, files: FilesClient, optional: OptionalServices, clock: Clock) -> None:
         self._files = files
         self._optional = optional
         self._clock = clock

@@ -10,10 +10,11 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, ToolReturn, ToolStatus
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.programs import ProgramCalls
-from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.retry import RecallWrites, RetryPolicy
 from mnemesh_orchestrator.loop.rules import CallOutcome, Verdict
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnState, new_step
 from mnemesh_orchestrator.loop.step_messages import heartbeat_message, input_id, returns_message, stored_answer
@@ -21,8 +22,6 @@ from mnemesh_orchestrator.model.approvals import PlannedCall, open_request
 from mnemesh_orchestrator.model.context_window import ContextWindow, StepCommit
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 
 _log = structlog.get_logger("mnemesh.loop")
 
@@ -59,7 +58,7 @@ class CallResult:
 class StepCommitter:
     """Commits steps to recall. Repeats a commit while recall is unavailable, because its content must not be lost."""
 
-    def __init__(self, recall: RecallPort, writes: RecallWrites, context: ContextReader, retry: RetryPolicy) -> None:
+    def __init__(self, recall: RecallClient, writes: RecallWrites, context: ContextReader, retry: RetryPolicy) -> None:
         self._recall = recall
         self._writes = writes
         self._context = context

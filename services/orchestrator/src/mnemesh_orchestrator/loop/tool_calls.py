@@ -16,6 +16,8 @@ from mnemesh_types.messages import Approve, ClientReturn, Deny, Role, ToolStatus
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import CODE_TOOL_NAMES
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, CustomCalls
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
@@ -32,8 +34,6 @@ from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.processors import Processors, ToolResultFacts
 from mnemesh_orchestrator.prompt.packaging import senders_of
 
@@ -84,9 +84,9 @@ class ToolExecution:
     def __init__(
         self,
         builtin: BuiltinTools,
-        tools: ToolsPort,
+        tools: ToolsClient,
         secrets: SecretVariables,
-        core_memory: CoreMemoryPort,
+        core_memory: BlocksClient,
         retry: RetryPolicy,
         clock: Clock,
         processors: Processors,

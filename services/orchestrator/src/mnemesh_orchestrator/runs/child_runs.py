@@ -13,6 +13,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_kit.principal import Principal
 from mnemesh_types.messages import TextPart, ToolCall, ToolStatus
 
+from mnemesh_orchestrator.builtin.call import ChildOutcome, ChildRequest, ShowApproval
 from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded
 from mnemesh_orchestrator.loop.journal import shielded
 from mnemesh_orchestrator.model.conversations import default_conversation_id
@@ -30,12 +31,11 @@ from mnemesh_orchestrator.model.runs import (
     RunStatus,
     StopReason,
 )
-from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest, ShowApproval
 from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.run_stream import EventBroker, StoredEvents, Subscription
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 _log = structlog.get_logger("mnemesh.runs")
 

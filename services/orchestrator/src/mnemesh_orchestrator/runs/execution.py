@@ -11,6 +11,7 @@ from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.builtin.call import ChildRunsPort
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.compaction import TurnCompaction
 from mnemesh_orchestrator.loop.engine import Engine
@@ -24,11 +25,10 @@ from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, StopEvent
 from mnemesh_orchestrator.model.journal import Claim, FinishedRun, GroupClaim, TurnClaim
 from mnemesh_orchestrator.model.runs import ChildRun, Run, RunError, RunOrigin, RunStatus, StopReason, status_of
 from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
-from mnemesh_orchestrator.ports.child_runs import ChildRunsPort
 from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_orchestrator.runs.transcript_inputs import TranscriptInputs
 from mnemesh_orchestrator.runs.turn_builder import InputRecorder, TurnBuilder
-from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_orchestrator.store.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
 

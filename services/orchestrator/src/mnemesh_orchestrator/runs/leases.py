@@ -18,7 +18,7 @@ from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.journal import shielded
 from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.model.run_config import OnBusy
-from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_orchestrator.store.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
 

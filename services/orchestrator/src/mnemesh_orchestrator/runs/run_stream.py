@@ -11,8 +11,8 @@ from mnemesh_orchestrator.loop.deltas import DeltaLog
 from mnemesh_orchestrator.loop.step_messages import input_events
 from mnemesh_orchestrator.model.events import Keepalive, RunAccepted, RunEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.store.base.leases import DeltaStore
+from mnemesh_orchestrator.store.deltas import DeltaStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 _BATCH: Final = 200
 

@@ -7,6 +7,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, TextPart
 
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, require_space
@@ -19,7 +20,6 @@ from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.journal import TurnClaim
 from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, RunStatus
 from mnemesh_orchestrator.model.sleeptime import TranscriptRange
-from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.prompt.manager_transcript import (
     TranscriptEntry,
     TranscriptForm,
@@ -29,7 +29,7 @@ from mnemesh_orchestrator.prompt.manager_transcript import (
     transcript_entry,
 )
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
-from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.store.agents import AgentStore
 
 _PAGE: Final = 200
 _SHARE: Final = 0.6
@@ -73,7 +73,7 @@ class TranscriptInputs:
     def __init__(
         self,
         agents: AgentStore,
-        recall: RecallPort,
+        recall: RecallClient,
         turns: TurnBuilder,
         requests: RequestAssembler,
         estimator: TokenEstimator,

@@ -14,6 +14,7 @@ from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.errors import ToolsMissing
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
@@ -22,7 +23,7 @@ from mnemesh_orchestrator.loop.approvals import closing_messages
 from mnemesh_orchestrator.loop.call_plan import SPEAKING, make_toolbox
 from mnemesh_orchestrator.loop.context_reader import CUSTOM_TOOLS, ContextReader, Essentials, Gathered
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
-from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RetryPolicy, note_of
+from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RecallWrites, RetryPolicy, note_of
 from mnemesh_orchestrator.loop.rules import POLICIES, LoopPolicy, RulesSolver
 from mnemesh_orchestrator.loop.state import CalledModel, Turn, TurnContext, TurnState, required_format
 from mnemesh_orchestrator.loop.step_messages import input_messages, recorded_input
@@ -35,10 +36,8 @@ from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, Response
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, ExitLoop, RequiresApproval, RunFirst, ToolRule
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.sleeptime import start_of_kept
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.runs.leases import LeaseRenewer
-from mnemesh_orchestrator.store.base import RunStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 _log = structlog.get_logger("mnemesh.runs")
 
@@ -177,7 +176,7 @@ class InputRecorder:
     A message that a provider refuses would make each later turn fail if it were in the window. A retry adds it there.
     """
 
-    def __init__(self, store: RunStore, recall: RecallPort) -> None:
+    def __init__(self, store: RunStore, recall: RecallClient) -> None:
         self._store = store
         self._recall = recall
 
@@ -248,7 +247,7 @@ class TurnBuilder:
         journals: Journals,
         context: ContextReader,
         early: EarlyReads,
-        recall: RecallPort,
+        recall: RecallClient,
         writes: RecallWrites,
         models: ModelCatalog,
         builtin: BuiltinTools,

@@ -29,8 +29,8 @@ from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution, report_
 from mnemesh_orchestrator.runs.leases import LeaseRenewer
 from mnemesh_orchestrator.runs.run_stream import EventBroker, StoredEvents
 from mnemesh_orchestrator.runs.turn_builder import EarlyReads
-from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunStore
 
 _log = structlog.get_logger("mnemesh.runs")
 

@@ -1,1 +1,1 @@
-"""The database of agents, conversations, runs, steps, approvals, identities and providers."""
+"""The stores. Each method is one transaction, within one organization unless it says otherwise."""

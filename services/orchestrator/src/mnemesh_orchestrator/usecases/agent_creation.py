@@ -19,7 +19,7 @@ from mnemesh_orchestrator.model.agents import AGENT_TYPES, MAX_SYSTEM_PROMPT, Ag
 from mnemesh_orchestrator.model.creation import AgentDraft, Creation, Partnership, filled, prepared_draft
 from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, Erased, ErasureScope
 from mnemesh_orchestrator.prompt.prompts import Prompts
-from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.partners import PartnerService
 from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, UNAVAILABLE, reconcile

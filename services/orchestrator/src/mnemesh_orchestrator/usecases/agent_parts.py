@@ -13,6 +13,7 @@ from mnemesh_kit.secret_variables import SecretVariables, require_valid_variable
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.compaction.planner import mode_of
 from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.errors import AgentRevisionMismatch
@@ -45,12 +46,11 @@ from mnemesh_orchestrator.model.groups import GroupState
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
 from mnemesh_orchestrator.model.rules import ContinueLoop
-from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.assembly import memory_section
 from mnemesh_orchestrator.prompt.personas import PERSONA_DESCRIPTION, partner_persona
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.usecases.context_windows import FirstMessageFactory
 from mnemesh_orchestrator.usecases.groups import GroupChanges
 from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE

@@ -15,6 +15,10 @@ from mnemesh_kit.principal import Principal
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from mnemesh_orchestrator.clients.recall import RecallClient
+from mnemesh_orchestrator.clients.recall_records import WindowRecords
+from mnemesh_orchestrator.clients.records import RecordParts
+from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AttachedTool, require_continuation, valid_agent_fields
@@ -36,12 +40,9 @@ from mnemesh_orchestrator.model.transfers import (
     require_options,
     require_order,
 )
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.ports.records import ImportedWindows, RecordParts
-from mnemesh_orchestrator.ports.tools import ToolsPort
-from mnemesh_orchestrator.store.base import AgentStore
-from mnemesh_orchestrator.store.base.agent_imports import AgentImportStore
-from mnemesh_orchestrator.store.base.stores import Stores
+from mnemesh_orchestrator.store.agent_imports import AgentImportStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.stores import Stores
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.import_batches import ImportBatches, ImportWriter
@@ -65,7 +66,7 @@ _SUFFIX: Final = "_copy"
 class AgentExportService:
     """Reads the records of agents, from the own stores and from the other services."""
 
-    def __init__(self, stores: Stores, parts: RecordParts, recall: RecallPort, clock: Clock) -> None:
+    def __init__(self, stores: Stores, parts: RecordParts, recall: RecallClient, clock: Clock) -> None:
         self._stores = stores
         self._parts = parts
         self._recall = recall
@@ -170,7 +171,7 @@ class ImportEnds:
         store: AgentImportStore,
         agents: AgentStore,
         writer: ImportWriter,
-        tools: ToolsPort,
+        tools: ToolsClient,
         service: AgentService,
         groups: GroupService,
         secrets: SecretVariables,
@@ -295,7 +296,7 @@ class AgentImportService:
         store: AgentImportStore,
         writer: ImportWriter,
         ends: ImportEnds,
-        windows: ImportedWindows,
+        windows: WindowRecords,
         models: ModelCatalog,
         embedders: EmbedderDirectory,
         clock: Clock,

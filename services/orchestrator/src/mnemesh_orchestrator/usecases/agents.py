@@ -12,6 +12,7 @@ from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.text import require_search_text
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.model.agents import (
@@ -27,8 +28,9 @@ from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.group_rules import require_valid_count
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.ports.tools import ToolsPort
-from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore, GroupStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.approvals import ApprovalStore
+from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, attached_tool, with_folders
 from mnemesh_orchestrator.usecases.partners import PartnerService
 
@@ -41,7 +43,7 @@ class AgentService:
     def __init__(
         self,
         store: AgentStore,
-        tools: ToolsPort,
+        tools: ToolsClient,
         builtin: BuiltinTools,
         context: ContextReader,
         models: ModelCatalog,

@@ -16,7 +16,7 @@ from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
 from mnemesh_orchestrator.model.run_config import RunConfig, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import ApprovalStore
+from mnemesh_orchestrator.store.approvals import ApprovalStore
 from mnemesh_orchestrator.usecases.reconciliation import reconcile
 from mnemesh_orchestrator.usecases.runs import RunService
 

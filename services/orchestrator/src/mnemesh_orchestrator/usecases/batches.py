@@ -29,8 +29,8 @@ from mnemesh_orchestrator.model.run_config import (
 )
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.store.base.batches import BatchStore, CallbackStore
+from mnemesh_orchestrator.store.batches import BatchStore, CallbackStore
+from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.usecases.runs import RunService
 
 _DEFAULT_CLAIMS = 20

@@ -22,7 +22,7 @@ from mnemesh_orchestrator.model.compaction import (
 from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.leases import ConversationLock
-from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.usecases.previews import PreviewService
 
 _log = structlog.get_logger("mnemesh.compaction")

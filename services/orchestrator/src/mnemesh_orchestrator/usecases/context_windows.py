@@ -13,12 +13,14 @@ from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.errors import PendingApproval
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.call_plan import make_toolbox
 from mnemesh_orchestrator.loop.context_reader import ContextReader, stored_tool_ids
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, return_limit
+from mnemesh_orchestrator.loop.retry import RecallWrites
 from mnemesh_orchestrator.loop.rules import POLICIES, RulesSolver
 from mnemesh_orchestrator.loop.state import prompt_limit
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, FirstMessages, PromptPolicy, shows_line_numbers
@@ -31,12 +33,12 @@ from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
 from mnemesh_orchestrator.model.run_config import OnBusy
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.prompt.assembly import directories_of, identity_lines, memory_section, sections, shows
 from mnemesh_orchestrator.prompt.packaging import login_event
 from mnemesh_orchestrator.runs.leases import ConversationLock
-from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore, ConversationStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.approvals import ApprovalStore
+from mnemesh_orchestrator.store.conversations import ConversationStore
 
 _BOOT_THOUGHT = "My memory is loaded and my persona is in place. I check that my messages arrive."
 _BOOT_THOUGHT_IN_SHORT = "Nobody has spoken yet. I say a word by calling the function."
@@ -250,7 +252,7 @@ class ContextWindowService:
         conversations: ConversationStore,
         lock: ConversationLock,
         approvals: ApprovalStore,
-        recall: RecallPort,
+        recall: RecallClient,
         writes: RecallWrites,
         context: ContextReader,
         renderer: ContextWindowRenderer,

@@ -22,6 +22,8 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal, as_principal
 
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_reader import ContextReader
@@ -39,10 +41,9 @@ from mnemesh_orchestrator.model.conversations import (
 )
 from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.run_config import OnBusy
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.leases import ConversationLock
-from mnemesh_orchestrator.store.base import AgentStore, ConversationStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, FirstMessageFactory
 from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, reconcile
 
@@ -60,8 +61,8 @@ class ConversationParts:
 
     def __init__(
         self,
-        recall: RecallPort,
-        core_memory: CoreMemoryPort,
+        recall: RecallClient,
+        core_memory: BlocksClient,
         windows: ContextWindowService,
         lock: ConversationLock,
         context: ContextReader,
@@ -139,8 +140,8 @@ class ConversationService:
         self,
         store: ConversationStore,
         agents: AgentStore,
-        recall: RecallPort,
-        core_memory: CoreMemoryPort,
+        recall: RecallClient,
+        core_memory: BlocksClient,
         windows: ContextWindowService,
         lock: ConversationLock,
         context: ContextReader,

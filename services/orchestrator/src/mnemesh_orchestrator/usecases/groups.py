@@ -25,6 +25,8 @@ from mnemesh_kit.ids import IdSource, new_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal, as_principal
 
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.errors import GroupChanged, GroupRevisionMismatch
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
 from mnemesh_orchestrator.model.context_window import MessagePage, MessageQuery
@@ -45,10 +47,9 @@ from mnemesh_orchestrator.model.groups import (
     with_plan,
 )
 from mnemesh_orchestrator.model.runs import RunFilter
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.leases import ConversationLock
-from mnemesh_orchestrator.store.base import AgentStore, GroupStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, reconcile
 from mnemesh_orchestrator.usecases.runs import RunCancellations
@@ -70,8 +71,8 @@ class GroupChanges:
         self,
         store: GroupStore,
         agents: AgentStore,
-        blocks: CoreMemoryPort,
-        recall: RecallPort,
+        blocks: BlocksClient,
+        recall: RecallClient,
         cancellations: RunCancellations,
         clock: Clock,
     ) -> None:
@@ -315,7 +316,7 @@ class GroupService:
         store: GroupStore,
         agents: AgentStore,
         changes: GroupChanges,
-        recall: RecallPort,
+        recall: RecallClient,
         windows: ContextWindowService,
         lock: ConversationLock,
         clock: Clock,

@@ -12,6 +12,8 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.identities import (
@@ -25,9 +27,8 @@ from mnemesh_orchestrator.model.identities import (
     require_valid_targets,
 )
 from mnemesh_orchestrator.model.runs import RunFilter
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.store.base import IdentityStore, RunStore
+from mnemesh_orchestrator.store.identities import IdentityStore
+from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 
@@ -47,8 +48,8 @@ class IdentityService:
         runs: RunStore,
         lifecycle: AgentLifecycle,
         approvals: ApprovalService,
-        blocks: CoreMemoryPort,
-        recall: RecallPort,
+        blocks: BlocksClient,
+        recall: RecallClient,
         clock: Clock,
         ids: IdSource,
     ) -> None:

@@ -9,6 +9,8 @@ from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal
 
+from mnemesh_orchestrator.clients.recall_records import WindowRecords
+from mnemesh_orchestrator.clients.records import RecordParts
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityOrder
@@ -26,9 +28,8 @@ from mnemesh_orchestrator.model.transfers import (
     RecordType,
     Window,
 )
-from mnemesh_orchestrator.ports.records import ImportedWindows, RecordParts
-from mnemesh_orchestrator.store.base.agent_imports import AgentImportStore
-from mnemesh_orchestrator.store.base.identities import IdentityStore
+from mnemesh_orchestrator.store.agent_imports import AgentImportStore
+from mnemesh_orchestrator.store.identities import IdentityStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentParts
 from mnemesh_orchestrator.usecases.context_windows import FirstMessageFactory
 
@@ -111,7 +112,7 @@ class ImportWriter:
         store: AgentImportStore,
         identities: IdentityStore,
         parts: RecordParts,
-        windows: ImportedWindows,
+        windows: WindowRecords,
         agent_parts: AgentParts,
     ) -> None:
         self._store = store

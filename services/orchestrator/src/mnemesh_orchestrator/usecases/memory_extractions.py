@@ -24,6 +24,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.messages import Message, Role
 
+from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.compaction.extraction import rendered_length
 from mnemesh_orchestrator.compaction.fact_extraction import FactExtractor, Passage, UnreadableMemories
 from mnemesh_orchestrator.compaction.port import SummaryCall
@@ -39,11 +40,9 @@ from mnemesh_orchestrator.model.memory_extraction import (
     ExtractionReport,
     require_calls,
 )
-from mnemesh_orchestrator.ports.episodes import EpisodesPort
-from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.prompt.packaging import senders_of
-from mnemesh_orchestrator.store.base import AgentStore
-from mnemesh_orchestrator.store.base.memory_extractions import MemoryExtractionStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 
 _PAGE: Final = 100
 _CHARACTERS: Final = 24_000
@@ -75,7 +74,7 @@ class Passages:
 class MessageReader:
     """Reads messages in the order of their sequence ids."""
 
-    recall: RecallPort
+    recall: RecallClient
 
     async def next_passages(self, agent: Agent, processed: int) -> Passages | None:
         """Returns the messages after a sequence id, as many as a model can read at once; None if there are none."""
@@ -173,7 +172,7 @@ class MemoryExtractionService:
         store: MemoryExtractionStore,
         agents: AgentStore,
         reader: MessageReader,
-        episodes: EpisodesPort,
+        episodes: EpisodesClient,
         extractor: FactExtractor,
         clock: Clock,
         metrics: TurnMetrics,

@@ -27,7 +27,8 @@ from mnemesh_orchestrator.model.creation import (
 )
 from mnemesh_orchestrator.model.groups import Group
 from mnemesh_orchestrator.prompt.prompts import Prompts
-from mnemesh_orchestrator.store.base import AgentStore, PartnerStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.partners import PartnerStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE

@@ -17,7 +17,7 @@ from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.sleeptime import buffer_of
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
-from mnemesh_orchestrator.store.base import GroupStore
+from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 
 

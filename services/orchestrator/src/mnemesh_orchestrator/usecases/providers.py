@@ -41,7 +41,7 @@ from mnemesh_orchestrator.model.providers import (
     require_valid_override,
     require_valid_provider,
 )
-from mnemesh_orchestrator.store.base import ProviderStore
+from mnemesh_orchestrator.store.providers import ProviderStore
 
 LOOK_SECONDS: Final = 5.0
 """The time for the lists of a provider. A caller who registers it waits 10 s by default."""

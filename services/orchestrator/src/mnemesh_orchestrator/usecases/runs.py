@@ -44,8 +44,11 @@ from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.turn_builder import EarlyReads, InputRecorder
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import AgentStore, GroupStore, RunStore, StepStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.groups import GroupStore
+from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_orchestrator.store.steps import StepStore
 
 _MAX_RUNS: Final = 1_000
 _POLL_SECONDS: Final = 1.0

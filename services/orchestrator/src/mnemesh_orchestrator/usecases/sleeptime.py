@@ -8,6 +8,7 @@ from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.principal import Principal
 
+from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.model.conversations import default_conversation_id
 from mnemesh_orchestrator.model.groups import BACKGROUND_TYPES, Group
 from mnemesh_orchestrator.model.run_config import RunConfig
@@ -20,10 +21,11 @@ from mnemesh_orchestrator.model.sleeptime import (
     range_of_new,
     require_valid_settings,
 )
-from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.transcript_inputs import Transcript, TranscriptInputs
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import AgentStore, GroupStore, SleeptimeStore
+from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.groups import GroupStore
+from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.reconciliation import reconcile
 
@@ -39,7 +41,7 @@ class SleeptimeService:
         store: SleeptimeStore,
         groups: GroupStore,
         agents: AgentStore,
-        recall: RecallPort,
+        recall: RecallClient,
         transcripts: TranscriptInputs,
         previews: PreviewService,
         worker: RunWorker,

@@ -19,7 +19,7 @@ from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderTimeout
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.models import ResponseFormat, require_valid_format
-from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.store.agents import AgentStore
 
 CALL_SECONDS: Final = 300.0
 _MAX_PROMPT_CHARS: Final = 1_000_000

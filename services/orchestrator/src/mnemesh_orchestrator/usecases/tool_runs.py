@@ -15,6 +15,8 @@ from mnemesh_types.messages import ToolReturn
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom
 from mnemesh_orchestrator.loop.step_messages import call_id
@@ -22,9 +24,7 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, memory_access
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.models import ToolSchema
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.tools import ToolsPort
-from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.store.agents import AgentStore
 
 
 class ToolRunner:
@@ -34,9 +34,9 @@ class ToolRunner:
         self,
         agents: AgentStore,
         builtin: BuiltinTools,
-        tools: ToolsPort,
+        tools: ToolsClient,
         secrets: SecretVariables,
-        core_memory: CoreMemoryPort,
+        core_memory: BlocksClient,
         context: ContextReader,
         ids: IdSource,
     ) -> None:

@@ -1,0 +1,495 @@
+"""Runs: their start, progress, end, lists and deletion."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
+
+from mnemesh_orchestrator.errors import RunUnderWay
+from mnemesh_orchestrator.model.agents import Correction
+from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
+from mnemesh_orchestrator.model.events import RunEvent, naming_children
+from mnemesh_orchestrator.model.journal import Claim, FinishedRun, JournalEntry, Lease, StartedRun, UnfinishedDecision
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
+from mnemesh_orchestrator.model.steps import Step, StepStatus, StepTrace
+from mnemesh_orchestrator.store import approvals as approval_statements
+from mnemesh_orchestrator.store import turn_statements as sql
+from mnemesh_orchestrator.store.batches import delete_empty_batches
+from mnemesh_orchestrator.store.leases import has_unfinished_run, lease_parameters, require_lease
+from mnemesh_orchestrator.store.memory_extractions import count_turn
+from mnemesh_orchestrator.store.run_pools import RunPools
+from mnemesh_orchestrator.store.run_queue import claim_next_run, find_repeated_run, newest_attempt, start_run
+from mnemesh_orchestrator.store.run_rows import (
+    approvals_awaited,
+    callbacks_of,
+    decode_entry,
+    decode_event,
+    decode_run,
+    delete_callbacks,
+    ended_values,
+    find_end,
+    forget_journal,
+    is_recorded,
+    newest_event,
+    record_run,
+    unfinished_decision,
+)
+from mnemesh_orchestrator.store.sleeptime import start_after_turn, started_by, store_transcript, with_children
+from mnemesh_orchestrator.store.steps import record_steps
+from mnemesh_orchestrator.store.tables import approvals, events, journal, request_ledger, runs
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
+
+_BATCH: Final = 200
+"""The number of runs whose input is read at a time."""
+
+_AT_ONCE: Final = 200
+"""The number of runs that one transaction deletes, so that turns do not wait long."""
+_ASKING: Final = sa.select(approvals.c.run_id).where(sa.text("approvals.state = 'pending'"))
+
+
+def with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
+    """Returns runs with the approvals of other agents that they wait for."""
+    waiting = approvals_awaited(conn, [run.id for run in found if not run.status.ended])
+    return tuple(replace(run, waiting_for=waiting[run.id]) if run.id in waiting else run for run in found)
+
+
+def with_callbacks(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
+    """Returns runs with the results of their callbacks."""
+    known = callbacks_of(conn, [run.id for run in found if run.config.callback_url is not None])
+    return tuple(replace(run, callback=known.get(run.id)) for run in found) if known else tuple(found)
+
+
+def run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions of a filter."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    if filter_.agent_ids:
+        conditions.append(runs.c.agent_id.in_(filter_.agent_ids))
+    if filter_.statuses:
+        conditions.append(runs.c.status.in_(filter_.statuses))
+    if filter_.background is not None:
+        conditions.append(runs.c.background == filter_.background)
+    if filter_.stop_reason is not None:
+        conditions.append(runs.c.stop_reason == filter_.stop_reason)
+    if filter_.conversation_id is not None:
+        conditions.append(runs.c.conversation_id == filter_.conversation_id)
+    if filter_.group_id is not None:
+        conditions.append(runs.c.group_id == filter_.group_id)
+    if filter_.origins:
+        conditions.append(runs.c.origin.in_(filter_.origins))
+    if filter_.parent_run_id is not None:
+        conditions.append(runs.c.parent_run_id == filter_.parent_run_id)
+    if filter_.batch_id is not None:
+        conditions.append(runs.c.batch_id == filter_.batch_id)
+    if filter_.active is not None:
+        active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
+        conditions.append(active if filter_.active else ~active)
+    return conditions
+
+
+def runs_sent_by(conn: sa.Connection, organization_id: str, sender_id: str) -> tuple[str, ...]:
+    """Returns the runs whose input has a message of a sender, and the runs that answered their approvals."""
+    found: list[str] = []
+    last = ""
+    while True:
+        query = (
+            sa.select(runs.c.id, runs.c.document)
+            .where(runs.c.organization_id == organization_id, runs.c.id > last)
+            .order_by(runs.c.id)
+            .limit(_BATCH)
+        )
+        rows = conn.execute(query).all()
+        found += [row.id for row in rows if sender_id.encode() in row.document]
+        if len(rows) < _BATCH:
+            return _with_answering_runs(conn, found)
+        last = rows[-1].id
+
+
+def _with_answering_runs(conn: sa.Connection, run_ids: Sequence[str]) -> tuple[str, ...]:
+    """Returns the runs, and those that answered their approvals, which may have asked for approvals themselves."""
+    found = dict.fromkeys(run_ids)
+    left = list(run_ids)
+    while left:
+        batch, left = left[:_BATCH], left[_BATCH:]
+        new = [run_id for run_id in approval_statements.answering_runs(conn, batch) if run_id not in found]
+        found |= dict.fromkeys(new)
+        left += new
+    return tuple(found)
+
+
+class RunStore:
+    """Runs with their journal and durable events.
+
+    The writes of a run have its lease as an argument. They raise LeaseLost, and write nothing, if another process holds
+    the lease.
+
+    Example:
+        >>> started = await runs.start(key, run, instance_id, reject_busy=False)
+        >>> await runs.write(started.claim.lease, events=[event])
+        >>> await runs.events(run.id, 0, 10) == (event,)
+        True
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        lease_clock: LeaseClock | None = None,
+        pools: RunPools = RunPools(),  # noqa: B008 -- frozen
+    ) -> None:
+        self._database = database
+        self._pools = pools
+        self._lease_clock = lease_clock or LeaseClock(clock)
+        self._ledger = Ledger(request_ledger, clock)
+
+    async def start(
+        self,
+        key: RequestKey | None,
+        run: Run,
+        instance_id: str,
+        *,
+        reject_busy: bool,
+        answer: ApprovalAnswer | None = None,
+    ) -> StartedRun:
+        """Stores a run at the end of the queue of its conversation, and claims it if nothing else holds the
+        conversation.
+
+        With an `answer`, the run decides the pending approval of the conversation, and is claimed before the waiting
+        runs. A repeat returns the first run: by its key, by the otids of its messages, or by the same decisions.
+
+        Raises:
+            OtidReused: Another run has an otid with other content, or only some of the messages.
+            RunUnderWay: The run retries an input that another run has retried since.
+            PendingApproval: The conversation waits for an approval, and `answer` is None.
+            NoPendingApproval: No approval is pending, or it was decided differently.
+            ApprovalMismatch: The decisions do not match the pending calls.
+            NotFound: The agent or the conversation does not exist.
+            ConversationBusy: `reject_busy` is set, and another run has not ended or other work holds the lease.
+            RequestIdReused: The key was used before with other content.
+        """
+
+        def write(conn: sa.Connection) -> StartedRun:
+            return start_run(conn, self._lease_clock, key, run, instance_id, reject_busy=reject_busy, answer=answer)
+
+        return await self._database.write(write)
+
+    async def find_repeated(self, key: RequestKey | None, run: Run) -> Run | None:
+        """Returns the run that `start` would return instead of storing this one, or None.
+
+        Raises:
+            RequestIdReused: The key was used before with other content.
+            OtidReused: Another run has an otid with other content, or only some of the messages.
+        """
+        return await self._database.read(lambda conn: find_repeated_run(conn, key, run))
+
+    async def newest_attempt(self, organization_id: str, run_id: str) -> Run:
+        """Returns the newest run with the input of a run: the run itself, or its latest retry. Raises NotFound."""
+        return await self._database.read(lambda conn: newest_attempt(conn, organization_id, run_id))
+
+    async def claim_next(self, conversation_id: str, instance_id: str) -> Claim | None:
+        """Claims the first unfinished run of a conversation under a new epoch.
+
+        Returns None if there is no such run, another process holds the lease, the agent is not ACTIVE, the
+        conversation waits for an approval, or the run is a sleeptime run and its organization has no place for it.
+        The claim has the number of takeovers since the run last made progress: a
+        journal entry or a durable event.
+        """
+
+        def write(conn: sa.Connection) -> Claim | None:
+            return claim_next_run(conn, self._lease_clock, self._pools, conversation_id, instance_id)
+
+        return await self._database.write(write)
+
+    async def write(
+        self,
+        lease: Lease,
+        *,
+        entries: Sequence[JournalEntry] = (),
+        events: Sequence[RunEvent] = (),
+        steps: Sequence[Step] = (),
+        traces: Sequence[StepTrace] = (),
+        is_repeat: bool = False,
+    ) -> None:
+        """Stores entries, events, steps and traces in one transaction, and extends the lease.
+
+        An entry or event that exists already fails the transaction. A step or trace that exists is replaced. With
+        `is_repeat`, an earlier attempt of the same write may have been stored; if it was, nothing more is stored.
+        """
+
+        def write(conn: sa.Connection) -> None:
+            self._extend(conn, lease)
+            if is_repeat and is_recorded(conn, lease.run_id, entries, events):
+                return
+            record_run(conn, lease, entries, events)
+            record_steps(conn, steps, traces, lease.run_id)
+
+        await self._database.write(write, name="runs.write")
+
+    def _extend(self, conn: sa.Connection, lease: Lease) -> None:
+        """Extends the lease. Raises LeaseLost if it is not held."""
+        require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry))
+
+    async def finish(
+        self,
+        lease: Lease,
+        run: Run,
+        events: Sequence[RunEvent],
+        steps: Sequence[Step],
+        traces: Sequence[StepTrace] = (),
+        approval: Approval | None = None,
+        corrections: Sequence[Correction] = (),
+        *,
+        sleeptime: SleeptimeTurn | None = None,
+        extraction_turns: int | None = None,
+        keeps_lease: bool = False,
+        is_repeat: bool = False,
+    ) -> FinishedRun:
+        """Ends a run, releases its lease, and returns the run as it was stored, and the runs that can begin now.
+
+        With `sleeptime`, the run is a completed turn of an agent with partners: it is counted, and the sleeptime runs
+        that it starts are stored in the same transaction. Their ids are added to the run and to its UsageEvent.
+
+        With `keeps_lease`, the lease is extended instead, for work that follows the run.
+
+        `approval` is pending afterwards. `corrections` replace the agent's if there are any. The journal is deleted,
+        except for the calls of a decision that a failed run may not have executed; see `unfinished_decision`. With
+        `is_repeat`, an earlier attempt may have been stored; if it was, nothing more is stored.
+        """
+        statement, expiry = (sql.KEEP_LEASE, self._lease_clock.expiry) if keeps_lease else (sql.RELEASE_LEASE, {})
+
+        def write(conn: sa.Connection) -> FinishedRun:
+            ended = find_end(conn, run) if is_repeat else None
+            if ended is not None:
+                return _finished(conn, ended, started_by(conn, ended) if sleeptime is not None else ())
+            # A failed step leaves no message. It is the last one, so it is among those that are written now.
+            committed = run.step_count - sum(step.status is StepStatus.FAILED and not step.origin for step in steps)
+            last_message_at = run.completed_at if committed > 0 else None
+            parameters = {**lease_parameters(lease), "new_last_message_at": last_message_at, **expiry}
+            require_lease(lease, statement.change(conn, parameters))
+            started = () if sleeptime is None else start_after_turn(conn, run, sleeptime)
+            ended = with_children(run, started)
+            record_run(conn, lease, (), naming_children(events, ended.child_run_ids))
+            record_steps(conn, steps, traces, lease.run_id)
+            sql.END_RUN.change(conn, ended_values(ended))
+            forget_journal(conn, run)
+            if approval is not None:
+                approval_statements.ask(conn, approval)
+            if extraction_turns is not None:
+                count_turn(
+                    conn, run.organization_id, run.agent_id, extraction_turns, run.completed_at or run.updated_at
+                )
+            if run.agent_id:
+                last = {
+                    "p_id": run.agent_id,
+                    "new_last_stop_reason": run.stop_reason,
+                    "new_last_run_completed_at": run.completed_at,
+                    "new_last_run_ms": run.total_ms,
+                    "new_corrections": msgspec.json.encode(corrections) if corrections else None,
+                }
+                sql.NOTE_LAST_RUN.change(conn, last)
+            return _finished(conn, ended, started)
+
+        return await self._database.write(write, name="runs.finish")
+
+    async def store_transcript(
+        self, lease: Lease, run: Run, events: Sequence[RunEvent], rest: Run | None, last_message_id: str | None
+    ) -> Run:
+        """Stores the input of a sleeptime run that has begun, with its events, and extends the lease.
+
+        Returns the run as it is stored: if it has an input already, nothing changes.
+
+        Args:
+            lease: The lease of the run.
+            run: The run with its input.
+            events: The events that show the input.
+            rest: A new run for the messages that did not fit. It is the next run of the conversation.
+            last_message_id: The last message of the transcript, if nothing is left; the group shows it.
+        """
+
+        def write(conn: sa.Connection) -> Run:
+            self._extend(conn, lease)
+            return store_transcript(conn, lease, run, events, rest, last_message_id)
+
+        return await self._database.write(write, name="runs.store_transcript")
+
+    async def unfinished_decision(self, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
+        """Returns the decision about an approval and its journal entries of all runs, or None if the approval is not
+        decided.
+        """
+        return await self._database.read(lambda conn: unfinished_decision(conn, conversation_id, approval_id))
+
+    async def journal(self, run_id: str) -> tuple[JournalEntry, ...]:
+        """Returns the journal entries of an unfinished run, in any order."""
+        query = sa.select(journal.c.entry).where(journal.c.run_id == run_id)
+        rows = await self._database.read(lambda conn: conn.execute(query).scalars().all())
+        return tuple(decode_entry(row) for row in rows)
+
+    async def get(self, organization_id: str, run_id: str) -> Run:
+        """Returns a run. Raises NotFound."""
+        query = sa.select(runs).where(runs.c.organization_id == organization_id, runs.c.id == run_id)
+
+        def read(conn: sa.Connection) -> Run:
+            row = conn.execute(query).first()
+            if row is None:
+                raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
+            (run,) = with_callbacks(conn, [decode_run(row)])
+            if run.status.ended:
+                return run
+            (run,) = with_waits(conn, [run])
+            return replace(run, last_sequence=max(run.last_sequence, newest_event(conn, run_id)))
+
+        return await self._database.read(read)
+
+    async def list(self, organization_id: str, filter_: RunFilter, page: PageQuery) -> Page[Run]:
+        """Returns a page of runs ordered by creation."""
+        scope = runs.c.organization_id == organization_id
+        query = sa.select(runs).where(scope, *run_conditions(filter_))
+
+        def read(conn: sa.Connection) -> Page[Run]:
+            found = paginate(conn, query, page, key=runs.c.creation_number, id=runs.c.id, scope=scope).map(decode_run)
+            return replace(found, items=with_callbacks(conn, with_waits(conn, found.items)))
+
+        return await self._database.read(read)
+
+    async def cancel_waiting(self, run: Run, events: Sequence[RunEvent]) -> bool:
+        """Ends a run that was never claimed. Returns False, and changes nothing, if it was."""
+
+        def write(conn: sa.Connection) -> bool:
+            if conn.execute(sql.END_WAITING_RUN, ended_values(run)).rowcount == 0:
+                return False
+            record_run(conn, Lease(run.id, run.conversation_id, "", 0), (), events)
+            return True
+
+        return await self._database.write(write)
+
+    async def delete(self, organization_id: str, run_id: str) -> None:
+        """Deletes the record of an ended run, with its approvals that were decided.
+
+        Raises:
+            NotFound: The run does not exist.
+            RunUnderWay: The run has not ended.
+        """
+        scope = sa.and_(runs.c.organization_id == organization_id, runs.c.id == run_id)
+
+        def write(conn: sa.Connection) -> None:
+            found = conn.execute(sa.select(runs.c.status, runs.c.batch_id).where(scope)).first()
+            if found is None:
+                raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
+            if not RunStatus(found.status).ended:
+                raise RunUnderWay("The run has not ended. Cancel it first.", resource_id=run_id)
+            approval_statements.delete_decided(conn, run_id)
+            conn.execute(runs.delete().where(scope))
+            delete_callbacks(conn, [run_id])
+            if found.batch_id is not None:
+                delete_empty_batches(conn, [found.batch_id])
+
+        await self._database.write(write)
+
+    async def sent_by(self, organization_id: str, sender_id: str) -> tuple[str, ...]:
+        """Returns the ids of the runs of an organization whose input has a message of a sender, and of the runs that
+        answered their approvals. Reads all runs.
+        """
+        return await self._database.read(lambda conn: runs_sent_by(conn, organization_id, sender_id))
+
+    async def events(self, run_id: str, after: int, limit: int) -> tuple[RunEvent, ...]:
+        """Returns at most `limit` durable events with sequence numbers above `after`, in order."""
+        query = (
+            sa.select(events)
+            .where(events.c.run_id == run_id, events.c.sequence > sa.literal(after, sa.BigInteger))
+            .order_by(events.c.sequence)
+            .limit(limit)
+        )
+        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        return tuple(map(decode_event, rows))
+
+    async def unrecorded_inputs(self, limit: int) -> tuple[Run, ...]:
+        """Returns ended runs of all organizations whose input recall may not have, those that ended first first.
+
+        Those of a conversation in which a run is RUNNING are left out: their inputs would stand between its messages.
+        """
+        other = runs.alias("other")
+        runs_now = sa.select(other.c.id).where(
+            other.c.conversation_id == runs.c.conversation_id, other.c.status == RunStatus.RUNNING
+        )
+        query = (
+            sa.select(runs)
+            .where(runs.c.input_unrecorded, ~runs_now.exists())
+            .order_by(runs.c.updated_at, runs.c.queue_number)
+            .limit(limit)
+        )
+        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        return tuple(map(decode_run, rows))
+
+    async def unrecorded_inputs_of(self, conversation_id: str) -> tuple[Run, ...]:
+        """Returns the ended runs of a conversation whose input recall may not have, in the order of their queue."""
+        query = (
+            sa.select(runs)
+            .where(runs.c.input_unrecorded, runs.c.conversation_id == conversation_id)
+            .order_by(runs.c.queue_number)
+        )
+        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        return tuple(map(decode_run, rows))
+
+    async def mark_input_recorded(self, run_id: str) -> None:
+        """Notes that recall has the input of an ended run."""
+        mark = runs.update().where(runs.c.id == run_id).values(input_unrecorded=False)
+        await self._database.write(lambda conn: conn.execute(mark))
+
+    async def purge_requests(self, before: datetime) -> int:
+        """Deletes the idempotency keys that were used before a time, except those of runs. Returns their number."""
+        return await self._database.write(lambda conn: self._ledger.purge(conn, before))
+
+
+def _finished(conn: sa.Connection, run: Run, started: Sequence[Run]) -> FinishedRun:
+    has_next = has_unfinished_run(conn, run.conversation_id)
+    return FinishedRun(run, has_next, tuple(child.conversation_id for child in started))
+
+
+_ENDED: Final = tuple(status for status in RunStatus if status.ended)
+
+
+class RunRetention:
+    """The deletion of old runs.
+
+    Example:
+        >>> await retention.purge_runs(clock.now() - timedelta(days=30))
+        0
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def purge_runs(self, before: datetime) -> int:
+        """Deletes the runs of all organizations that ended before a time, with their steps and events.
+
+        Returns their number.
+
+        Runs with a pending approval are kept.
+        """
+        ended = sa.and_(runs.c.status.in_(_ENDED), ~runs.c.input_unrecorded)
+        old = sa.and_(ended, runs.c.updated_at < before, runs.c.id.not_in(_ASKING))
+        query, total = sa.select(runs.c.id, runs.c.batch_id).where(old).limit(_AT_ONCE), 0
+        while found := await self._database.read(lambda conn: conn.execute(query).all()):
+            total += await self._delete(found, old)
+        return total
+
+    async def _delete(self, found: Sequence[Any], old: sa.ColumnElement[bool]) -> int:
+        ids, batch_ids = [row.id for row in found], {row.batch_id for row in found if row.batch_id is not None}
+
+        def write(conn: sa.Connection) -> int:
+            deleted = conn.execute(runs.delete().where(runs.c.id.in_(ids), old)).rowcount
+            delete_callbacks(conn, ids)
+            if batch_ids:
+                delete_empty_batches(conn, sorted(batch_ids))
+            return deleted
+
+        return await self._database.write(write)
