@@ -20,14 +20,11 @@ from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_tools.errors import ToolNameTaken
-from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.model.definitions import complete_spec
 from mnemesh_tools.model.support import ServerSupport
-from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
-from mnemesh_tools.store.sql.tools import SqlToolStore
-from mnemesh_tools.usecases.environments import ToolEnvironments
-from mnemesh_tools.usecases.sources import SourceReader
-from mnemesh_tools.usecases.tools import ToolService
+from mnemesh_tools.model.tools import BuiltinTools, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.store.tools import SqlToolStore
+from mnemesh_tools.usecases.tools import SourceReader, ToolEnvironments, ToolService
 
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")
 OWN = ToolSpec(source_code='def speak():\n    """Mine."""\n')

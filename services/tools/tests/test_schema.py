@@ -12,8 +12,8 @@ from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.errors import ToolSourceInvalid
 from mnemesh_tools.model.tools import SourceType
 from mnemesh_tools.schema import SourceFacts, from_source, read_in_process, read_source
-from mnemesh_tools.usecases import sources
-from mnemesh_tools.usecases.sources import SourceReader
+from mnemesh_tools.usecases import tools
+from mnemesh_tools.usecases.tools import SourceReader
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 
@@ -185,7 +185,7 @@ class _Reading:
             assert self.may_end.wait(scaled(30))
             return read_source("def f(): ...", "source_code")
 
-        monkeypatch.setattr(sources, "read_in_process", read)
+        monkeypatch.setattr(tools, "read_in_process", read)
 
     async def until(self, count: int) -> None:
         while len(self.begun) < count:

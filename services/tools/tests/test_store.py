@@ -14,13 +14,10 @@ from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_tools.errors import ToolNotFound
-from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.model.support import ServerSupport
-from mnemesh_tools.model.tools import ToolFilter, ToolOrder, ToolSpec
-from mnemesh_tools.store.sql.tools import SqlToolStore
-from mnemesh_tools.usecases.environments import ToolEnvironments
-from mnemesh_tools.usecases.sources import SourceReader
-from mnemesh_tools.usecases.tools import ToolService
+from mnemesh_tools.model.tools import BuiltinTools, ToolFilter, ToolOrder, ToolSpec
+from mnemesh_tools.store.tools import SqlToolStore
+from mnemesh_tools.usecases.tools import SourceReader, ToolEnvironments, ToolService
 
 SPEC = ToolSpec(source_code='def f():\n    """F."""\n', tags=("t",))
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")

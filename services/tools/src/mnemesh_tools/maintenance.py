@@ -11,9 +11,8 @@ from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 
 from mnemesh_tools.config import Config
-from mnemesh_tools.store.sql.resealing import reseal
-from mnemesh_tools.store.sql.tables import metadata
-from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.store.tables import metadata
+from mnemesh_tools.store.tools import SqlToolStore, reseal
 from mnemesh_tools.usecases.mcp_targets import McpTargets
 
 

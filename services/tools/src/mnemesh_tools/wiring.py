@@ -27,20 +27,17 @@ from mnemesh_sandbox.egress.resolver import Resolver
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
 from mnemesh_tools.mcp_clients.pool import McpPool
-from mnemesh_tools.model.builtin_tools import BuiltinTools
-from mnemesh_tools.model.requirements import Ecosystem
-from mnemesh_tools.packages.builder import Builds, Installer
+from mnemesh_tools.model.packages import Ecosystem
+from mnemesh_tools.model.tools import BuiltinTools
+from mnemesh_tools.packages.builders import Builds, Installer, NpmInstaller, UvInstaller
 from mnemesh_tools.packages.cache import PackageCache
-from mnemesh_tools.packages.npm import NpmInstaller
-from mnemesh_tools.packages.uv import UvInstaller
 from mnemesh_tools.rpc.executions import ExecutionServicer
 from mnemesh_tools.rpc.mcp_servers import McpServersServicer
 from mnemesh_tools.rpc.tools import ToolsServicer
 from mnemesh_tools.rpc.web import WebServicer
 from mnemesh_tools.store.base import ToolStore
-from mnemesh_tools.store.sql.tools import SqlToolStore
-from mnemesh_tools.usecases.environments import ToolEnvironments
-from mnemesh_tools.usecases.executions import ExecutionService
+from mnemesh_tools.store.tools import SqlToolStore
+from mnemesh_tools.usecases.executions import ExecutionService, ProgramService
 from mnemesh_tools.usecases.mcp_authorizations import McpAuthorizationService
 from mnemesh_tools.usecases.mcp_contacts import McpContacts
 from mnemesh_tools.usecases.mcp_programs import McpPrograms
@@ -49,18 +46,12 @@ from mnemesh_tools.usecases.mcp_targets import McpTargets
 from mnemesh_tools.usecases.mcp_tools import McpToolService
 from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.packages import PackageService
-from mnemesh_tools.usecases.programs import ProgramService
 from mnemesh_tools.usecases.slots import FairSlots
-from mnemesh_tools.usecases.sources import PROCESSES, SourceReader
 from mnemesh_tools.usecases.tool_search import ToolFinder
-from mnemesh_tools.usecases.tools import ToolService
+from mnemesh_tools.usecases.tools import PROCESSES, SourceReader, ToolEnvironments, ToolService
 from mnemesh_tools.usecases.web import WebService
 from mnemesh_tools.web.pages import PageReader
-from mnemesh_tools.web.providers.brave import Brave
-from mnemesh_tools.web.providers.exa import Exa
-from mnemesh_tools.web.providers.searxng import Searxng
-from mnemesh_tools.web.providers.tavily import Tavily
-from mnemesh_tools.web.providers.wire import Provider
+from mnemesh_tools.web.providers import Brave, Exa, Provider, Searxng, Tavily
 from mnemesh_tools.web.searcher import WebSearcher
 
 PURGE_SECONDS = 3600.0

@@ -23,10 +23,16 @@ from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.maintenance import maintain
 from mnemesh_tools.mcp_clients.contracts import McpLimits
-from mnemesh_tools.model.mcp_authorizations import McpAuthorization, hash_of_state
-from mnemesh_tools.model.mcp_oauth import McpOAuth
-from mnemesh_tools.model.mcp_servers import McpContact, McpServer, McpTransport, TransportType
-from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.model.mcp_servers import (
+    McpAuthorization,
+    McpContact,
+    McpServer,
+    McpTransport,
+    TransportType,
+    hash_of_state,
+)
+from mnemesh_tools.model.mcp_settings import McpOAuth
+from mnemesh_tools.store.tools import SqlToolStore
 
 from ..conftest import Stubs, serve
 

@@ -17,9 +17,9 @@ from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
-from mnemesh_tools.model.requirements import Ecosystem, PackageSet
+from mnemesh_tools.model.packages import Ecosystem, PackageSet
 from mnemesh_tools.model.tools import Requirement
-from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.store.tools import SqlToolStore
 
 from ..conftest import Stubs, serve
 from ..packages.index import PackageIndex, serving

@@ -11,7 +11,7 @@ from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_sandbox.redaction import Redactor
 from mnemesh_testkit.errors import refused
-from mnemesh_tools.mcp_clients.stdio import ProgramOutput
+from mnemesh_tools.mcp_clients.transports import ProgramOutput
 
 from ..conftest import Stubs
 from .remote_calls import created, run_tool, server_at, tools_by_name

@@ -14,7 +14,7 @@ from mnemesh_sandbox import Level
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_tools.config import Config
-from mnemesh_tools.model.requirements import npm_line
+from mnemesh_tools.model.packages import npm_line
 from mnemesh_tools.model.tools import Requirement
 
 from ..conftest import Stubs, serve

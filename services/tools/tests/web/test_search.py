@@ -21,11 +21,7 @@ from mnemesh_testkit.fakes.search_provider import KEY, FakeSearchProvider, Found
 from mnemesh_tools.config import Config
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
 from mnemesh_tools.model.web import Category, SearchAnswer, WebSearch, moment, new_result, new_search
-from mnemesh_tools.web.providers.brave import Brave
-from mnemesh_tools.web.providers.exa import Exa
-from mnemesh_tools.web.providers.searxng import Searxng
-from mnemesh_tools.web.providers.tavily import Tavily
-from mnemesh_tools.web.providers.wire import Provider
+from mnemesh_tools.web.providers import Brave, Exa, Provider, Searxng, Tavily
 from mnemesh_tools.web.searcher import ATTEMPTS, WebSearcher
 from starlette.responses import JSONResponse, Response
 

@@ -13,9 +13,8 @@ from mnemesh_kit.addresses import IpAddress
 from mnemesh_kit.unicode import well_formed
 from mnemesh_sandbox.redaction import Redactor
 
-from mnemesh_tools.model.mcp_oauth import OAuthGrant
-from mnemesh_tools.model.mcp_programs import NO_PROGRAM, McpProgram
 from mnemesh_tools.model.mcp_servers import TransportType
+from mnemesh_tools.model.mcp_settings import NO_PROGRAM, McpProgram, OAuthGrant
 from mnemesh_tools.model.mcp_tools import McpImage, RemoteTool
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024

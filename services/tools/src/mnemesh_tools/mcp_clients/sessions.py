@@ -27,12 +27,16 @@ from mnemesh_tools.mcp_clients.contracts import (
     McpUnauthorized,
     RemoteResult,
 )
-from mnemesh_tools.mcp_clients.http import Exchange, current_exchange
-from mnemesh_tools.mcp_clients.open_transport import OpenTransport
 from mnemesh_tools.mcp_clients.results import ListedTools, progress_from_sdk, result_from_sdk
-from mnemesh_tools.mcp_clients.stdio import ProgramOutput, with_output
-from mnemesh_tools.mcp_clients.tasks import end_task
-from mnemesh_tools.mcp_clients.transports import Transports
+from mnemesh_tools.mcp_clients.transports import (
+    Exchange,
+    OpenTransport,
+    ProgramOutput,
+    Transports,
+    current_exchange,
+    end_task,
+    with_output,
+)
 from mnemesh_tools.model.mcp_servers import TransportType
 from mnemesh_tools.model.mcp_tools import MAX_LISTING_CHARS, MAX_TOOLS, McpProgress, OnProgress
 

@@ -1,24 +1,24 @@
-"""Executions: one call of a tool, stored or ad hoc, and its result."""
+"""Executions of tools and of programs: their inputs, their limits and their results."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final
 
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.errors import InvalidArgument, Unimplemented
 from mnemesh_kit.secret_variables import require_valid_variables
-from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.text import require_no_nul, require_text
 from mnemesh_sandbox import AgentView, Outcome, OutcomeStatus
 from mnemesh_sandbox.egress.connections import NetworkConnection
 from mnemesh_sandbox.egress.grants import ANY_HOST, NetworkGrant
 
 from mnemesh_tools.errors import ToolArgumentsInvalid
-from mnemesh_tools.model.definitions import network_grant, parse_parameters, require_valid_packages
-from mnemesh_tools.model.json_values import parse_object
+from mnemesh_tools.model.definitions import network_grant, parse_object, parse_parameters, require_valid_packages
 from mnemesh_tools.model.mcp_tools import McpImage, bounded_content
-from mnemesh_tools.model.requirements import PackageSet, packages_of
+from mnemesh_tools.model.packages import PackageSet, packages_of
 from mnemesh_tools.model.support import (
     ServerSupport,
     require_known_models,
@@ -35,7 +35,7 @@ from mnemesh_tools.model.tools import (
     Tool,
     ToolType,
 )
-from mnemesh_tools.schema import SourceFacts, coerce
+from mnemesh_tools.schema import SourceFacts, coerce, is_name
 
 AD_HOC_SOURCE: Final = "ad_hoc.source_code"
 MAX_ARGUMENTS_CHARS: Final = 1_048_576
@@ -280,3 +280,70 @@ def execution_from_outcome(return_chars: int, outcome: Outcome, connections: Seq
     text = outcome.text[:return_chars] if is_cut else outcome.text
     text = "\n".join([text, *notes] if text or not notes else notes)
     return Execution(outcome, text, truncated=is_cut, connections=tuple(connections), images=images)
+
+
+MAX_CODE_CHARS: Final = 250_000
+MAX_TOOLS: Final = 200
+MAX_CALLS: Final = 100
+"""The calls of one program; further ones fail."""
+_MAX_PARAMETERS: Final = 1_000
+
+
+class CodeLanguage(Enum):
+    """The language of a program."""
+
+    PYTHON = "python"
+    JAVASCRIPT = "javascript"
+    TYPESCRIPT = "typescript"
+    R = "r"
+    JAVA = "java"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Code that is executed once."""
+
+    code: str
+    language: CodeLanguage = CodeLanguage.PYTHON
+    environment: Mapping[str, str] = field(default_factory=dict)
+    network_hosts: tuple[str, ...] = ()
+    timeout_seconds: float | None = None
+    tools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The functions that it can call, with the names of their parameters."""
+
+
+def require_valid_program(program: Program, support: ServerSupport) -> None:
+    """Checks a program before it is executed.
+
+    Raises:
+        InvalidArgument: A field breaks its rule.
+        Unimplemented: The service does not execute the language.
+        ToolRequirementsUnmet: This server does not execute the language.
+    """
+    if program.language in (CodeLanguage.R, CodeLanguage.JAVA):
+        raise Unimplemented(
+            f"Code in {program.language.value} cannot be executed. Use python, javascript or typescript.",
+            field="language",
+        )
+    source_type = SourceType.PYTHON if program.language is CodeLanguage.PYTHON else SourceType.TYPESCRIPT
+    require_language(source_type, support, "language")
+    require_text(program.code, "code", max_chars=MAX_CODE_CHARS)
+    require_environment(program.environment)
+    if len(program.tools) > MAX_TOOLS:
+        raise InvalidArgument(f"tools must have at most {MAX_TOOLS} values.", field="tools")
+    for name, parameters in program.tools.items():
+        if not is_name(name) or len(parameters) > _MAX_PARAMETERS:
+            raise InvalidArgument(f"tools: '{name[:100]}' is not a function that a program can call.", field="tools")
+
+
+def program_seconds(program: Program) -> float:
+    """Returns the seconds that a program may take.
+
+    Raises:
+        InvalidArgument: The limit of the caller is not positive.
+    """
+    if program.timeout_seconds is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    if program.timeout_seconds <= 0:
+        raise InvalidArgument("timeout must be greater than 0.", field="timeout")
+    return min(program.timeout_seconds, DEFAULT_TIMEOUT_SECONDS)

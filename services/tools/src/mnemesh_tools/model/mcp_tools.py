@@ -14,7 +14,7 @@ from typing import Any, Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.unicode import well_formed
 
-from mnemesh_tools.model.json_values import parse_object, require_json_schema
+from mnemesh_tools.model.definitions import parse_object, require_json_schema
 from mnemesh_tools.model.tools import (
     DEFAULT_RETURN_CHARS,
     MAX_SCHEMA_CHARS,

@@ -1,12 +1,118 @@
-"""The state of the packages that a tool needs."""
+"""The packages that tools and MCP servers require, and their locks."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import platform
+import re
+import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import Final
 
-from mnemesh_tools.model.tools import Requirement
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as PipRequirement
+from packaging.utils import canonicalize_name
+
+from mnemesh_tools.model.tools import Requirement, SourceType
+
+# A change of how packages are installed gives every directory another key.
+_FORMAT: Final = "1"
+_LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
+_NPM_NAME: Final = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*")
+# A range of versions, or a tag such as latest. Not a URL, an alias or a file.
+_NPM_VERSION: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*|[v\d^~<>=*][\w^~<>=*.|+ -]*(?<!gz)(?<!tar)")
+_OPERATORS: Final = ("<", ">", "=", "!", "~")
+
+
+def requirement_line(requirement: Requirement) -> str:
+    """Returns a requirement as a line: "numpy==2.1.0", or "numpy>=2,<3" for a version that is a range.
+
+    Raises:
+        ValueError: It is not the requirement of a package of the index.
+    """
+    version = (requirement.version or "").strip()
+    line = f"{requirement.name}{version if version.startswith(_OPERATORS) or not version else f'=={version}'}"
+    try:
+        parsed = PipRequirement(line)
+    except InvalidRequirement as error:
+        raise ValueError(f"'{line[:100]}' is not a requirement") from error
+    if parsed.url is not None or parsed.marker is not None:
+        raise ValueError(f"'{line[:100]}' must name a package and its versions only")
+    return str(parsed)
+
+
+def npm_line(requirement: Requirement) -> str:
+    """Returns a requirement as a line: "zod@^3", or "zod@*" without a version.
+
+    Raises:
+        ValueError: It is not the requirement of a package of the registry.
+    """
+    version = (requirement.version or "").strip() or "*"
+    if not _NPM_NAME.fullmatch(requirement.name):
+        raise ValueError(f"'{requirement.name[:100]}' is not the name of an npm package")
+    if not _NPM_VERSION.fullmatch(version):
+        raise ValueError(f"'{version[:100]}' is not a version of an npm package, such as 3.25.1, ^3 or latest")
+    return f"{requirement.name}@{version}"
+
+
+class Ecosystem(Enum):
+    """The packages of one language."""
+
+    PIP = "pip"
+    NPM = "npm"
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSet:
+    """The packages that a tool needs."""
+
+    ecosystem: Ecosystem
+    requirements: tuple[Requirement, ...]
+
+    @property
+    def field(self) -> str:
+        """The field of a tool that names them."""
+        return f"{self.ecosystem.value}_requirements"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The requirements as lines in a fixed order, each once."""
+        line = requirement_line if self.ecosystem is Ecosystem.PIP else npm_line
+        return tuple(sorted({line(requirement) for requirement in self.requirements}))
+
+    @property
+    def key(self) -> str:
+        """A text that equal sets share."""
+        return "\n".join((self.ecosystem.value, *self.lines))
+
+    def locked(self, lock: str) -> tuple[Requirement, ...]:
+        """Returns the packages of a lock with their exact versions."""
+        if self.ecosystem is Ecosystem.PIP:
+            return tuple(Requirement(name, version) for name, version in _LOCKED.findall(lock))
+        packages = json.loads(lock)["packages"].items()
+        named = {(path.rpartition("node_modules/")[2], str(item.get("version", ""))) for path, item in packages if path}
+        return tuple(Requirement(name, version) for name, version in sorted(named))
+
+    def directory_key(self, lock: str) -> str:
+        """Returns the key of the directory with the packages of a lock, for this platform and interpreter."""
+        interpreter = (platform.python_implementation(), platform.python_version())
+        kind = interpreter if self.ecosystem is Ecosystem.PIP else (self.ecosystem.value,)
+        parts = (_FORMAT, *kind, sysconfig.get_platform(), lock)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def packages_of(source_type: SourceType, pip: tuple[Requirement, ...], npm: tuple[Requirement, ...]) -> PackageSet:
+    """Returns the packages of a tool in this language."""
+    return PackageSet(Ecosystem.PIP, pip) if source_type is SourceType.PYTHON else PackageSet(Ecosystem.NPM, npm)
+
+
+def requires(requirements: Sequence[Requirement], name: str) -> bool:
+    """Returns whether one of the requirements is for this package."""
+    return any(canonicalize_name(PipRequirement(requirement_line(item)).name) == name for item in requirements)
 
 
 class PackagesState(Enum):

@@ -10,7 +10,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_sandbox.egress.policy import NetworkAccess
 
 from mnemesh_tools.errors import SandboxTooWeak, ToolRequirementsUnmet
-from mnemesh_tools.model.requirements import requires
+from mnemesh_tools.model.packages import requires
 from mnemesh_tools.model.tools import Requirement, SourceType, ToolSpec, ToolType
 from mnemesh_tools.schema import SourceFacts
 

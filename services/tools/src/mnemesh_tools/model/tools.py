@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
-from typing import Final
+from importlib import resources
+from typing import Final, Self
 
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.text import require_search_text
@@ -171,3 +174,29 @@ def require_valid_filter(filter_: ToolFilter) -> ToolFilter:
             if isinstance(text, str):
                 require_search_text(text, f"filter.{item.name}")
     return filter_
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinTools:
+    """The definitions of the built-in tools of one release."""
+
+    specs: tuple[ToolSpec, ...] = ()
+    release: str = ""
+    """A digest of the definitions."""
+
+    @classmethod
+    def load(cls) -> Self:
+        """Returns the built-in tools of this release, from `builtin_tools.json`."""
+        text = resources.files(__package__).joinpath("builtin_tools.json").read_text(encoding="utf-8")
+        specs = tuple(
+            ToolSpec(
+                name=schema["name"],
+                type=ToolType.BUILTIN,
+                json_schema=json.dumps(schema, ensure_ascii=False),
+                return_char_limit=DEFAULT_RETURN_CHARS,
+                idempotent=True,
+                timeout_seconds=DEFAULT_TIMEOUT_SECONDS,
+            )
+            for schema in json.loads(text)
+        )
+        return cls(specs, hashlib.sha256(text.encode()).hexdigest())

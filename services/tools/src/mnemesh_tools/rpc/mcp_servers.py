@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2_grpc
@@ -16,33 +16,60 @@ from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_tools.model.mcp_servers import McpServer
 from mnemesh_tools.model.mcp_tools import McpProgress, McpRunResult, OnProgress, no_progress
-from mnemesh_tools.rpc.convert.fields import optional_field
 from mnemesh_tools.rpc.convert.mcp_servers import (
     AUTHORIZATION_STATUSES,
     STATUSES,
+    listed_tool_to_proto,
     mcp_caller_from_proto,
     mcp_server_filter_from_proto,
     mcp_server_order_from_proto,
     mcp_server_spec_from_proto,
     mcp_server_to_proto,
-    request_without_secrets,
-    written_paths_from_proto,
-)
-from mnemesh_tools.rpc.convert.mcp_tools import (
-    listed_tool_to_proto,
     mcp_tool_order_from_proto,
     mcp_tool_to_proto,
     progress_to_proto,
+    request_without_secrets,
     run_result_to_proto,
     schema_statuses_from_proto,
     timeout_from_proto,
     tool_key_from_proto,
     within_an_answer,
+    written_paths_from_proto,
 )
-from mnemesh_tools.rpc.latest import Latest
+from mnemesh_tools.rpc.convert.tools import optional_field
 from mnemesh_tools.usecases.mcp_authorizations import McpAuthorizationService
 from mnemesh_tools.usecases.mcp_servers import McpServerService
 from mnemesh_tools.usecases.mcp_tools import McpToolService
+
+T = TypeVar("T")
+
+
+class Latest(Generic[T]):
+    """The newest value that was not read yet."""
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._is_closed = False
+        self._changed = asyncio.Event()
+
+    def put(self, value: T) -> None:
+        """Replaces the value."""
+        self._value = value
+        self._changed.set()
+
+    def close(self) -> None:
+        """Lets the reader end, once it has read the last value."""
+        self._is_closed = True
+        self._changed.set()
+
+    async def next(self) -> T | None:
+        """Waits for a value and returns it; None after the last one."""
+        await self._changed.wait()
+        value, self._value = self._value, None
+        if not self._is_closed:
+            self._changed.clear()
+        return value
+
 
 _PROGRESS_SECONDS: Final = 0.1
 """The shortest time between two reports of progress."""

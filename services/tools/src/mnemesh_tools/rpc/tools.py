@@ -16,11 +16,11 @@ from mnemesh_kit.principal import current_principal
 
 from mnemesh_tools.model.packages import PackagesStatus
 from mnemesh_tools.model.tools import Tool
-from mnemesh_tools.rpc.convert.fields import source_type_from_proto
 from mnemesh_tools.rpc.convert.tools import (
     R,
     request_without_secrets,
     restored_from_proto,
+    source_type_from_proto,
     tool_filter_from_proto,
     tool_hit_to_proto,
     tool_order_from_proto,

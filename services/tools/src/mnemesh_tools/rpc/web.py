@@ -1,16 +1,74 @@
-"""The servicer of `mnemesh.tools.v1.WebService`: decodes, calls a use case, encodes."""
+"""The servicer of the web, and the conversion of its messages."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from mnemesh.tools.v1 import web_service_pb2 as pb
 from mnemesh.tools.v1 import web_service_pb2_grpc
 from mnemesh_kit.principal import current_principal
+from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
 
-from mnemesh_tools.rpc.convert.web import answer_to_proto, part_to_proto, search_from_proto
+from mnemesh_tools.model.web import Category, PagePart, SearchAnswer, SearchResult, WebSearch, new_search
+from mnemesh_tools.rpc.convert.tools import enum_from_proto
 from mnemesh_tools.usecases.web import WebService
+
+_CATEGORIES: Final = {
+    pb.WEB_SEARCH_CATEGORY_UNSPECIFIED: None,
+    **{pb.WebSearchCategory.Value(f"WEB_SEARCH_CATEGORY_{each.name}"): each for each in Category},
+}
+
+
+def search_from_proto(request: pb.SearchWebRequest) -> WebSearch:
+    """Returns the search of a request.
+
+    Raises:
+        InvalidArgument: A field has a value that is not allowed.
+    """
+    return new_search(
+        query=request.query,
+        num_results=request.num_results,
+        category=enum_from_proto(_CATEGORIES, request.category, "category"),
+        include_text=request.include_text,
+        include_domains=tuple(request.include_domains),
+        exclude_domains=tuple(request.exclude_domains),
+        start_published_at=optional_timestamp_from_proto(request, "start_published_time"),
+        end_published_at=optional_timestamp_from_proto(request, "end_published_time"),
+        user_location=request.user_location,
+    )
+
+
+def answer_to_proto(answer: SearchAnswer) -> pb.SearchWebResponse:
+    """Returns the message of the results of a search."""
+    return pb.SearchWebResponse(provider=answer.provider, results=map(_result_to_proto, answer.results))
+
+
+def part_to_proto(part: PagePart) -> pb.FetchWebpageResponse:
+    """Returns the message of a part of a page."""
+    page = part.page
+    return pb.FetchWebpageResponse(
+        url=page.url,
+        title=page.title,
+        text=part.text,
+        start=part.start,
+        total_chars=len(page.text),
+        media_type=page.media_type,
+        published_time=optional_timestamp_to_proto(page.published_at),
+        truncated=page.truncated,
+    )
+
+
+def _result_to_proto(result: SearchResult) -> pb.WebSearchResult:
+    return pb.WebSearchResult(
+        title=result.title,
+        url=result.url,
+        published_time=optional_timestamp_to_proto(result.published_at),
+        snippets=result.snippets,
+        text=result.text,
+        author=result.author,
+    )
+
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -7,21 +7,129 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from mnemesh_kit.unicode import well_formed
 
 from mnemesh_tools.schema.budget import MAX_DEPTH, MAX_MEMBERS, SchemaBudget, UnsupportedAnnotation
-from mnemesh_tools.schema.choices import enum_schema, literal_schema, shown
-from mnemesh_tools.schema.constraints import constrained, description_in
 from mnemesh_tools.schema.declarations import (
     NONE_DECLARED,
     Declarations,
     DeclaredClass,
     DeclaredField,
     Kind,
+    field_call,
+    keyword_value,
+    last_name,
+    literal,
 )
-from mnemesh_tools.schema.syntax import last_name
+
+_LITERALS: Final[dict[type, str]] = {bool: "boolean", int: "integer", str: "string"}
+_MAX_INTEGER: Final = 2**63
+_MAX_SHOWN: Final = 100
+
+
+def enum_schema(declared: DeclaredClass) -> dict[str, Any]:
+    if len(declared.values) > MAX_MEMBERS:
+        raise UnsupportedAnnotation(f"enum '{declared.name}' has more than {MAX_MEMBERS} members")
+    if not declared.values or any(type(value) not in _LITERALS for value in declared.values):
+        raise UnsupportedAnnotation(f"the members of enum '{declared.name}' must be literals of str, int or bool")
+    return _values(declared.values)
+
+
+def literal_schema(items: list[ast.expr], node: ast.expr) -> dict[str, Any]:
+    values: list[Any] = []
+    if len(items) > MAX_MEMBERS:
+        raise UnsupportedAnnotation(f"it has more than {MAX_MEMBERS} literals")
+    for item in items:
+        try:
+            value = ast.literal_eval(item)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            raise UnsupportedAnnotation(f"'{shown(node)}' contains a value that is not a literal") from error
+        if value is not None and type(value) not in _LITERALS:
+            raise UnsupportedAnnotation(f"'{shown(node)}' may contain only str, int, bool and None")
+        if value is not None:
+            values.append(value)
+    return _values(values) if values else {"type": "null"}
+
+
+def _values(values: Sequence[Any]) -> dict[str, Any]:
+    """Returns the schema of a choice between literals."""
+    for value in values:
+        if isinstance(value, str) and well_formed(value) != value:
+            raise UnsupportedAnnotation("a literal has a NUL character or half of a character (a lone surrogate)")
+        if type(value) is int and not -_MAX_INTEGER <= value < _MAX_INTEGER:
+            raise UnsupportedAnnotation("an int of a Literal must have at most 64 bits")
+    kinds = list(dict.fromkeys(_LITERALS[type(value)] for value in values))
+    return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": list(values)}
+
+
+def shown(node: ast.expr) -> str:
+    """Returns the beginning of the annotation's source."""
+    try:
+        return ast.unparse(node)[:_MAX_SHOWN]
+    except (RecursionError, ValueError):  # an integer can have too many digits to be shown
+        return "the annotation"
+
+
+_NUMBERS: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_LENGTHS: Final = {
+    "string": {"min_length": "minLength", "max_length": "maxLength"},
+    "array": {"min_length": "minItems", "max_length": "maxItems"},
+}
+# Constraints of the package annotated_types, such as Ge(1) and MaxLen(10).
+_TYPES: Final = {"Ge": "ge", "Gt": "gt", "Le": "le", "Lt": "lt", "MultipleOf": "multiple_of"}
+_LENGTH_TYPES: Final = {"MinLen": "min_length", "MaxLen": "max_length"}
+_MAX_NUMBER: Final = 2.0**63
+
+
+def description_in(metadata: Sequence[ast.expr]) -> str | None:
+    """Returns the first description: a string, or the argument `description` of `Field`."""
+    for item in metadata:
+        call = field_call(item)
+        text = literal(item if call is None else keyword_value(call, "description"))
+        if isinstance(text, str) and text.strip():
+            return text.strip()
+    return None
+
+
+def constrained(schema: dict[str, Any], metadata: Sequence[ast.expr]) -> dict[str, Any]:
+    """Returns the schema with the constraints that apply to its type. Others are left to the function."""
+    found: dict[str, Any] = {}
+    for item in metadata:
+        for name, value in _constraints(item):
+            found.update(_keyword(name, value, schema.get("type")))
+    return {**schema, **found}
+
+
+def _constraints(item: ast.expr) -> list[tuple[str, Any]]:
+    if not isinstance(item, ast.Call):
+        return []
+    if field_call(item) is not None:
+        return [(keyword.arg, literal(keyword.value)) for keyword in item.keywords if keyword.arg is not None]
+    name = {**_TYPES, **_LENGTH_TYPES}.get(last_name(item.func) or "")
+    argument = item.args[0] if item.args else next((keyword.value for keyword in item.keywords), None)
+    return [] if name is None else [(name, literal(argument))]
+
+
+def _keyword(name: str, value: Any, kind: Any) -> dict[str, Any]:
+    is_number = type(value) in (int, float) and -_MAX_NUMBER <= value <= _MAX_NUMBER
+    if name in _NUMBERS and is_number and kind in ("integer", "number"):
+        return {} if name == "multiple_of" and value <= 0 else {_NUMBERS[name]: value}
+    length = _LENGTHS.get(kind, {}).get(name) if isinstance(kind, str) else None
+    if length is not None and type(value) is int and 0 <= value <= _MAX_NUMBER:
+        return {length: value}
+    if name == "pattern" and kind == "string" and isinstance(value, str) and well_formed(value) == value:
+        return {"pattern": value}
+    return {}
+
 
 _SCALARS: Final[dict[str, dict[str, Any]]] = {
     "str": {"type": "string"},
@@ -41,7 +149,6 @@ _SETS: Final = frozenset({"set", "Set", "frozenset", "FrozenSet", "AbstractSet",
 _MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping", "MutableMapping"})
 _TUPLES: Final = frozenset({"tuple", "Tuple"})
 _WRAPPERS: Final = frozenset({"Annotated", "Final", "Required", "NotRequired", "ReadOnly"})
-_MAX_SHOWN: Final = 100
 SUPPORTED: Final = (
     "str, int, float, bool, None, date, datetime, time, UUID, Decimal, Path, list, set, tuple, dict with str keys, "
     "Literal, Optional, Union and Any of these, and the dataclasses, enums, TypedDicts, NamedTuples, pydantic models "

@@ -20,10 +20,9 @@ from typing import Protocol, TypeVar
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_tools.model.mcp_authorizations import McpAuthorization
-from mnemesh_tools.model.mcp_servers import McpServer, McpServerFilter, McpServerOrder
+from mnemesh_tools.model.mcp_servers import McpAuthorization, McpServer, McpServerFilter, McpServerOrder
 from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, SchemaStatus
-from mnemesh_tools.model.requirements import PackageSet
+from mnemesh_tools.model.packages import PackageSet
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
 
 T = TypeVar("T")

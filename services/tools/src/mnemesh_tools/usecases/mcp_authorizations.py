@@ -14,16 +14,17 @@ from mnemesh_kit.text import require_text
 from mnemesh_tools.errors import McpAuthorizationNotPending, McpServerUnreachable
 from mnemesh_tools.mcp_clients.contracts import McpContactFailed
 from mnemesh_tools.mcp_clients.pool import McpPool
-from mnemesh_tools.model.mcp_authorizations import (
+from mnemesh_tools.model.mcp_servers import (
     MAX_AUTHORIZATIONS,
     McpAuthorization,
     McpAuthorizationStatus,
+    McpCaller,
+    McpServer,
     hash_of_state,
 )
-from mnemesh_tools.model.mcp_oauth import MAX_ID_CHARS, OAuthGrant, require_redirect_uri
-from mnemesh_tools.model.mcp_servers import McpCaller, McpServer
+from mnemesh_tools.model.mcp_settings import MAX_ID_CHARS, OAuthGrant, require_redirect_uri
 from mnemesh_tools.store.base import ToolStore, ToolTransaction
-from mnemesh_tools.usecases import lookups
+from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.mcp_contacts import McpContacts
 from mnemesh_tools.usecases.mcp_targets import McpTargets
 
@@ -83,7 +84,7 @@ class McpAuthorizationService:
         )
 
         def write(tx: ToolTransaction) -> None:
-            lookups.get_mcp_server(tx, server_id)  # it may have been deleted meanwhile
+            changes.get_mcp_server(tx, server_id)  # it may have been deleted meanwhile
             tx.mcp.put_authorization(authorization, MAX_AUTHORIZATIONS)
 
         await self._store.write(caller.organization_id, write)
@@ -207,7 +208,7 @@ class McpAuthorizationService:
 
     async def _get(self, caller: Principal, server_id: str) -> McpServer:
         require_id(server_id, "mcp_server", "mcp_server_id")
-        return await self._store.read(caller.organization_id, lambda tx: lookups.get_mcp_server(tx, server_id))
+        return await self._store.read(caller.organization_id, lambda tx: changes.get_mcp_server(tx, server_id))
 
 
 def _require_answer(code: str, state: str) -> None:

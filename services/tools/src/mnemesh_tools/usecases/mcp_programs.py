@@ -27,13 +27,12 @@ from mnemesh_sandbox.work_directory import remove_tree
 
 from mnemesh_tools.mcp_clients.contracts import McpContactFailed, McpTarget
 from mnemesh_tools.model.definitions import network_grant
-from mnemesh_tools.model.mcp_programs import McpProgram, ProgramHealth, ProgramSettings
-from mnemesh_tools.model.requirements import Ecosystem, PackageSet
+from mnemesh_tools.model.mcp_settings import McpProgram, ProgramHealth, ProgramSettings
+from mnemesh_tools.model.packages import Ecosystem, PackageSet
 from mnemesh_tools.model.support import INSTALL_NODE, require_network_access
 from mnemesh_tools.store.base import ToolStore
 from mnemesh_tools.usecases.networks import ToolNetworks
-from mnemesh_tools.usecases.package_locks import ServerPackageLock
-from mnemesh_tools.usecases.packages import PackageService
+from mnemesh_tools.usecases.packages import PackageService, ServerPackageLock
 
 K = TypeVar("K")
 V = TypeVar("V")

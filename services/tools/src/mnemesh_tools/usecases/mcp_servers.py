@@ -22,8 +22,6 @@ from mnemesh_tools.errors import (
     McpServerUnreachable,
 )
 from mnemesh_tools.mcp_clients.pool import McpPool
-from mnemesh_tools.model.mcp_programs import ProgramHealth
-from mnemesh_tools.model.mcp_secrets import require_valid_secret
 from mnemesh_tools.model.mcp_servers import (
     McpCaller,
     McpContact,
@@ -34,15 +32,16 @@ from mnemesh_tools.model.mcp_servers import (
     McpServerStatus,
     McpTransport,
     TransportType,
+    merge_transport,
     require_valid_metadata,
     require_valid_name,
     require_valid_transport,
+    with_kept_secrets,
 )
-from mnemesh_tools.model.mcp_updates import merge_transport, with_kept_secrets
+from mnemesh_tools.model.mcp_settings import ProgramHealth, require_valid_secret
 from mnemesh_tools.store.base import ToolStore, ToolTransaction
-from mnemesh_tools.usecases import lookups
-from mnemesh_tools.usecases.mcp_contacts import McpContacts
-from mnemesh_tools.usecases.mcp_listing import CheckedTool, Refresh, checked, unusable
+from mnemesh_tools.usecases import changes
+from mnemesh_tools.usecases.mcp_contacts import CheckedTool, McpContacts, Refresh, checked, unusable
 from mnemesh_tools.usecases.mcp_programs import McpPrograms
 from mnemesh_tools.usecases.mcp_targets import McpTargets
 
@@ -105,7 +104,7 @@ class McpServerService:
             key,
             insert,
             result_ids=lambda created: [created.id],
-            replay=lambda tx, ids: lookups.get_mcp_server(tx, ids[0]),
+            replay=lambda tx, ids: changes.get_mcp_server(tx, ids[0]),
         )
         if stored.contact.status is not McpServerStatus.UNKNOWN:
             return stored
@@ -117,7 +116,7 @@ class McpServerService:
     async def get_server(self, caller: Principal, server_id: str) -> McpServer:
         """Returns a server. Raises McpServerNotFound."""
         require_id(server_id, "mcp_server", "mcp_server_id")
-        return await self._store.read(caller.organization_id, lambda tx: lookups.get_mcp_server(tx, server_id))
+        return await self._store.read(caller.organization_id, lambda tx: changes.get_mcp_server(tx, server_id))
 
     async def list_servers(
         self, caller: Principal, filter_: McpServerFilter, order: McpServerOrder, page: PageQuery
@@ -153,7 +152,7 @@ class McpServerService:
             changes = self._targets.sealed(spec.transport, server_id)
 
         def update(tx: ToolTransaction) -> McpServer:
-            before = lookups.get_mcp_server(tx, server_id)
+            before = changes.get_mcp_server(tx, server_id)
             if base_revision is not None and base_revision != before.revision:
                 raise McpServerRevisionMismatch(server_id, before.revision)
             transport = require_valid_transport(merge_transport(before.transport, changes, paths))
@@ -183,7 +182,7 @@ class McpServerService:
             key,
             update,
             result_ids=lambda updated: [updated.id],
-            replay=lambda tx, ids: lookups.get_mcp_server(tx, ids[0]),
+            replay=lambda tx, ids: changes.get_mcp_server(tx, ids[0]),
         )
         await self._pool.close_server(caller.organization_id, server_id)
         return stored

@@ -12,17 +12,18 @@ from mnemesh_sandbox.redaction import Redactor
 
 from mnemesh_tools.errors import McpTransportDisabled
 from mnemesh_tools.mcp_clients.contracts import McpTarget, OAuthAccess, OAuthBegun, OAuthState
-from mnemesh_tools.model.mcp_oauth import OAuthSession
-from mnemesh_tools.model.mcp_programs import AGENT_VARIABLE, started_program
-from mnemesh_tools.model.mcp_secrets import (
+from mnemesh_tools.model.mcp_servers import McpCaller, McpTransport, TransportType
+from mnemesh_tools.model.mcp_settings import (
+    AGENT_VARIABLE,
     McpSecret,
+    OAuthSession,
     consists_of_variables,
     filled,
     is_header_value,
     require_valid_variables,
+    started_program,
     variables_of,
 )
-from mnemesh_tools.model.mcp_servers import McpCaller, McpTransport, TransportType
 
 
 class McpTargets:

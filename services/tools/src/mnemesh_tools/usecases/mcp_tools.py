@@ -46,7 +46,7 @@ from mnemesh_tools.model.mcp_tools import (
 from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, MAX_TIMEOUT_SECONDS
 from mnemesh_tools.schema import coerce
 from mnemesh_tools.store.base import ToolStore, ToolTransaction
-from mnemesh_tools.usecases import lookups
+from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.mcp_targets import McpTargets
 
 _MARGIN_SECONDS: Final = 0.5
@@ -90,7 +90,7 @@ class McpToolService:
         require_id(server_id, "mcp_server", "mcp_server_id")
 
         def read(tx: ToolTransaction) -> Page[McpTool]:
-            lookups.get_mcp_server(tx, server_id)
+            changes.get_mcp_server(tx, server_id)
             return tx.mcp.list_tools(server_id, statuses, order, page)
 
         return await self._store.read(caller.organization_id, read)
@@ -103,7 +103,7 @@ class McpToolService:
             ToolNotFound: The server does not offer the tool.
         """
         _require_valid_key(server_id, key)
-        return await self._store.read(caller.organization_id, lambda tx: lookups.get_mcp_tool(tx, server_id, key))
+        return await self._store.read(caller.organization_id, lambda tx: changes.get_mcp_tool(tx, server_id, key))
 
     async def run_tool(
         self,
@@ -227,10 +227,10 @@ class McpToolService:
 
 def _found(tx: ToolTransaction, server_id: str, key: McpToolKey) -> tuple[McpServer, McpTool, int]:
     """Returns a server, its tool, and the largest number of characters of the tool's result."""
-    tool = lookups.get_mcp_tool(tx, server_id, key)
+    tool = changes.get_mcp_tool(tx, server_id, key)
     definition = tx.get_tool(tool.tool_id)
     limit = DEFAULT_RETURN_CHARS if definition is None else definition.spec.return_char_limit
-    return lookups.get_mcp_server(tx, server_id), tool, limit
+    return changes.get_mcp_server(tx, server_id), tool, limit
 
 
 def _require_valid_key(server_id: str, key: McpToolKey) -> None:

@@ -1,10 +1,17 @@
-"""The use cases of tools. Each runs in one transaction, unless it says otherwise."""
+"""The use cases of tools, with their sources and their environment variables.
+
+Each runs in one transaction, unless it says otherwise.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mnemesh_kit.clock import Clock
@@ -13,10 +20,10 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id, require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.text import require_no_nul
 
-from mnemesh_tools.errors import ToolNameTaken
-from mnemesh_tools.model.builtin_tools import BuiltinTools
+from mnemesh_tools.errors import ToolNameTaken, ToolSourceInvalid
 from mnemesh_tools.model.definitions import (
     Source,
     complete_spec,
@@ -25,23 +32,156 @@ from mnemesh_tools.model.definitions import (
     source_of,
     writes_source,
 )
+from mnemesh_tools.model.executions import Invocation
 from mnemesh_tools.model.support import ServerSupport, require_runnable
 from mnemesh_tools.model.tools import (
     MAX_BATCH,
+    BuiltinTools,
     RestoredTool,
     SourceType,
     Tool,
     ToolFilter,
     ToolOrder,
+    ToolSecret,
     ToolSpec,
     ToolType,
     require_valid_filter,
 )
-from mnemesh_tools.schema import SourceFacts
+from mnemesh_tools.schema import MAX_SOURCE_CHARS, SourceFacts, read_in_process, read_source, read_typescript
 from mnemesh_tools.store.base import ToolStore, ToolTransaction
-from mnemesh_tools.usecases import changes, lookups
-from mnemesh_tools.usecases.environments import ToolEnvironments
-from mnemesh_tools.usecases.sources import SourceReader
+from mnemesh_tools.usecases import changes
+from mnemesh_tools.usecases.slots import FairSlots
+
+_PLACE: Final = "tool.secrets"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnvironment:
+    """The environment variables of one execution."""
+
+    plain: dict[str, str]
+    secrets: dict[str, str]
+    """Variables that override the others. No text that leaves the service has their values."""
+
+
+class ToolEnvironments:
+    """Stores the variables of tools, and returns those of executions."""
+
+    def __init__(self, variables: SecretVariables) -> None:
+        self._variables = variables
+
+    def fingerprint(self, value: str) -> str:
+        """Returns a text that identifies a value and reveals nothing of it. Raises SecretsKeyMissing."""
+        return self._variables.fingerprint(value)
+
+    def stored(self, tool_id: str, spec: ToolSpec, before: ToolSpec | None = None) -> ToolSpec:
+        """Returns a definition as it is stored: with encrypted values in place of those of a request.
+
+        Args:
+            tool_id: The tool.
+            spec: Its new definition.
+            before: Its current definition; None for a new tool.
+
+        Raises:
+            InvalidArgument: A variable has no value, and none is stored under its name.
+            SecretsKeyMissing: This server has no key to store secrets with.
+        """
+        known = () if before is None else before.secrets
+        if spec.secrets == known:
+            return spec
+        values = {secret.name: secret.value for secret in spec.secrets}
+        stored = [secret.stored for secret in known if secret.stored is not None]
+        merged = self._variables.merged(tool_id, stored, self._variables.sealed(tool_id, values), _PLACE)
+        return replace(spec, secrets=tuple(ToolSecret(variable.name, stored=variable) for variable in merged))
+
+    def of(self, tool: Tool | None, invocation: Invocation) -> ToolEnvironment:
+        """Returns the variables of an execution. Those of the caller override those of the tool.
+
+        Args:
+            tool: The tool; None for an ad hoc one, which has no variables.
+            invocation: The inputs, whose agent has variables of the lowest precedence.
+
+        Raises:
+            SecretUnreadable: A value cannot be decrypted with the keys of this server.
+        """
+        agent, plain = invocation.agent, {}
+        if agent is not None and agent.agent_id:
+            plain = {"AGENT_ID": agent.agent_id, "LETTA_AGENT_ID": agent.agent_id}
+            if invocation.project_id is not None:
+                plain["PROJECT_ID"] = invocation.project_id
+        own = {}
+        if tool is not None and tool.spec.secrets:
+            own = self._variables.opened(tool.id, [s.stored for s in tool.spec.secrets if s.stored is not None])
+        return ToolEnvironment(plain, {**own, **invocation.environment})
+
+
+# A source of this length takes about as long as the switch to a thread, whatever it contains.
+_MAX_CHARS_AT_ONCE: Final = 2_000
+# A source of this length takes at most some hundredths of a second.
+_MAX_CHARS_IN_THREAD: Final = 20_000
+PROCESSES: Final = 2
+"""The number of large sources that are read at the same time."""
+_PROCESS_SECONDS: Final = 10.0
+_WAIT_SECONDS: Final = 20.0
+_CACHED: Final = 500
+
+
+class SourceReader:
+    """Reads all but small sources in a thread, and large ones in a process with a time limit. Remembers the latest."""
+
+    def __init__(self, per_organization: int = PROCESSES) -> None:
+        """Creates an empty memory.
+
+        Args:
+            per_organization: The number of large sources of one organization that are read at the same time.
+        """
+        self._slots = FairSlots(PROCESSES, per_organization, _WAIT_SECONDS, "large sources to read")
+        self._processes = ThreadPoolExecutor(PROCESSES, thread_name_prefix="source-reader")
+        self._known: OrderedDict[tuple[str, SourceType, bytes, str | None], SourceFacts] = OrderedDict()
+
+    async def read(self, caller: Principal, source: Source, field: str, name: str | None = None) -> SourceFacts:
+        """Returns the facts about the last function of `source`, or about the function `name`.
+
+        Args:
+            caller: Whose source it is.
+            source: The source.
+            field: The request's field, for errors.
+            name: A function at the top level of the source.
+
+        Raises:
+            ToolSourceInvalid: The source is not valid, has no such function, or takes too long to be parsed.
+            ToolSlotsBusy: Too many large sources are read.
+        """
+        source_type, text = source
+        if len(text) > MAX_SOURCE_CHARS:
+            raise ToolSourceInvalid(f"The source must be at most {MAX_SOURCE_CHARS:,} characters.", field=field)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        key = caller.organization_id, source_type, digest, name
+        facts = self._known.pop(key, None)
+        if facts is None:
+            read = read_source if source_type is SourceType.PYTHON else read_typescript
+            if len(text) <= _MAX_CHARS_AT_ONCE:
+                facts = read(text, field, name=name)
+            elif len(text) <= _MAX_CHARS_IN_THREAD:
+                facts = await asyncio.to_thread(read, text, field, name=name)
+            else:
+                facts = await self._read_large(caller, source, field, name)
+        self._known[key] = facts
+        if len(self._known) > _CACHED:
+            self._known.popitem(last=False)
+        return facts
+
+    async def _read_large(self, caller: Principal, source: Source, field: str, name: str | None) -> SourceFacts:
+        async with self._slots.hold(caller.organization_id):
+            loop = asyncio.get_running_loop()
+            source_type, text = source
+            arguments = (source_type.value, text, field, name, _PROCESS_SECONDS)
+            reading = loop.run_in_executor(self._processes, read_in_process, *arguments)
+            try:
+                return await asyncio.shield(reading)
+            finally:
+                await asyncio.wait([reading])  # a caller who is cancelled keeps the slot while the process runs
+
 
 _DECIDES_RUNNABLE: Final = ("source_type", "pip_requirements", "npm_requirements", "allow_network", "network_hosts")
 
@@ -99,7 +239,7 @@ class ToolService:
             key,
             lambda tx: changes.insert_tool(tx, tool),
             result_ids=lambda created: [created.id],
-            replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
+            replay=lambda tx, ids: changes.get_tool(tx, ids[0]),
         )
         self._prepare(stored)
         return stored
@@ -138,7 +278,7 @@ class ToolService:
             key,
             upsert,
             result_ids=lambda result: [result[0].id, "created" if result[1] else "updated"],
-            replay=lambda tx, ids: (lookups.get_tool(tx, ids[0]), ids[1] == "created"),
+            replay=lambda tx, ids: (changes.get_tool(tx, ids[0]), ids[1] == "created"),
         )
         self._prepare(stored)
         return stored, created
@@ -162,7 +302,7 @@ class ToolService:
         facts = await self._facts(caller, changed, None if found is None else found.spec)
 
         def update(tx: ToolTransaction) -> Tool:
-            stored = lookups.get_tool(tx, tool_id)
+            stored = changes.get_tool(tx, tool_id)
             merged = self._merged(stored, spec, written, facts)
             return changes.update_tool(tx, stored, merged, caller.subject_id, self._clock.now())
 
@@ -171,7 +311,7 @@ class ToolService:
             key,
             update,
             result_ids=lambda updated: [updated.id],
-            replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
+            replay=lambda tx, ids: changes.get_tool(tx, ids[0]),
         )
         self._prepare(stored)
         return stored
@@ -194,7 +334,7 @@ class ToolService:
             ToolNotFound: The organization has no such tool.
         """
         require_id(tool_id, "tool", "tool_id")
-        return await self._store.read(caller.organization_id, lambda tx: lookups.get_tool(tx, tool_id))
+        return await self._store.read(caller.organization_id, lambda tx: changes.get_tool(tx, tool_id))
 
     async def get_tool_by_name(self, caller: Principal, name: str) -> Tool:
         """Returns the tool with this name.
@@ -204,7 +344,7 @@ class ToolService:
         """
         require_no_nul(name, "name")
         await self.seed_builtin_tools(caller)
-        return await self._store.read(caller.organization_id, lambda tx: lookups.get_tool_by_name(tx, name))
+        return await self._store.read(caller.organization_id, lambda tx: changes.get_tool_by_name(tx, name))
 
     async def batch_get_tools(
         self, caller: Principal, ids: Sequence[str], names: Sequence[str], skip: int = 0
@@ -222,7 +362,7 @@ class ToolService:
             await self.seed_builtin_tools(caller)
         left_ids, left_names = ids[skip:], names[max(0, skip - len(ids)) :]
         found = await self._store.read(caller.organization_id, lambda tx: tx.get_tools(left_ids, left_names))
-        return lookups.in_places(found, ids, names)[skip:]
+        return changes.in_places(found, ids, names)[skip:]
 
     async def list_tools(self, caller: Principal, filter_: ToolFilter, order: ToolOrder, page: PageQuery) -> Page[Tool]:
         """Returns a page of the tools that match the filter, sorted by `order`."""
@@ -303,7 +443,7 @@ class ToolService:
             None if key is None else replace(key, request_id=derive_id("tool", key.request_id, spec.name)),
             overwrite,
             result_ids=lambda written: [written.id],
-            replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
+            replay=lambda tx, ids: changes.get_tool(tx, ids[0]),
         )
 
     async def seed_builtin_tools(self, caller: Principal) -> None:

@@ -15,7 +15,7 @@ from mnemesh_sandbox.redaction import Redactor
 
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
 from mnemesh_tools.model.web import SearchAnswer, WebSearch
-from mnemesh_tools.web.providers.wire import Provider
+from mnemesh_tools.web.providers import Provider
 
 ATTEMPTS: Final = 3
 BACKOFF: Final = Backoff(first=0.25, maximum=2.0)

@@ -1,7 +1,8 @@
-"""Executions of tools."""
+"""Conversions of the executions of tools and of programs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -10,8 +11,13 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import AgentView, BlockProperties, OutcomeStatus
 from mnemesh_sandbox.egress.connections import NetworkConnection
 
-from mnemesh_tools.model.executions import AdHocTool, Execution, Invocation
-from mnemesh_tools.rpc.convert.fields import optional_field, requirements_from_proto, source_type_from_proto
+from mnemesh_tools.model.executions import AdHocTool, CodeLanguage, Execution, Invocation, Program
+from mnemesh_tools.rpc.convert.tools import (
+    enum_from_proto,
+    optional_field,
+    requirements_from_proto,
+    source_type_from_proto,
+)
 
 _STATUSES: Final = {
     OutcomeStatus.SUCCESS: pb.EXECUTION_STATUS_SUCCESS,
@@ -90,3 +96,44 @@ def connection_to_proto(connection: NetworkConnection) -> pb.NetworkConnection:
 
 def _duration(seconds: float) -> Duration:
     return Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9))
+
+
+_LANGUAGES: Final = {
+    pb.CODE_LANGUAGE_UNSPECIFIED: CodeLanguage.PYTHON,
+    pb.CODE_LANGUAGE_PYTHON: CodeLanguage.PYTHON,
+    pb.CODE_LANGUAGE_JAVASCRIPT: CodeLanguage.JAVASCRIPT,
+    pb.CODE_LANGUAGE_TYPESCRIPT: CodeLanguage.TYPESCRIPT,
+    pb.CODE_LANGUAGE_R: CodeLanguage.R,
+    pb.CODE_LANGUAGE_JAVA: CodeLanguage.JAVA,
+}
+
+
+def program_from_proto(request: pb.RunCodeRequest, tools: Iterable[pb.CallableTool] = ()) -> Program:
+    """Returns the program of a request.
+
+    Raises:
+        InvalidArgument: The language is unknown.
+    """
+    timeout = request.timeout
+    return Program(
+        code=request.code,
+        language=enum_from_proto(_LANGUAGES, request.language, "language"),
+        environment=dict(request.environment),
+        network_hosts=tuple(request.network_hosts),
+        timeout_seconds=timeout.seconds + timeout.nanos / 1e9 if request.HasField("timeout") else None,
+        tools={tool.name: tuple(tool.parameters) for tool in tools},
+    )
+
+
+def code_run_to_proto(execution: Execution) -> pb.RunCodeResponse:
+    """Returns the message of the execution of a program."""
+    message = execution_to_proto(execution)
+    return pb.RunCodeResponse(
+        status=message.status,
+        result=message.result,
+        stdout=message.stdout,
+        stderr=message.stderr,
+        duration=message.duration,
+        truncated=message.truncated,
+        connections=message.connections,
+    )

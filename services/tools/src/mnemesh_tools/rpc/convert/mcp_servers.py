@@ -1,21 +1,21 @@
-"""MCP servers."""
+"""Conversions of MCP servers, their settings and their tools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
-from mnemesh.types.v1 import audit_pb2
+from mnemesh.types.v1 import audit_pb2, message_pb2
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.paging import MAX_PAGE_BYTES, fitting
 from mnemesh_kit.time import timestamp_to_proto
 
-from mnemesh_tools.model.mcp_authorizations import McpAuthorizationStatus
-from mnemesh_tools.model.mcp_programs import ProgramHealth
-from mnemesh_tools.model.mcp_secrets import McpSecret
 from mnemesh_tools.model.mcp_servers import (
+    McpAuthorizationStatus,
     McpCaller,
     McpServer,
     McpServerFilter,
@@ -25,16 +25,109 @@ from mnemesh_tools.model.mcp_servers import (
     McpTransport,
     TransportType,
 )
-from mnemesh_tools.rpc.convert.fields import enum_from_proto, optional_field
-from mnemesh_tools.rpc.convert.mcp_settings import (
-    mcp_program_from_proto,
-    mcp_program_to_proto,
-    oauth_from_proto,
-    oauth_to_proto,
-    program_health_to_proto,
-    secret_from_proto,
-    secret_to_proto,
+from mnemesh_tools.model.mcp_settings import McpOAuth, McpProgram, McpSecret, OAuthGrant, ProgramHealth
+from mnemesh_tools.model.mcp_tools import (
+    McpProgress,
+    McpRunResult,
+    McpTool,
+    McpToolKey,
+    McpToolOrder,
+    RemoteTool,
+    SchemaHealth,
+    SchemaStatus,
 )
+from mnemesh_tools.rpc.convert.tools import (
+    enum_from_proto,
+    optional_field,
+    requirements_from_proto,
+    requirements_to_proto,
+)
+from mnemesh_tools.usecases.mcp_contacts import CheckedTool
+
+_GRANTS: Final = {
+    pb.MCP_AUTHORIZATION_GRANT_UNSPECIFIED: OAuthGrant.AUTHORIZATION_CODE,
+    pb.MCP_AUTHORIZATION_GRANT_AUTHORIZATION_CODE: OAuthGrant.AUTHORIZATION_CODE,
+    pb.MCP_AUTHORIZATION_GRANT_CLIENT_CREDENTIALS: OAuthGrant.CLIENT_CREDENTIALS,
+}
+_GRANT_NUMBERS: Final = {grant: number for number, grant in _GRANTS.items() if number}
+
+
+def mcp_program_from_proto(message: pb.StdioTransport) -> McpTransport:
+    """Returns the settings of a program."""
+    return McpTransport(
+        TransportType.STDIO,
+        secrets=tuple(secret_from_proto(value) for value in message.env),
+        program=McpProgram(
+            message.command,
+            tuple(message.args),
+            requirements_from_proto(message.pip_requirements),
+            requirements_from_proto(message.npm_requirements),
+            tuple(message.network_hosts),
+            message.persistent_directory,
+        ),
+    )
+
+
+def mcp_program_to_proto(transport: McpTransport) -> pb.StdioTransport:
+    """Returns the message of a program, without values of secrets."""
+    program = transport.program
+    return pb.StdioTransport(
+        command=program.command,
+        args=program.args,
+        env=[secret_to_proto(secret) for secret in transport.secrets],
+        pip_requirements=requirements_to_proto(program.pip_requirements),
+        npm_requirements=requirements_to_proto(program.npm_requirements),
+        network_hosts=program.network_hosts,
+        persistent_directory=program.persistent_directory,
+    )
+
+
+def program_health_to_proto(health: ProgramHealth) -> pb.McpProgramHealth:
+    """Returns the message of the processes of a server."""
+    return pb.McpProgramHealth(
+        running=health.running,
+        starts=health.starts,
+        crashes=health.crashes,
+        start_time=None if health.started_at is None else timestamp_to_proto(health.started_at),
+        stderr=health.stderr,
+    )
+
+
+def oauth_from_proto(message: pb.McpOAuth) -> McpOAuth:
+    """Returns the OAuth settings. Raises InvalidArgument if the grant is unknown."""
+    has_secret = message.HasField("client_secret")
+    return McpOAuth(
+        enum_from_proto(_GRANTS, message.grant, "oauth.grant"),
+        optional_field(message, "client_id"),
+        McpSecret("", optional_field(message.client_secret, "value")) if has_secret else None,
+        optional_field(message, "scope"),
+        optional_field(message, "issuer"),
+    )
+
+
+def oauth_to_proto(oauth: McpOAuth) -> pb.McpOAuth:
+    """Returns the message of the OAuth settings, without the secret and the tokens."""
+    session = oauth.session
+    return pb.McpOAuth(
+        grant=_GRANT_NUMBERS[oauth.grant],
+        client_id=oauth.client_id,
+        client_secret=None if oauth.client_secret is None else secret_to_proto(oauth.client_secret),
+        scope=oauth.scope,
+        issuer=oauth.issuer,
+        authorized=session is not None,
+        expire_time=None if session is None or session.expires_at is None else timestamp_to_proto(session.expires_at),
+    )
+
+
+def secret_from_proto(message: pb.McpSecret) -> McpSecret:
+    """Returns a secret of a request."""
+    return McpSecret(message.name, optional_field(message, "value"))
+
+
+def secret_to_proto(secret: McpSecret) -> pb.McpSecret:
+    """Returns the message of a secret. Only a value that consists of variables is stored as text."""
+    return pb.McpSecret(name=secret.name, value=secret.value, has_value=secret.has_value)
+
 
 R = TypeVar("R", rpc.CreateMcpServerRequest, rpc.UpdateMcpServerRequest)
 
@@ -51,7 +144,7 @@ AUTHORIZATION_STATUSES: Final = {
     McpAuthorizationStatus.COMPLETED: rpc.MCP_AUTHORIZATION_STATUS_COMPLETED,
     McpAuthorizationStatus.FAILED: rpc.MCP_AUTHORIZATION_STATUS_FAILED,
 }
-_ORDERS: Final = {
+_SERVER_ORDERS: Final = {
     rpc.MCP_SERVER_ORDER_BY_UNSPECIFIED: McpServerOrder.CREATE_TIME,
     rpc.MCP_SERVER_ORDER_BY_CREATE_TIME: McpServerOrder.CREATE_TIME,
     rpc.MCP_SERVER_ORDER_BY_UPDATE_TIME: McpServerOrder.UPDATE_TIME,
@@ -168,7 +261,7 @@ def mcp_server_filter_from_proto(request: rpc.ListMcpServersRequest) -> McpServe
 
 def mcp_server_order_from_proto(number: int) -> McpServerOrder:
     """Returns the sort key of a list; the default is the create time. Raises InvalidArgument if it is unknown."""
-    return enum_from_proto(_ORDERS, number, "order_by")
+    return enum_from_proto(_SERVER_ORDERS, number, "order_by")
 
 
 def mcp_caller_from_proto(message: rpc.McpCaller) -> McpCaller:
@@ -203,3 +296,103 @@ def _http_fields(transport: McpTransport) -> dict[str, Any]:
         "headers": [secret_to_proto(secret) for secret in transport.secrets],
         "oauth": None if oauth is None else oauth_to_proto(oauth),
     }
+
+
+_STATUSES: Final = {
+    pb.MCP_SCHEMA_STATUS_STRICT: SchemaStatus.STRICT,
+    pb.MCP_SCHEMA_STATUS_NON_STRICT: SchemaStatus.NON_STRICT,
+    pb.MCP_SCHEMA_STATUS_INVALID: SchemaStatus.INVALID,
+}
+_STATUS_NUMBERS: Final = {value: number for number, value in _STATUSES.items()}
+_TOOL_ORDERS: Final = {
+    rpc.MCP_SERVER_TOOL_ORDER_BY_UNSPECIFIED: McpToolOrder.NAME,
+    rpc.MCP_SERVER_TOOL_ORDER_BY_NAME: McpToolOrder.NAME,
+    rpc.MCP_SERVER_TOOL_ORDER_BY_CREATE_TIME: McpToolOrder.CREATE_TIME,
+}
+
+
+def mcp_tool_to_proto(tool: McpTool) -> pb.McpTool:
+    """Returns the message of a stored tool."""
+    message = _described(tool.remote, SchemaHealth(tool.status, tool.reasons))
+    message.tool_id, message.mcp_server_id = tool.tool_id, tool.server_id
+    if tool.json_schema is not None:
+        message.json_schema = tool.json_schema
+    message.create_time.CopyFrom(timestamp_to_proto(tool.created_at))
+    message.update_time.CopyFrom(timestamp_to_proto(tool.updated_at))
+    return message
+
+
+def listed_tool_to_proto(tool: CheckedTool) -> pb.McpTool:
+    """Returns the message of a tool that is not stored."""
+    return _described(tool.remote, tool.health)
+
+
+def within_an_answer(tools: Iterable[pb.McpTool]) -> Sequence[pb.McpTool]:
+    """Returns the tools; from the size of an answer on, without their schemas."""
+    messages = list(tools)
+    count = fitting(messages, lambda message: message.ByteSize(), MAX_PAGE_BYTES)
+    for message in messages[count:]:
+        for name in ("input_schema", "json_schema", "output_schema", "annotations", "description"):
+            message.ClearField(name)
+    return messages
+
+
+def tool_key_from_proto(message: rpc.McpToolReference) -> McpToolKey:
+    """Returns what identifies a tool."""
+    match message.WhichOneof("tool"):
+        case "tool_id":
+            return McpToolKey(tool_id=message.tool_id)
+        case "name":
+            return McpToolKey(name=message.name)
+        case _:
+            return McpToolKey()
+
+
+def schema_statuses_from_proto(numbers: Iterable[int]) -> tuple[SchemaStatus, ...]:
+    """Returns the statuses of a filter. Raises InvalidArgument if one is unknown."""
+    return tuple(enum_from_proto(_STATUSES, number, "schema_statuses") for number in numbers)
+
+
+def mcp_tool_order_from_proto(number: int) -> McpToolOrder:
+    """Returns the sort key of a list; the default is the name. Raises InvalidArgument if it is unknown."""
+    return enum_from_proto(_TOOL_ORDERS, number, "order_by")
+
+
+def timeout_from_proto(request: rpc.RunMcpServerToolRequest | rpc.StreamMcpServerToolRequest) -> float | None:
+    """Returns the limit of a run in seconds, or None."""
+    timeout = optional_field(request, "timeout")
+    return None if timeout is None else timeout.seconds + timeout.nanos / 1e9
+
+
+def progress_to_proto(progress: McpProgress) -> rpc.McpProgress:
+    """Returns the message of a progress."""
+    return rpc.McpProgress(progress=progress.done, total=progress.total, message=progress.message)
+
+
+def run_result_to_proto(result: McpRunResult) -> rpc.RunMcpServerToolResponse:
+    """Returns the message of a result."""
+    status = message_pb2.TOOL_RETURN_STATUS_SUCCESS if result.ok else message_pb2.TOOL_RETURN_STATUS_ERROR
+    parts = []
+    for part in result.content:
+        if isinstance(part, str):
+            parts.append(message_pb2.ContentPart(text=message_pb2.TextPart(text=part)))
+        else:
+            inline = message_pb2.InlineImage(data=part.data, media_type=part.media_type)
+            parts.append(message_pb2.ContentPart(image=message_pb2.ImagePart(inline=inline)))
+    return rpc.RunMcpServerToolResponse(
+        status=status,
+        content=parts,
+        structured_content=result.structured,
+        duration=Duration(seconds=int(result.seconds), nanos=int(result.seconds % 1 * 1e9)),
+    )
+
+
+def _described(remote: RemoteTool, health: SchemaHealth) -> pb.McpTool:
+    return pb.McpTool(
+        name=remote.name,
+        description=remote.description,
+        input_schema=remote.input_schema,
+        output_schema=remote.output_schema,
+        annotations=remote.annotations,
+        schema_health=pb.McpSchemaHealth(status=_STATUS_NUMBERS[health.status], reasons=health.reasons),
+    )

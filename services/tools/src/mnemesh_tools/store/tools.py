@@ -1,26 +1,67 @@
-"""The tool store in SQL, for SQLite and PostgreSQL."""
+"""The tool store on SQLite and PostgreSQL, and the new encryption of its secrets."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import RETENTION, Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.sealing import Resealing
+from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 
-from mnemesh_tools.model.mcp_authorizations import McpAuthorization
+from mnemesh_tools.model.mcp_servers import McpAuthorization, McpTransport
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
 from mnemesh_tools.store.base import ToolTransaction
-from mnemesh_tools.store.sql.filters import conditions
-from mnemesh_tools.store.sql.mcp_authorizations import find_by_state, purge_authorizations
-from mnemesh_tools.store.sql.mcp_servers import SqlMcpTransaction, existing_servers, purge_runs
-from mnemesh_tools.store.sql.rows import tool_from_row, tool_to_row
-from mnemesh_tools.store.sql.tables import builtin_releases, request_ledger, tool_tags, tools
+from mnemesh_tools.store.mcp_servers import (
+    SqlMcpTransaction,
+    existing_servers,
+    find_by_state,
+    purge_authorizations,
+    purge_runs,
+    server_from_row,
+    server_to_row,
+)
+from mnemesh_tools.store.tables import (
+    builtin_releases,
+    mcp_authorizations,
+    mcp_servers,
+    request_ledger,
+    secret_from_json,
+    secret_to_json,
+    tool_from_row,
+    tool_tags,
+    tool_to_row,
+    tools,
+)
+
+
+def conditions(organization_id: str, filter_: ToolFilter) -> Iterator[sa.ColumnElement[bool]]:
+    """Returns the conditions on a row of `tools`. The caller adds the one on the organization."""
+    if filter_.tool_ids:
+        yield tools.c.id.in_(filter_.tool_ids)
+    if filter_.names:
+        yield tools.c.name.in_(filter_.names)
+    if filter_.types:
+        yield tools.c.type.in_([item.value for item in filter_.types])
+    if filter_.exclude_types:
+        yield tools.c.type.not_in([item.value for item in filter_.exclude_types])
+    if filter_.text_search:
+        yield tools.c.search_text.contains(filter_.text_search.casefold(), autoescape=True)
+    if filter_.tags_any:
+        tagged = sa.select(tool_tags.c.tool_id).where(
+            tool_tags.c.organization_id == organization_id, tool_tags.c.tag.in_(filter_.tags_any)
+        )
+        yield tools.c.id.in_(tagged)
+    if filter_.mcp_server_id is not None:
+        yield tools.c.mcp_server_id == filter_.mcp_server_id
+
 
 T = TypeVar("T")
 _BATCH = 1_000
@@ -204,3 +245,44 @@ class SqlToolTransaction:
                 for position, tag in enumerate(tool.spec.tags)
             ]
             self._conn.execute(tool_tags.insert(), rows)
+
+
+def reseal(
+    conn: sa.Connection,
+    variables: Callable[[str, Sequence[SecretVariable]], tuple[SecretVariable, ...]],
+    transport: Callable[[McpTransport, str], McpTransport],
+    authorization: Callable[[bytes, str], bytes],
+) -> Resealing:
+    """Writes all secrets as these functions return them. Revisions and times do not change.
+
+    Args:
+        conn: A write transaction.
+        variables: Returns the environment variables of an owner, encrypted with the first key.
+        transport: Returns the settings of the MCP server with an id, encrypted with the first key.
+        authorization: Returns what is kept of an authorization of that server, encrypted with the first key.
+    """
+    report = Resealing()
+    for row in conn.execute(sa.select(tools.c.id, tools.c.secrets)).all():
+        stored = tuple(secret_from_json(*values) for values in row.secrets)
+        with report.of_record():
+            new = variables(row.id, [secret.stored for secret in stored if secret.stored is not None])
+            changed = tuple(replace(secret, stored=one) for secret, one in zip(stored, new, strict=True))
+            if changed != stored:
+                values = [secret_to_json(secret) for secret in changed]
+                conn.execute(tools.update().where(tools.c.id == row.id).values(secrets=values))
+                report.records += 1
+    for server in map(server_from_row, conn.execute(sa.select(mcp_servers)).all()):
+        with report.of_record():
+            after = transport(server.transport, server.id)
+            if after != server.transport:
+                settings = server_to_row(replace(server, transport=after))["settings"]
+                conn.execute(mcp_servers.update().where(mcp_servers.c.id == server.id).values(settings=settings))
+                report.records += 1
+    for row in conn.execute(sa.select(mcp_authorizations.c.server_id, mcp_authorizations.c.sealed)).all():
+        with report.of_record():
+            sealed = authorization(row.sealed, row.server_id)
+            if sealed != row.sealed:
+                same = mcp_authorizations.c.server_id == row.server_id
+                conn.execute(mcp_authorizations.update().where(same).values(sealed=sealed))
+                report.records += 1
+    return report

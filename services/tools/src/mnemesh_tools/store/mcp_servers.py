@@ -1,0 +1,433 @@
+"""Conversions between the rows of MCP servers and domain values."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.errors import RequestIdReused
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.sql.pages import paginate
+
+from mnemesh_tools.model.mcp_servers import (
+    McpAuthorization,
+    McpAuthorizationStatus,
+    McpContact,
+    McpServer,
+    McpServerFilter,
+    McpServerOrder,
+    McpServerStatus,
+    McpTransport,
+    TransportType,
+)
+from mnemesh_tools.model.mcp_settings import McpOAuth, McpProgram, McpSecret, OAuthGrant, OAuthSession
+from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, RemoteTool, SchemaStatus
+from mnemesh_tools.model.packages import PackageSet
+from mnemesh_tools.model.tools import Requirement, ToolSpec
+from mnemesh_tools.store.tables import mcp_authorizations, mcp_package_locks, mcp_runs, mcp_servers, mcp_tools
+
+
+def server_to_row(server: McpServer) -> dict[str, Any]:
+    """Returns the column values of a server, whose secrets are sealed."""
+    transport, contact = server.transport, server.contact
+    return {
+        "id": server.id,
+        "organization_id": server.organization_id,
+        "name": server.name,
+        "transport": transport.type.value,
+        "settings": {
+            "url": transport.url,
+            "auth_header": transport.auth_header,
+            "token": None if transport.token is None else _secret_to_json(transport.token),
+            "secrets": [_secret_to_json(secret) for secret in transport.secrets],
+            "oauth": None if transport.oauth is None else _oauth_to_json(transport.oauth),
+            **_program_to_json(transport.program),
+        },
+        "metadata_json": server.metadata,
+        "status": contact.status.value,
+        "status_message": contact.message,
+        "contact_at": contact.contact_at,
+        "refresh_at": contact.refresh_at,
+        "tool_count": contact.tool_count,
+        "protocol_version": contact.protocol_version,
+        "revision": server.revision,
+        "created_at": server.created_at,
+        "updated_at": server.updated_at,
+        "created_by_id": server.created_by_id,
+        "last_updated_by_id": server.last_updated_by_id,
+    }
+
+
+def server_from_row(row: sa.Row[Any]) -> McpServer:
+    """Returns the server of a row."""
+    settings = row.settings
+    return McpServer(
+        id=row.id,
+        organization_id=row.organization_id,
+        name=row.name,
+        transport=McpTransport(
+            type=TransportType(row.transport),
+            url=settings["url"],
+            auth_header=settings["auth_header"],
+            token=None if settings["token"] is None else _secret_from_json(settings["token"]),
+            secrets=tuple(_secret_from_json(value) for value in settings["secrets"]),
+            oauth=_oauth_from_json(settings.get("oauth")),
+            program=_program_from_json(settings),
+        ),
+        metadata=row._mapping["metadata_json"],
+        contact=McpContact(
+            status=McpServerStatus(row.status),
+            message=row.status_message,
+            contact_at=row.contact_at,
+            refresh_at=row.refresh_at,
+            tool_count=row.tool_count,
+            protocol_version=row.protocol_version,
+        ),
+        revision=row.revision,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        created_by_id=row.created_by_id,
+        last_updated_by_id=row.last_updated_by_id,
+    )
+
+
+def tool_to_row(tool: McpTool, organization_id: str) -> dict[str, Any]:
+    """Returns the column values of a tool."""
+    remote = tool.remote
+    return {
+        "id": tool.tool_id,
+        "organization_id": organization_id,
+        "server_id": tool.server_id,
+        "name": remote.name,
+        "description": remote.description,
+        "input_schema": remote.input_schema,
+        "output_schema": remote.output_schema,
+        "annotations": remote.annotations,
+        "json_schema": tool.json_schema,
+        "status": tool.status.value,
+        "reasons": list(tool.reasons),
+        "owner_settings": None if tool.owner_settings is None else msgspec.json.encode(tool.owner_settings).decode(),
+        "created_at": tool.created_at,
+        "updated_at": tool.updated_at,
+    }
+
+
+def tool_from_row(row: sa.Row[Any]) -> McpTool:
+    """Returns the tool of a row."""
+    return McpTool(
+        tool_id=row.id,
+        server_id=row.server_id,
+        remote=RemoteTool(row.name, row.description, row.input_schema, row.output_schema, row.annotations),
+        json_schema=row.json_schema,
+        status=SchemaStatus(row.status),
+        reasons=tuple(row.reasons),
+        owner_settings=None if row.owner_settings is None else msgspec.json.decode(row.owner_settings, type=ToolSpec),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _secret_to_json(secret: McpSecret) -> dict[str, str | None]:
+    sealed = None if secret.sealed is None else base64.b64encode(secret.sealed).decode()
+    return {"name": secret.name, "value": secret.value, "sealed": sealed}
+
+
+def _secret_from_json(value: dict[str, Any]) -> McpSecret:
+    sealed = value["sealed"]
+    return McpSecret(value["name"], value["value"], None if sealed is None else base64.b64decode(sealed))
+
+
+def _program_to_json(program: McpProgram) -> dict[str, Any]:
+    return {
+        "command": program.command,
+        "args": list(program.args),
+        "pip_requirements": [[item.name, item.version] for item in program.pip_requirements],
+        "npm_requirements": [[item.name, item.version] for item in program.npm_requirements],
+        "network_hosts": list(program.network_hosts),
+        "persistent_directory": program.persistent_directory,
+    }
+
+
+def _program_from_json(settings: dict[str, Any]) -> McpProgram:
+    return McpProgram(
+        settings["command"],
+        tuple(settings["args"]),
+        tuple(Requirement(name, version) for name, version in settings["pip_requirements"]),
+        tuple(Requirement(name, version) for name, version in settings["npm_requirements"]),
+        tuple(settings["network_hosts"]),
+        settings["persistent_directory"],
+    )
+
+
+def _oauth_to_json(oauth: McpOAuth) -> dict[str, Any]:
+    session = oauth.session
+    return {
+        "grant": oauth.grant.value,
+        "client_id": oauth.client_id,
+        "client_secret": None if oauth.client_secret is None else _secret_to_json(oauth.client_secret),
+        "scope": oauth.scope,
+        "issuer": oauth.issuer,
+        "session": None if session is None else base64.b64encode(session.sealed).decode(),
+        "expires_at": None if session is None or session.expires_at is None else session.expires_at.isoformat(),
+    }
+
+
+def _oauth_from_json(value: dict[str, Any] | None) -> McpOAuth | None:
+    if value is None:
+        return None
+    expires_at = None if value["expires_at"] is None else datetime.fromisoformat(value["expires_at"])
+    session = None if value["session"] is None else OAuthSession(base64.b64decode(value["session"]), expires_at)
+    secret = None if value["client_secret"] is None else _secret_from_json(value["client_secret"])
+    return McpOAuth(OAuthGrant(value["grant"]), value["client_id"], secret, value["scope"], value["issuer"], session)
+
+
+_columns = mcp_authorizations.c
+
+
+def find_authorization(conn: sa.Connection, *conditions: sa.ColumnElement[bool]) -> McpAuthorization | None:
+    """Returns the authorization that meets these conditions, or None."""
+    row = conn.execute(sa.select(mcp_authorizations).where(*conditions)).first()
+    return None if row is None else _from_row(row)
+
+
+def find_by_state(conn: sa.Connection, state_hash: str) -> McpAuthorization | None:
+    """Returns the authorization of any organization with this state, or None."""
+    return find_authorization(conn, _columns.state_hash == state_hash)
+
+
+def put_authorization(conn: sa.Connection, authorization: McpAuthorization, most: int) -> None:
+    """Stores an authorization instead of that of its server, and keeps the newest `most` of its organization."""
+    conn.execute(mcp_authorizations.delete().where(_columns.server_id == authorization.server_id))
+    own = _columns.organization_id == authorization.organization_id
+    newest = sa.select(_columns.server_id).where(own).order_by(_columns.created_at.desc()).limit(most - 1)
+    conn.execute(mcp_authorizations.delete().where(own, _columns.server_id.not_in(newest)))
+    conn.execute(mcp_authorizations.insert().values(_to_row(authorization)))
+
+
+def update_authorization(conn: sa.Connection, authorization: McpAuthorization) -> None:
+    """Overwrites an authorization, unless another one of its server has begun."""
+    same = sa.and_(_columns.server_id == authorization.server_id, _columns.state_hash == authorization.state_hash)
+    conn.execute(mcp_authorizations.update().where(same).values(_to_row(authorization)))
+
+
+def purge_authorizations(conn: sa.Connection, now: datetime) -> None:
+    """Deletes the authorizations that have expired."""
+    conn.execute(mcp_authorizations.delete().where(_columns.expires_at <= now))
+
+
+def _to_row(authorization: McpAuthorization) -> dict[str, Any]:
+    return {
+        "server_id": authorization.server_id,
+        "organization_id": authorization.organization_id,
+        "subject_id": authorization.subject_id,
+        "state_hash": authorization.state_hash,
+        "sealed": authorization.sealed,
+        "status": authorization.status.value,
+        "message": authorization.message,
+        "created_at": authorization.created_at,
+        "expires_at": authorization.expires_at,
+    }
+
+
+def _from_row(row: sa.Row[Any]) -> McpAuthorization:
+    return McpAuthorization(
+        server_id=row.server_id,
+        organization_id=row.organization_id,
+        subject_id=row.subject_id,
+        state_hash=row.state_hash,
+        sealed=row.sealed,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        status=McpAuthorizationStatus(row.status),
+        message=row.message,
+    )
+
+
+_BATCH = 1_000
+"""The number of ids in one statement."""
+
+
+class SqlMcpTransaction:
+    """Implements `McpTransaction`."""
+
+    def __init__(self, conn: sa.Connection, organization_id: str) -> None:
+        self._conn = conn
+        self._organization_id = organization_id
+        self._own_servers = mcp_servers.c.organization_id == organization_id
+        self._own_tools = mcp_tools.c.organization_id == organization_id
+
+    def get_server(self, server_id: str) -> McpServer | None:
+        """See `McpTransaction.get_server`."""
+        return self._get_server(mcp_servers.c.id == server_id)
+
+    def get_server_by_name(self, name: str) -> McpServer | None:
+        """See `McpTransaction.get_server_by_name`."""
+        return self._get_server(mcp_servers.c.name == name)
+
+    def list_servers(self, filter_: McpServerFilter, order: McpServerOrder, page: PageQuery) -> Page[McpServer]:
+        """See `McpTransaction.list_servers`."""
+        stmt = sa.select(mcp_servers).where(self._own_servers)
+        if filter_.ids:
+            stmt = stmt.where(mcp_servers.c.id.in_(filter_.ids))
+        if filter_.name is not None:
+            stmt = stmt.where(mcp_servers.c.name == filter_.name)
+        if filter_.transports:
+            stmt = stmt.where(mcp_servers.c.transport.in_([item.value for item in filter_.transports]))
+        key = mcp_servers.c[order.value]
+        rows = paginate(self._conn, stmt, page, key=key, id=mcp_servers.c.id, scope=self._own_servers)
+        return rows.map(server_from_row)
+
+    def insert_server(self, server: McpServer) -> None:
+        """See `McpTransaction.insert_server`."""
+        self._conn.execute(mcp_servers.insert().values(server_to_row(server)))
+
+    def update_server(self, server: McpServer) -> None:
+        """See `McpTransaction.update_server`."""
+        stmt = mcp_servers.update().where(self._own_servers, mcp_servers.c.id == server.id)
+        self._conn.execute(stmt.values(server_to_row(server)))
+
+    def delete_server(self, server_id: str) -> None:
+        """See `McpTransaction.delete_server`."""
+        # Tools reference the server with ON DELETE CASCADE.
+        self._conn.execute(mcp_servers.delete().where(self._own_servers, mcp_servers.c.id == server_id))
+
+    def get_tool(self, server_id: str, *, tool_id: str | None = None, name: str | None = None) -> McpTool | None:
+        """See `McpTransaction.get_tool`."""
+        key = mcp_tools.c.id == tool_id if tool_id is not None else mcp_tools.c.name == name
+        stmt = sa.select(mcp_tools).where(self._own_tools, mcp_tools.c.server_id == server_id, key)
+        row = self._conn.execute(stmt).first()
+        return None if row is None else tool_from_row(row)
+
+    def get_tools(self, server_id: str) -> Sequence[McpTool]:
+        """See `McpTransaction.get_tools`."""
+        stmt = sa.select(mcp_tools).where(self._own_tools, mcp_tools.c.server_id == server_id)
+        return [tool_from_row(row) for row in self._conn.execute(stmt.order_by(mcp_tools.c.name))]
+
+    def list_tools(
+        self, server_id: str, statuses: Sequence[SchemaStatus], order: McpToolOrder, page: PageQuery
+    ) -> Page[McpTool]:
+        """See `McpTransaction.list_tools`."""
+        scope = sa.and_(self._own_tools, mcp_tools.c.server_id == server_id)
+        stmt = sa.select(mcp_tools).where(scope)
+        if statuses:
+            stmt = stmt.where(mcp_tools.c.status.in_([status.value for status in statuses]))
+        key = mcp_tools.c[order.value]
+        rows = paginate(self._conn, stmt, page, key=key, id=mcp_tools.c.id, scope=scope)
+        return rows.map(tool_from_row)
+
+    def put_tool(self, tool: McpTool) -> None:
+        """See `McpTransaction.put_tool`."""
+        row = tool_to_row(tool, self._organization_id)
+        stmt = mcp_tools.update().where(self._own_tools, mcp_tools.c.id == tool.tool_id)
+        if self._conn.execute(stmt.values(row)).rowcount == 0:
+            self._conn.execute(mcp_tools.insert().values(row))
+
+    def delete_tools(self, tool_ids: Sequence[str]) -> None:
+        """See `McpTransaction.delete_tools`."""
+        for start in range(0, len(tool_ids), _BATCH):
+            chosen = mcp_tools.c.id.in_(tool_ids[start : start + _BATCH])
+            self._conn.execute(mcp_tools.delete().where(self._own_tools, chosen))
+
+    def get_package_lock(self, server_id: str, packages: PackageSet) -> str | None:
+        """See `McpTransaction.get_package_lock`."""
+        stmt = sa.select(mcp_package_locks.c.lock).where(
+            self._locks_of(server_id, packages), mcp_package_locks.c.requirements == packages.key
+        )
+        return self._conn.execute(stmt).scalar_one_or_none()
+
+    def add_package_lock(self, server_id: str, packages: PackageSet, lock: str) -> str:
+        """See `McpTransaction.add_package_lock`."""
+        known = self.get_package_lock(server_id, packages)
+        if known is not None or self.get_server(server_id) is None:
+            return known or lock
+        self._conn.execute(mcp_package_locks.delete().where(self._locks_of(server_id, packages)))
+        row = {
+            "server_id": server_id,
+            "ecosystem": packages.ecosystem.value,
+            "organization_id": self._organization_id,
+            "requirements": packages.key,
+            "lock": lock,
+        }
+        self._conn.execute(mcp_package_locks.insert().values(row))
+        return lock
+
+    def begin_run(self, key: RequestKey, at: datetime) -> McpRun | None:
+        """See `McpTransaction.begin_run`."""
+        known = self._conn.execute(sa.select(mcp_runs).where(_of(key))).first()
+        if known is not None:
+            if known.fingerprint != key.fingerprint:
+                raise RequestIdReused(
+                    "This request_id was used before with other content. Use a new one.",
+                    field="request_id",
+                    request_id=key.request_id,
+                )
+            return McpRun(known.result)
+        row = {
+            "organization_id": key.organization_id,
+            "request_id": key.request_id,
+            "fingerprint": key.fingerprint,
+            "created_at": at,
+        }
+        self._conn.execute(mcp_runs.insert().values(row))
+        return None
+
+    def end_run(self, key: RequestKey, result: bytes) -> None:
+        """See `McpTransaction.end_run`."""
+        self._conn.execute(mcp_runs.update().where(_of(key)).values(result=result))
+
+    def forget_run(self, key: RequestKey) -> None:
+        """See `McpTransaction.forget_run`."""
+        self._conn.execute(mcp_runs.delete().where(_of(key)))
+
+    def get_authorization(self, server_id: str) -> McpAuthorization | None:
+        """See `McpTransaction.get_authorization`."""
+        authorizations = mcp_authorizations.c
+        return find_authorization(
+            self._conn,
+            authorizations.organization_id == self._organization_id,
+            authorizations.server_id == server_id,
+        )
+
+    def put_authorization(self, authorization: McpAuthorization, most: int) -> None:
+        """See `McpTransaction.put_authorization`."""
+        put_authorization(self._conn, authorization, most)
+
+    def update_authorization(self, authorization: McpAuthorization) -> None:
+        """See `McpTransaction.update_authorization`."""
+        update_authorization(self._conn, authorization)
+
+    def _locks_of(self, server_id: str, packages: PackageSet) -> sa.ColumnElement[bool]:
+        locks = mcp_package_locks.c
+        return sa.and_(
+            locks.organization_id == self._organization_id,
+            locks.server_id == server_id,
+            locks.ecosystem == packages.ecosystem.value,
+        )
+
+    def _get_server(self, condition: sa.ColumnElement[bool]) -> McpServer | None:
+        row = self._conn.execute(sa.select(mcp_servers).where(self._own_servers, condition)).first()
+        return None if row is None else server_from_row(row)
+
+
+def existing_servers(conn: sa.Connection, ids: Collection[str]) -> list[str]:
+    """Returns those of these ids that belong to servers of any organization."""
+    known = list(ids)
+    found: list[str] = []
+    for start in range(0, len(known), _BATCH):
+        stmt = sa.select(mcp_servers.c.id).where(mcp_servers.c.id.in_(known[start : start + _BATCH]))
+        found += conn.execute(stmt).scalars().all()
+    return found
+
+
+def purge_runs(conn: sa.Connection, before: datetime) -> int:
+    """Deletes the records of runs that began before a time; returns how many."""
+    return conn.execute(mcp_runs.delete().where(mcp_runs.c.created_at < before)).rowcount
+
+
+def _of(key: RequestKey) -> sa.ColumnElement[bool]:
+    return sa.and_(mcp_runs.c.organization_id == key.organization_id, mcp_runs.c.request_id == key.request_id)

@@ -1,1 +1,0 @@
-"""The tool store on SQLite and PostgreSQL."""

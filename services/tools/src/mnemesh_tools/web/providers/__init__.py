@@ -1,1 +1,0 @@
-"""The providers of web searches, each as two pure functions: a request, and the results of an answer."""
