@@ -146,16 +146,16 @@ class McpServerService:
         """
         require_id(server_id, "mcp_server", "mcp_server.id")
         paths = [path for path in written if path not in ("name", "metadata")]
-        changes = None
+        sealed = None
         if spec.transport is not None and paths:
             _require_valid_values(spec.transport)
-            changes = self._targets.sealed(spec.transport, server_id)
+            sealed = self._targets.sealed(spec.transport, server_id)
 
         def update(tx: ToolTransaction) -> McpServer:
             before = changes.get_mcp_server(tx, server_id)
             if base_revision is not None and base_revision != before.revision:
                 raise McpServerRevisionMismatch(server_id, before.revision)
-            transport = require_valid_transport(merge_transport(before.transport, changes, paths))
+            transport = require_valid_transport(merge_transport(before.transport, sealed, paths))
             name = require_valid_name(spec.name) if "name" in written else before.name
             metadata = require_valid_metadata(spec.metadata) if "metadata" in written else before.metadata
             same = tx.mcp.get_server_by_name(name)
