@@ -1,4 +1,4 @@
-"""The commands of the README run as a reader types them, from the root of the repository."""
+"""The commands of the README and the page of files run as a reader types them, from the root of the repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(scaled(600))
 def test_each_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands run in this process: the start of one takes longer than most of its work."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs/files.md").read_text()
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 2
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

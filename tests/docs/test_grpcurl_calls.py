@@ -1,4 +1,4 @@
-"""The calls of grpcurl in the README, made as grpcurl makes them: with what the server's reflection describes."""
+"""The calls of grpcurl in the page of clients, made as grpcurl makes them: with what the reflection describes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from mnemesh_testkit.timeouts import scaled
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/clients.md"
 PLACEHOLDER = "agent-…"
 
 
 @pytest.mark.timeout(scaled(300))
 def test_each_call_runs(tmp_path: Path) -> None:
-    lines = README.read_text().replace(" \\\n", " ").splitlines()
+    lines = PAGE.read_text().replace(" \\\n", " ").splitlines()
     calls = [shlex.split(line) for line in lines if line.startswith("    grpcurl ")]
     answers: dict[str, list[dict[str, Any]]] = {}
     with MeshThread(Mesh(tmp_path)) as running:
         addresses = {service.port: running.mesh.addresses.get(service.name) for service in SERVICES}
         agent_id = ""
-        for _, plaintext, *options, target, what in calls:
+        for _, plaintext, *options, target, what in (in_one_order(each) for each in calls):
             assert plaintext == "-plaintext"
             address = addresses[int(target.removeprefix("localhost:"))]
             assert address
             with grpc.insecure_channel(address) as channel:
                 if what == "list":
                     assert "mnemesh.agents.v1.AgentService" in ProtoReflectionDescriptorDatabase(channel).get_services()
+                    continue
+                if options == ["describe"]:
+                    pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+                    assert pool.FindMethodByName(what).server_streaming
                     continue
                 flag, body = options
                 assert flag == "-d"
@@ -50,6 +54,12 @@ def test_each_call_runs(tmp_path: Path) -> None:
     assert "usage" in events[-1]
     (memory,) = answers["mnemesh.blocks.v1.BlockService/GetCoreMemory"]
     assert "Lin" in str(memory)
+
+
+def in_one_order(words: list[str]) -> list[str]:
+    """`grpcurl … ADDRESS describe NAME` as `grpcurl … describe ADDRESS NAME`."""
+    *start, target, verb, name = words
+    return [*start, verb, target, name] if verb == "describe" else words
 
 
 def call(channel: grpc.Channel, name: str, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
