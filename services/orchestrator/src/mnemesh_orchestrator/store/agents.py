@@ -31,7 +31,7 @@ from mnemesh_orchestrator.store.agent_rows import (
     write_tool_links,
 )
 from mnemesh_orchestrator.store.batches import delete_empty_batches
-from mnemesh_orchestrator.store.groups import (
+from mnemesh_orchestrator.store.group_rows import (
     VISIBLE_STATES,
     begin_change,
     decode_groups,

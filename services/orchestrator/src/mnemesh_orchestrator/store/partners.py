@@ -20,7 +20,7 @@ from mnemesh_orchestrator.store.agent_rows import (
     insert_agent,
     rewrite,
 )
-from mnemesh_orchestrator.store.groups import (
+from mnemesh_orchestrator.store.group_rows import (
     VISIBLE_STATES,
     decode_groups,
     insert_group,

@@ -18,7 +18,7 @@ from mnemesh_orchestrator.model.sleeptime import buffer_of
 from mnemesh_orchestrator.store import approvals
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.agent_rows import decode_agent, decode_conversation
-from mnemesh_orchestrator.store.groups import VISIBLE_STATES, decode_document, group_missing
+from mnemesh_orchestrator.store.group_rows import VISIBLE_STATES, decode_document, group_missing
 from mnemesh_orchestrator.store.leases import (
     busy_error,
     find_conversation,

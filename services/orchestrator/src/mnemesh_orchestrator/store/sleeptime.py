@@ -30,7 +30,7 @@ from mnemesh_orchestrator.model.sleeptime import (
     range_after_turn,
     range_of_new,
 )
-from mnemesh_orchestrator.store.groups import (
+from mnemesh_orchestrator.store.group_rows import (
     VISIBLE_STATES,
     decode_document,
     decode_groups,
