@@ -18,9 +18,14 @@ from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.steps import Step
 from mnemesh_orchestrator.model.transfers import AgentImport, ImportReport
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.agent_rows import agent_columns, insert_agent, write_links, write_tags
-from mnemesh_orchestrator.store.agent_rows import conversation_columns as changed_columns
-from mnemesh_orchestrator.store.agent_rows import new_conversation_row as new_row
+from mnemesh_orchestrator.store.agent_rows import (
+    agent_columns,
+    conversation_columns,
+    insert_agent,
+    new_conversation_row,
+    write_links,
+    write_tags,
+)
 from mnemesh_orchestrator.store.run_rows import ended_values, insert_run
 from mnemesh_orchestrator.store.steps import record_steps
 from mnemesh_orchestrator.store.tables import agent_imports, agents, conversations, runs, step_tags, steps
@@ -204,14 +209,14 @@ def _read(conn: sa.Connection, organization_id: str, request_id: str) -> AgentIm
 
 
 def _put_conversation(conn: sa.Connection, conversation: Conversation) -> None:
-    values = changed_columns(conversation) | {
+    values = conversation_columns(conversation) | {
         "last_message_at": conversation.last_message_at,
         "client_key": conversation.key,
         "created_at": conversation.created_at,
     }
     known = conversations.update().where(_c.id == conversation.id, _c.agent_id == conversation.agent_id)
     if conn.execute(known.values(**values)).rowcount == 0:
-        conn.execute(conversations.insert(), new_row(conversation, ConversationState.ACTIVE))
+        conn.execute(conversations.insert(), new_conversation_row(conversation, ConversationState.ACTIVE))
 
 
 def _put_run(conn: sa.Connection, run: Run) -> None:

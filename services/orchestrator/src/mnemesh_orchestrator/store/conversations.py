@@ -23,9 +23,13 @@ from mnemesh_orchestrator.model.conversations import (
     UnfinishedConversation,
 )
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.agent_rows import active, conversation_missing, conversation_of
-from mnemesh_orchestrator.store.agent_rows import conversation_columns as changed_columns
-from mnemesh_orchestrator.store.agent_rows import new_conversation_row as new_row
+from mnemesh_orchestrator.store.agent_rows import (
+    active,
+    conversation_columns,
+    conversation_missing,
+    conversation_of,
+    new_conversation_row,
+)
 from mnemesh_orchestrator.store.leases import busy_error, first_unfinished_run
 from mnemesh_orchestrator.store.tables import agents, conversations, request_ledger
 from mnemesh_orchestrator.store.turn_statements import LeaseClock
@@ -70,7 +74,7 @@ class ConversationStore:
                 return [existing]
             if conversation.forked_from_id is not None:
                 _find(conn, conversation.organization_id, conversation.forked_from_id)
-            row = new_row(conversation, ConversationState.CREATING, msgspec.json.encode(origin))
+            row = new_conversation_row(conversation, ConversationState.CREATING, msgspec.json.encode(origin))
             conn.execute(conversations.insert(), row)
             return [conversation.id]
 
@@ -99,7 +103,7 @@ class ConversationStore:
     async def activate(self, conversation: Conversation, last_message_at: datetime | None) -> None:
         """Stores a CREATING conversation as ACTIVE. Has no effect if it has another state."""
         values = {"state": ConversationState.ACTIVE, "creation": None, "last_message_at": last_message_at}
-        values |= changed_columns(conversation)
+        values |= conversation_columns(conversation)
         statement = conversations.update().where(*_being_created(conversation.id)).values(values)
         await self._database.write(lambda conn: conn.execute(statement))
 
@@ -159,7 +163,7 @@ class ConversationStore:
         def effect(conn: sa.Connection) -> Sequence[str]:
             changed = change(_find(conn, organization_id, conversation_id))
             statement = conversations.update().where(_c.id == conversation_id)
-            conn.execute(statement.values(changed_columns(changed)))
+            conn.execute(statement.values(conversation_columns(changed)))
             return [conversation_id]
 
         def write(conn: sa.Connection) -> Conversation:

@@ -23,8 +23,7 @@ from mnemesh_orchestrator.model.groups import (
     manager_field,
 )
 from mnemesh_orchestrator.model.sleeptime import has_timers
-from mnemesh_orchestrator.store.agent_rows import active, rewrite
-from mnemesh_orchestrator.store.agent_rows import new_conversation_row as new_row
+from mnemesh_orchestrator.store.agent_rows import active, new_conversation_row, rewrite
 from mnemesh_orchestrator.store.tables import agents, conversations, group_members, groups
 
 VISIBLE_STATES: Final = (GroupState.ACTIVE, GroupState.UPDATING)
@@ -134,7 +133,7 @@ def insert_group(conn: sa.Connection, group: Group, state: GroupState, **columns
         updated_at=group.updated_at,
         created_by_id=group.provenance.created_by_id,
     )
-    queue_row = new_row(queue, ConversationState.ACTIVE) | {"agent_id": None, "group_id": group.id}
+    queue_row = new_conversation_row(queue, ConversationState.ACTIVE) | {"agent_id": None, "group_id": group.id}
     conn.execute(conversations.insert(), queue_row)
 
 
