@@ -102,6 +102,81 @@ class Orchestrator:
     metrics: TurnMetrics
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What all parts share."""
+
+    config: Config
+    stores: Stores
+    services: Services
+    models: ModelCatalog
+    secrets: SecretVariables
+    processors: Processors
+    instance_id: str
+    clock: Clock
+    ids: IdSource
+    retry: RetryPolicy
+    summary_seconds: float
+    prompts: Prompts
+    embedders: EmbedderDirectory
+    broker: EventBroker
+    estimator: TokenEstimator
+    metrics: TurnMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """The built-in tools, and the runs that they start."""
+
+    children: ChildRuns
+    optional: OptionalServices
+    builtin: BuiltinTools
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """The steps of a turn."""
+
+    context: ContextReader
+    requests: RequestAssembler
+    writes: RecallWrites
+    replacement: WindowReplacement
+    compactor: WindowCompactor
+    compaction: TurnCompaction
+    engine: Engine
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The execution of runs in this process."""
+
+    renewer: LeaseRenewer
+    early: EarlyReads
+    inputs: InputRecorder
+    turns: TurnBuilder
+    transcripts: TranscriptInputs
+    streamer: RunStreamer
+    worker: RunWorker
+    lock: ConversationLock
+    cancellations: RunCancellations
+    service: RunService
+    approvals: ApprovalService
+
+
+@dataclass(frozen=True, slots=True)
+class _Agents:
+    """The use cases of agents and of their groups."""
+
+    windows: ContextWindowService
+    previews: PreviewService
+    parts: AgentParts
+    changes: AgentChanges
+    group_changes: GroupChanges
+    groups: GroupService
+    partners: PartnerService
+    lifecycle: AgentLifecycle
+
+
 def build(
     config: Config,
     stores: Stores,
@@ -133,159 +208,328 @@ def build(
         sleep: waits between two attempts to call a service.
         summary_seconds: the time limit of one call to a summary model.
     """
-    prompts = Prompts(config.data_path / "system_prompts")
-    retry = RetryPolicy(clock, config.service_retry_seconds, sleep)
-    broker = EventBroker()
-    children = ChildRuns(stores.runs, stores.run_relations, broker, processors, clock, config.agent_message_depth)
-    messages = AgentMessages(stores.agents, stores.groups, children, clock, config.agent_reply_seconds)
-    optional = OptionalServices(retry, config.degrade_seconds)
+    base = _Base(
+        config=config,
+        stores=stores,
+        services=services,
+        models=models,
+        secrets=secrets,
+        processors=processors,
+        instance_id=instance_id,
+        clock=clock,
+        ids=ids,
+        retry=RetryPolicy(clock, config.service_retry_seconds, sleep),
+        summary_seconds=summary_seconds,
+        prompts=Prompts(config.data_path / "system_prompts"),
+        embedders=EmbedderDirectory(config.default_embedder),
+        broker=EventBroker(),
+        estimator=TokenEstimator(),
+        metrics=TurnMetrics(),
+    )
+    tools = _build_tools(base)
+    loop = _build_loop(base, tools)
+    runs = _build_runs(base, tools, loop)
+    agents = _build_agents(base, tools, loop, runs)
+    providers = ProviderService(stores.providers, models, credentials, clock, ids, config.provider_hosts)
+    return _connected(base, tools, loop, runs, agents, providers)
+
+
+def _build_tools(base: _Base) -> _Tools:
+    config, stores, services, clock = base.config, base.stores, base.services, base.clock
+    children = ChildRuns(
+        stores.runs, stores.run_relations, base.broker, base.processors, clock, config.agent_message_depth
+    )
+    optional = OptionalServices(base.retry, config.degrade_seconds)
     builtin = BuiltinTools(
-        services.core_memory,
-        services.recall,
-        services.episodes,
-        services.archival,
-        clock,
-        messages,
-        services.web,
-        FileTools(services.files, optional),
-        services.tools,
-        optional,
+        blocks=services.core_memory,
+        recall=services.recall,
+        episodes=services.episodes,
+        archival=services.archival,
+        clock=clock,
+        messages=AgentMessages(stores.agents, stores.groups, children, clock, config.agent_reply_seconds),
+        web_port=services.web,
+        files=FileTools(services.files, optional),
+        tools=services.tools,
+        optional=optional,
     )
-    context = ContextReader(services, optional)
-    requests = RequestAssembler(context, RequestImages(services.files, optional, clock), clock)
-    deltas = DeltaLog(stores.deltas)
-    journals = Journals(stores.runs, deltas, broker, clock, retry, keeps_traces=config.step_trace_days > 0)
-    writes = RecallWrites(stores.leases.overtake)
-    metrics = TurnMetrics()
-    tools = ToolExecution(builtin, services.tools, secrets, services.core_memory, retry, clock, processors, metrics)
-    estimator = TokenEstimator()
-    summarizing = model_compactor(models, services.episodes, services.recall, clock, call_seconds=summary_seconds)
+    return _Tools(children, optional, builtin)
+
+
+def _build_loop(base: _Base, tools: _Tools) -> _Loop:
+    services, clock, retry, metrics = base.services, base.clock, base.retry, base.metrics
+    context = ContextReader(services, tools.optional)
+    requests = RequestAssembler(context, RequestImages(services.files, tools.optional, clock), clock)
+    writes = RecallWrites(base.stores.leases.overtake)
     replacement = WindowReplacement(services.recall, writes)
-    compactor = WindowCompactor(context, requests, summarizing, estimator, replacement, retry, clock, metrics)
-    committer = StepCommitter(services.recall, writes, context, retry)
-    budget, compaction = ContextBudget(estimator), TurnCompaction(compactor, clock)
-    answers = StepAnswers(requests, budget, compaction, ModelCaller(clock, metrics), clock)
-    engine = Engine(context, budget, compaction, answers, tools, committer, retry, clock)
-    renewer = LeaseRenewer(stores.leases, clock, instance_id)
-    early = EarlyReads(context, renewer, retry)
-    inputs = InputRecorder(stores.runs, services.recall)
+    compactor = WindowCompactor(
+        context=context,
+        requests=requests,
+        compactor=model_compactor(
+            base.models, services.episodes, services.recall, clock, call_seconds=base.summary_seconds
+        ),
+        estimator=base.estimator,
+        replacement=replacement,
+        retry=retry,
+        clock=clock,
+        metrics=metrics,
+    )
+    budget, compaction = ContextBudget(base.estimator), TurnCompaction(compactor, clock)
+    engine = Engine(
+        context=context,
+        budget=budget,
+        compaction=compaction,
+        answers=StepAnswers(requests, budget, compaction, ModelCaller(clock, metrics), clock),
+        tools=ToolExecution(
+            builtin=tools.builtin,
+            tools=services.tools,
+            secrets=base.secrets,
+            core_memory=services.core_memory,
+            retry=retry,
+            clock=clock,
+            processors=base.processors,
+            metrics=metrics,
+        ),
+        committer=StepCommitter(services.recall, writes, context, retry),
+        retry=retry,
+        clock=clock,
+    )
+    return _Loop(context, requests, writes, replacement, compactor, compaction, engine)
+
+
+def _build_runs(base: _Base, tools: _Tools, loop: _Loop) -> _Runs:
+    config, stores, recall, clock, retry = base.config, base.stores, base.services.recall, base.clock, base.retry
+    deltas = DeltaLog(stores.deltas)
+    journals = Journals(stores.runs, deltas, base.broker, clock, retry, keeps_traces=config.step_trace_days > 0)
+    renewer = LeaseRenewer(stores.leases, clock, base.instance_id)
+    early = EarlyReads(loop.context, renewer, retry)
+    inputs = InputRecorder(stores.runs, recall)
     turns = TurnBuilder(
-        stores.runs, journals, context, early, services.recall, writes, models, builtin, inputs, retry, clock
+        store=stores.runs,
+        journals=journals,
+        context=loop.context,
+        early=early,
+        recall=recall,
+        writes=loop.writes,
+        models=base.models,
+        builtin=tools.builtin,
+        inputs=inputs,
+        retry=retry,
+        clock=clock,
     )
-    transcripts = TranscriptInputs(stores.agents, services.recall, turns, requests, estimator, retry)
-    streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
-    groups = GroupExecutor(stores.runs, stores.run_relations, children, streamer, clock)
-    works = Works(turns, engine, compaction, inputs, transcripts, groups)
+    transcripts = TranscriptInputs(stores.agents, recall, turns, loop.requests, base.estimator, retry)
+    streamer = RunStreamer(stores.runs, stores.deltas, deltas, base.broker, clock)
+    works = Works(
+        turns=turns,
+        engine=loop.engine,
+        compaction=loop.compaction,
+        inputs=inputs,
+        transcripts=transcripts,
+        groups=GroupExecutor(stores.runs, stores.run_relations, tools.children, streamer, clock),
+    )
     execution = RunExecution(
-        journals,
-        works,
-        stores.leases,
-        broker,
-        children,
-        clock,
-        metrics,
-        config.takeovers_without_progress,
+        journals=journals,
+        works=works,
+        leases=stores.leases,
+        broker=base.broker,
+        children=tools.children,
+        clock=clock,
+        metrics=base.metrics,
+        max_stalled_claims=config.takeovers_without_progress,
     )
-    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, execution, metrics, early)
-    lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
-    windows = ContextWindowService(
-        stores.agents,
-        stores.conversations,
-        lock,
-        stores.approvals,
-        services.recall,
-        writes,
-        context,
-        ContextWindowRenderer(builtin, context, requests, estimator, models),
-        clock,
-    )
-    previews = PreviewService(windows, turns, requests, stores.groups, clock, ids)
-    embedders = EmbedderDirectory(config.default_embedder)
+    worker = RunWorker(stores.runs, stores.leases, renewer, base.broker, deltas, execution, base.metrics, early)
     cancellations = RunCancellations(stores.runs, stores.leases, worker, streamer, inputs, clock)
-    planner = GroupPlanner(stores.groups, stores.agents)
-    runs = RunService(stores.runs, worker, streamer, early, models, clock, ids, processors, cancellations, planner)
+    service = RunService(
+        store=stores.runs,
+        worker=worker,
+        streamer=streamer,
+        early=early,
+        models=base.models,
+        clock=clock,
+        ids=base.ids,
+        processors=base.processors,
+        cancellations=cancellations,
+        planner=GroupPlanner(stores.groups, stores.agents),
+    )
+    approvals = ApprovalService(stores.approvals, service, worker, clock, config.approval_timeout_seconds)
+    tools.children.connect(RunStarter(worker, approvals.cancel, cancellations.cancel_unbegun))
+    return _Runs(
+        renewer=renewer,
+        early=early,
+        inputs=inputs,
+        turns=turns,
+        transcripts=transcripts,
+        streamer=streamer,
+        worker=worker,
+        lock=ConversationLock(stores.leases, renewer, worker.start_next, base.ids),
+        cancellations=cancellations,
+        service=service,
+        approvals=approvals,
+    )
+
+
+def _build_agents(base: _Base, tools: _Tools, loop: _Loop, runs: _Runs) -> _Agents:
+    stores, services, models, clock, ids = base.stores, base.services, base.models, base.clock, base.ids
+    windows = ContextWindowService(
+        agents=stores.agents,
+        conversations=stores.conversations,
+        lock=runs.lock,
+        approvals=stores.approvals,
+        recall=services.recall,
+        writes=loop.writes,
+        context=loop.context,
+        renderer=ContextWindowRenderer(tools.builtin, loop.context, loop.requests, base.estimator, models),
+        clock=clock,
+    )
     group_changes = GroupChanges(
-        stores.groups, stores.agents, services.core_memory, services.recall, cancellations, clock
+        stores.groups, stores.agents, services.core_memory, services.recall, runs.cancellations, clock
     )
-    parts = AgentParts(services, models, context, requests)
-    changes = AgentChanges(models, embedders, prompts, secrets, clock)
-    deletion = AgentDeletion(stores.agents, parts, group_changes, worker)
-    group_service = GroupService(
-        stores.groups, stores.agents, group_changes, services.recall, windows, lock, clock, ids
+    groups = GroupService(
+        store=stores.groups,
+        agents=stores.agents,
+        changes=group_changes,
+        recall=services.recall,
+        windows=windows,
+        lock=runs.lock,
+        clock=clock,
+        ids=ids,
     )
+    parts = AgentParts(services, models, loop.context, loop.requests)
+    changes = AgentChanges(models, base.embedders, base.prompts, base.secrets, clock)
+    deletion = AgentDeletion(stores.agents, parts, group_changes, runs.worker)
     partners = PartnerService(
-        stores.partners, stores.agents, changes, parts, deletion, group_service, prompts, clock, ids
+        store=stores.partners,
+        agents=stores.agents,
+        changes=changes,
+        parts=parts,
+        deletion=deletion,
+        groups=groups,
+        prompts=base.prompts,
+        clock=clock,
+        ids=ids,
     )
-    creation = AgentCreation(stores.agents, parts, partners, deletion, models, embedders, prompts, secrets, clock, ids)
-    lifecycle = AgentLifecycle(stores.agents, creation, partners, deletion, clock)
-    approvals = ApprovalService(stores.approvals, runs, worker, clock, config.approval_timeout_seconds)
-    children.connect(RunStarter(worker, approvals.cancel, cancellations.cancel_unbegun))
+    creation = AgentCreation(
+        store=stores.agents,
+        parts=parts,
+        partners=partners,
+        deletion=deletion,
+        models=models,
+        embedders=base.embedders,
+        prompts=base.prompts,
+        secrets=base.secrets,
+        clock=clock,
+        ids=ids,
+    )
+    return _Agents(
+        windows=windows,
+        previews=PreviewService(windows, runs.turns, loop.requests, stores.groups, clock, ids),
+        parts=parts,
+        changes=changes,
+        group_changes=group_changes,
+        groups=groups,
+        partners=partners,
+        lifecycle=AgentLifecycle(stores.agents, creation, partners, deletion, clock),
+    )
+
+
+def _connected(
+    base: _Base, tools: _Tools, loop: _Loop, runs: _Runs, agents: _Agents, providers: ProviderService
+) -> Orchestrator:
+    stores, services, models, clock, ids = base.stores, base.services, base.models, base.clock, base.ids
     return Orchestrator(
         agents=AgentService(
-            stores.agents,
-            services.tools,
-            builtin,
-            context,
-            models,
-            stores.approvals,
-            stores.groups,
-            changes,
-            partners,
-            secrets,
+            store=stores.agents,
+            tools=services.tools,
+            builtin=tools.builtin,
+            context=loop.context,
+            models=models,
+            approvals=stores.approvals,
+            groups=stores.groups,
+            changes=agents.changes,
+            partners=agents.partners,
+            secrets=base.secrets,
         ),
-        lifecycle=lifecycle,
-        agent_parts=parts,
-        prompts=SystemPromptService(prompts),
-        windows=windows,
+        lifecycle=agents.lifecycle,
+        agent_parts=agents.parts,
+        prompts=SystemPromptService(base.prompts),
+        windows=agents.windows,
         conversations=ConversationService(
-            stores.conversations,
-            stores.agents,
-            services.recall,
-            services.core_memory,
-            windows,
-            lock,
-            context,
-            models,
-            clock,
-            ids,
+            store=stores.conversations,
+            agents=stores.agents,
+            recall=services.recall,
+            core_memory=services.core_memory,
+            windows=agents.windows,
+            lock=runs.lock,
+            context=loop.context,
+            models=models,
+            clock=clock,
+            ids=ids,
         ),
-        previews=previews,
-        compactions=CompactionService(stores.agents, lock, replacement, models, previews, context, compactor),
-        tool_runner=ToolRunner(stores.agents, builtin, services.tools, secrets, services.core_memory, context, ids),
+        previews=agents.previews,
+        compactions=CompactionService(
+            agents=stores.agents,
+            lock=runs.lock,
+            replacement=loop.replacement,
+            models=models,
+            previews=agents.previews,
+            context=loop.context,
+            compactor=loop.compactor,
+        ),
+        tool_runner=ToolRunner(
+            agents=stores.agents,
+            builtin=tools.builtin,
+            tools=services.tools,
+            secrets=base.secrets,
+            core_memory=services.core_memory,
+            context=loop.context,
+            ids=ids,
+        ),
         generation=TextGenerationService(stores.agents, models, clock, ids),
-        runs=runs,
-        batches=BatchService(stores.batches, runs, worker, clock, ids),
+        runs=runs.service,
+        batches=BatchService(stores.batches, runs.service, runs.worker, clock, ids),
         callbacks=CallbackService(stores.callbacks, stores.runs, stores.batches, clock),
-        child_runs=children,
+        child_runs=tools.children,
         steps=StepService(stores.steps),
         sleeptime=SleeptimeService(
-            stores.sleeptime, stores.groups, stores.agents, services.recall, transcripts, previews, worker
+            store=stores.sleeptime,
+            groups=stores.groups,
+            agents=stores.agents,
+            recall=services.recall,
+            transcripts=runs.transcripts,
+            previews=agents.previews,
+            worker=runs.worker,
         ),
         extractions=MemoryExtractionService(
-            stores.extractions,
-            stores.agents,
-            MessageReader(services.recall),
-            services.episodes,
-            FactExtractor(models, StoredMemory(services.episodes), call_seconds=summary_seconds),
-            clock,
-            metrics,
-            instance_id=instance_id,
-            tokens_per_day=config.extraction_tokens_per_day,
+            store=stores.extractions,
+            agents=stores.agents,
+            reader=MessageReader(services.recall),
+            episodes=services.episodes,
+            extractor=FactExtractor(models, StoredMemory(services.episodes), call_seconds=base.summary_seconds),
+            clock=clock,
+            metrics=base.metrics,
+            instance_id=base.instance_id,
+            tokens_per_day=base.config.extraction_tokens_per_day,
         ),
         identities=IdentityService(
-            stores.identities, stores.runs, lifecycle, approvals, services.core_memory, services.recall, clock, ids
+            store=stores.identities,
+            runs=stores.runs,
+            lifecycle=agents.lifecycle,
+            approvals=runs.approvals,
+            blocks=services.core_memory,
+            recall=services.recall,
+            clock=clock,
+            ids=ids,
         ),
-        groups=group_service,
-        group_changes=group_changes,
-        approvals=approvals,
-        models=ModelService(stores.providers, models, embedders),
-        providers=ProviderService(stores.providers, models, credentials, clock, ids, config.provider_hosts),
-        worker=worker,
-        inputs=inputs,
-        lease_renewer=renewer,
-        conversation_lock=lock,
-        replica_watcher=ReplicaWatcher(stores.leases, renewer, worker, broker),
-        event_broker=broker,
-        token_estimator=estimator,
-        metrics=metrics,
+        groups=agents.groups,
+        group_changes=agents.group_changes,
+        approvals=runs.approvals,
+        models=ModelService(stores.providers, models, base.embedders),
+        providers=providers,
+        worker=runs.worker,
+        inputs=runs.inputs,
+        lease_renewer=runs.renewer,
+        conversation_lock=runs.lock,
+        replica_watcher=ReplicaWatcher(stores.leases, runs.renewer, runs.worker, base.broker),
+        event_broker=base.broker,
+        token_estimator=base.estimator,
+        metrics=base.metrics,
     )
