@@ -24,10 +24,10 @@ from mnemesh_archival.model.archives import Archive
 from mnemesh_archival.model.inserts import InsertTarget
 from mnemesh_archival.model.passages import PassageDraft, PassageFilter
 from mnemesh_archival.model.search import PassageSearch, SearchKind
-from mnemesh_archival.store.sql.archives import SqlArchiveStore
+from mnemesh_archival.store.archives import ArchiveStore
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
-from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.vectors import Embedders
 from mnemesh_archival.wiring import open_parts
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds, new_id
@@ -56,7 +56,7 @@ class Shelf:
 class Archival:
     """The use cases with real stores."""
 
-    archives: SqlArchiveStore
+    archives: ArchiveStore
     writer: PassageService
     finder: PassageSearchService
     embedders: Embedders
@@ -91,7 +91,7 @@ async def archival(url: str, directory: Path, embedder: str, settings: EmbedderS
     try:
         await parts.index.open()
         archives, passages, index, embedders = (
-            SqlArchiveStore(parts.database, clock),
+            ArchiveStore(parts.database, clock),
             parts.passages,
             parts.index,
             parts.embedders,

@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from mnemesh_archival.usecases import reembedding
+from mnemesh_archival.usecases import archives
 from mnemesh_cli.directories import watch
 from mnemesh_cli.supervisor import supervisor
 from mnemesh_client import mnemesh as client
@@ -113,7 +113,7 @@ def seconds(value: float) -> str:
         ("processing of files", None, seconds(ingestion.RETRY.total_seconds()), []),
         ("interrupted processing", ingestion.MAX_FAILURES, seconds(ingestion.LEASE.total_seconds()), []),
         ("removal of deleted files", None, seconds(remover.RETRY.total_seconds()), []),
-        ("change of embedder", None, seconds(reembedding.RETRY_SECONDS), []),
+        ("change of embedder", None, seconds(archives.RETRY_SECONDS), []),
         ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
         ("lease renewal", None, seconds(leases.RETRY_SECONDS), [leases.SAFE_SECONDS]),
         ("Python client stream", None, grown(run_stream._BACKOFF), [client.PATIENCE_SECONDS]),

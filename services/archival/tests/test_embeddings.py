@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from mnemesh.archival.v1.embeddings_service_pb2 import EmbedTextsRequest
+from mnemesh_archival import vectors
 from mnemesh_archival.config import Config
 from mnemesh_archival.usecases.embeddings import CONCURRENT_CALLS
-from mnemesh_archival.vectors import embedders
-from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.vectors import Embedders
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_retrieval.embedder import CountedVectors
 from mnemesh_retrieval.embedders.openai_compatible import OpenAICompatibleEmbedder
@@ -128,7 +128,7 @@ async def test_embedders_that_are_not_used_are_closed(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(OpenAICompatibleEmbedder, "close", close)
     monkeypatch.setattr(OpenAICompatibleEmbedder, "embed_counted", embedded)
-    monkeypatch.setattr(embedders, "MAX_KEPT", 3)
+    monkeypatch.setattr(vectors, "MAX_KEPT", 3)
     settings = EmbedderSettings(base_url="http://127.0.0.1:9/v1", dimension=2)
     kept = Embedders(make_embedder("mnemesh/hashing-256"), settings)
     for name in ("a", "b", "a", "c", "d"):

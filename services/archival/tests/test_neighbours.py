@@ -23,7 +23,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     SearchPassagesRequest,
     UpdatePassageRequest,
 )
-from mnemesh_archival.store.sql.tables import passages
+from mnemesh_archival.store.tables import passages
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.registry import WORDLLAMA

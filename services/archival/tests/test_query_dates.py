@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from mnemesh_archival.model.continuity import Asking, Continuity
 from mnemesh_archival.model.passages import PassagePosition
-from mnemesh_archival.model.query_dates import date_parts, date_scores
+from mnemesh_archival.model.ranking import date_parts, date_scores
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,9 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh_archival.errors import EmbedderUnavailable
 from mnemesh_archival.maintenance import maintain
-from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
-from mnemesh_archival.usecases import reembedding
-from mnemesh_archival.vectors.embedders import Embedders
-from mnemesh_archival.vectors.passage_index import VectorPassageIndex
+from mnemesh_archival.store.archives import ReembeddingStore
+from mnemesh_archival.usecases import archives
+from mnemesh_archival.vectors import Embedders, PassageIndex
 from mnemesh_kit.channels import Channels
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.filters import Match
@@ -155,7 +154,7 @@ async def test_interrupted_change_resumes(
     archive = await archival.archive(agent)
     ids = [r.passage.id for r in (await archival.insert(archive, *(words(n) for n in range(200)))).results]
     with monkeypatch.context() as patch:
-        reached = hang_at(patch, SqlReembeddingStore, step, times)
+        reached = hang_at(patch, ReembeddingStore, step, times)
         await change(archival, archive, WORDLLAMA)
         await asyncio.wait_for(reached.wait(), 30)
         half = await archive_of(archival, archive)
@@ -202,14 +201,14 @@ async def test_passage_deleted_while_it_is_copied_leaves_no_copy(
         return await embed(self, handle, texts, **kwargs)
 
     monkeypatch.setattr(Embedders, "embed", slowly)
-    apply = VectorPassageIndex.apply
+    apply = PassageIndex.apply
 
-    async def apply_briefly(self: VectorPassageIndex, changes: Any, within: float | None = 0.05) -> bool:
+    async def apply_briefly(self: PassageIndex, changes: Any, within: float | None = 0.05) -> bool:
         return await apply(self, changes, within)
 
-    monkeypatch.setattr(VectorPassageIndex, "apply", apply_briefly)
+    monkeypatch.setattr(PassageIndex, "apply", apply_briefly)
     with monkeypatch.context() as patch:
-        reached = hang_at(patch, SqlReembeddingStore, "next_batch", 2) if crashes else None
+        reached = hang_at(patch, ReembeddingStore, "next_batch", 2) if crashes else None
         await change(archival, archive, WORDLLAMA)
         await asyncio.wait_for(read.wait(), 30)
         await archival.passages.DeletePassage(DeletePassageRequest(passage_id=deleted))
@@ -265,7 +264,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the service retry at once what failed."""
     monkeypatch.setattr(collections, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(indexer, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(reembedding, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(archives, "RETRY_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -331,7 +330,7 @@ async def test_archive_deleted_during_a_change_leaves_no_copies(
     archive = await archival.archive(agent)
     await archival.insert(archive, *(words(n) for n in range(100)))
     with monkeypatch.context() as patch:
-        reached = hang_at(patch, SqlReembeddingStore, "next_batch", 2)
+        reached = hang_at(patch, ReembeddingStore, "next_batch", 2)
         await change(archival, archive, WORDLLAMA)
         await asyncio.wait_for(reached.wait(), 30)
         await archival.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))

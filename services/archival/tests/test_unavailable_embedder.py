@@ -19,7 +19,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     UpdatePassageRequest,
 )
 from mnemesh_archival.config import Config
-from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.vectors import Embedders
 from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
@@ -90,7 +90,7 @@ async def test_write_does_not_wait_for_an_embedder_that_never_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of the caller's deadline, 0.2 seconds are for the embedder; the rest is enough for an answer on a loaded machine.
-    monkeypatch.setattr("mnemesh_archival.vectors.passage_index.MARGIN_SECONDS", 10.0)
+    monkeypatch.setattr("mnemesh_archival.vectors.MARGIN_SECONDS", 10.0)
     hung_up = asyncio.Event()
 
     async def never_answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from mnemesh.archival.v1 import passages_service_pb2 as rpc
-from mnemesh_archival.vectors.source import PassageSource
+from mnemesh_archival.vectors import PassageSource
 from mnemesh_retrieval.indexing.walks import Walks
 from mnemesh_retrieval.words import sparse
 from mnemesh_testkit.timeouts import scaled

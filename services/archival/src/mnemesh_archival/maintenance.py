@@ -12,7 +12,7 @@ from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.errors import RetrievalError
 
 from mnemesh_archival.config import Config
-from mnemesh_archival.store.sql.tables import metadata
+from mnemesh_archival.store.tables import metadata
 from mnemesh_archival.wiring import Parts, open_parts
 
 

@@ -28,18 +28,15 @@ from mnemesh_archival.config import Config
 from mnemesh_archival.rpc.archives import ArchivesServicer
 from mnemesh_archival.rpc.embeddings import EmbeddingsServicer
 from mnemesh_archival.rpc.passages import PassagesServicer
-from mnemesh_archival.store.sql.archives import SqlArchiveStore
-from mnemesh_archival.store.sql.index_records import SqlIndexRecords
-from mnemesh_archival.store.sql.passages import SqlPassageStore
-from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
-from mnemesh_archival.store.sql.tables import index_tables
-from mnemesh_archival.usecases.archives import ArchiveService
+from mnemesh_archival.store.archives import ArchiveStore, ReembeddingStore
+from mnemesh_archival.store.index_changes import IndexRecords
+from mnemesh_archival.store.passages import PassageStore
+from mnemesh_archival.store.tables import index_tables
+from mnemesh_archival.usecases.archives import ArchiveService, ReembeddingWorker
 from mnemesh_archival.usecases.embeddings import EmbeddingService
 from mnemesh_archival.usecases.passages import PassageService
-from mnemesh_archival.usecases.reembedding import ReembeddingWorker
 from mnemesh_archival.usecases.search import PassageSearchService
-from mnemesh_archival.vectors.embedders import Embedders
-from mnemesh_archival.vectors.passage_index import VectorPassageIndex
+from mnemesh_archival.vectors import Embedders, PassageIndex
 
 PURGE_SECONDS = 3600.0
 _SECOND_PROCESS = (
@@ -55,7 +52,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     parts = await open_parts(config, clock, ids)
     embedders, passage_store, index = parts.embedders, parts.passages, parts.index
     lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
-    archive_store = SqlArchiveStore(parts.database, clock)
+    archive_store = ArchiveStore(parts.database, clock)
     archives = ArchiveService(archive_store, index, parts.reembedding, embedders, clock, ids)
     passages = PassageService(passage_store, index, embedders, clock, ids)
     search = PassageSearchService(archive_store, passage_store, index, embedders, constants, reranking)
@@ -99,10 +96,10 @@ class Parts:
     database: Database
     vectors: VectorIndex
     embedders: Embedders
-    passages: SqlPassageStore
+    passages: PassageStore
     outbox: Outbox
     indexer: Indexer
-    index: VectorPassageIndex
+    index: PassageIndex
     reembedding: ReembeddingWorker
 
 
@@ -125,15 +122,15 @@ async def open_parts(config: Config, clock: Clock, ids: IdSource) -> Parts:
     outbox = Outbox(database, index_tables, clock)
     instance_id = None if exclusive else ids.new("indexer")
     indexer = Indexer(outbox, vectors, clock, instance_id=instance_id, flush_seconds=config.index_flush_seconds)
-    records = SqlIndexRecords(database)
-    index = VectorPassageIndex(vectors, indexer, records, embedders)
+    records = IndexRecords(database)
+    index = PassageIndex(vectors, indexer, records, embedders)
     return Parts(
         database=database,
         vectors=vectors,
         embedders=embedders,
-        passages=SqlPassageStore(database, clock),
+        passages=PassageStore(database, clock),
         outbox=outbox,
         indexer=indexer,
         index=index,
-        reembedding=ReembeddingWorker(SqlReembeddingStore(database, clock), index, exclusive=exclusive),
+        reembedding=ReembeddingWorker(ReembeddingStore(database, clock), index, exclusive=exclusive),
     )

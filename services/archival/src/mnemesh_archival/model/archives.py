@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,9 +10,20 @@ from enum import Enum
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.text import require_json_object, require_line, require_no_controls
+from mnemesh_kit.text import require_json_object, require_line, require_no_controls, require_text
 
-from mnemesh_archival.model.texts import require_no_control_characters
+
+def require_no_control_characters(value: str, field: str, max_chars: int) -> str:
+    """Returns `value`, which may be empty, if it has no control character and is not too long.
+
+    Raises:
+        InvalidArgument: it has a control character or more than `max_chars` code points.
+    """
+    require_text(value, field, max_chars=max_chars)
+    if any(unicodedata.category(char) == "Cc" for char in value):
+        raise InvalidArgument(f"{field} must not contain control characters.", field=field)
+    return value
+
 
 MAX_NAME_CHARS: Final = 500
 MAX_DESCRIPTION_CHARS: Final = 10_000

@@ -11,9 +11,8 @@ from mnemesh_kit.request_bounds import MAX_TEXTS
 from mnemesh_kit.text import require_text
 from mnemesh_retrieval.embedder import Vector
 
-from mnemesh_archival.model.archives import MAX_NAME_CHARS
+from mnemesh_archival.model.archives import MAX_NAME_CHARS, require_no_control_characters
 from mnemesh_archival.model.passages import MAX_TEXT_BYTES
-from mnemesh_archival.model.texts import require_no_control_characters
 
 MAX_ALL_TEXTS_BYTES: Final = 3_000_000
 MAX_NUMBERS: Final = 2048 * 3072

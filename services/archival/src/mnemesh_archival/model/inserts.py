@@ -9,8 +9,16 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 
-from mnemesh_archival.model.given_vectors import EmbedderIdentity, VectorUse, decide_use
-from mnemesh_archival.model.passages import Passage, PassageDraft, PassageSource, content_hash, validate_draft
+from mnemesh_archival.model.passages import (
+    EmbedderIdentity,
+    Passage,
+    PassageDraft,
+    PassageSource,
+    VectorUse,
+    content_hash,
+    decide_use,
+    validate_draft,
+)
 
 MAX_BATCH: Final = 1_000
 """The largest number of passages in one insert."""

@@ -12,15 +12,17 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_archival.rpc.convert.archives import (
+from mnemesh_archival.rpc.convert import (
+    agent_id_from_proto,
+    agent_ids_from_proto,
     archive_draft_from_proto,
     archive_filter_from_proto,
+    archive_id_from_proto,
     archive_to_proto,
     by_name_from_proto,
     require_agent_order,
     restored_from_proto,
 )
-from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, agent_ids_from_proto, archive_id_from_proto
 from mnemesh_archival.usecases.archives import ArchiveService
 
 

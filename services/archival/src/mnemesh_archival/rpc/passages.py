@@ -12,25 +12,25 @@ from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_fr
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_archival.model.archives import Erasure
-from mnemesh_archival.model.given_vectors import VectorUse
-from mnemesh_archival.rpc.convert.archives import summary_to_proto
-from mnemesh_archival.rpc.convert.ids import (
+from mnemesh_archival.model.passages import VectorUse
+from mnemesh_archival.rpc.convert import (
     agent_id_from_proto,
     agent_ids_from_proto,
     archive_id_from_proto,
-    passage_id_from_proto,
-)
-from mnemesh_archival.rpc.convert.passages import (
     continuity_from_proto,
     insert_outcome_to_proto,
     insert_target_from_proto,
     passage_draft_from_proto,
     passage_drafts_from_proto,
     passage_filter_from_proto,
+    passage_hit_to_proto,
+    passage_id_from_proto,
+    passage_search_from_proto,
     passage_to_proto,
     require_passage_order,
+    summary_to_proto,
+    time_range_to_proto,
 )
-from mnemesh_archival.rpc.convert.search import passage_hit_to_proto, passage_search_from_proto, time_range_to_proto
 from mnemesh_archival.usecases.archives import ArchiveService
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService

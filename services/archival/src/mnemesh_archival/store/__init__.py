@@ -1,1 +1,4 @@
-"""The stores: SQL for the registry and the ledger, the vector index for the passages."""
+"""The stores on SQLite and PostgreSQL.
+
+Every method takes an organization, or an object that names one; rows of other organizations do not exist for it.
+"""

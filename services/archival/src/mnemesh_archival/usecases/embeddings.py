@@ -14,7 +14,7 @@ from mnemesh_retrieval.errors import EmbedderRejected
 
 from mnemesh_archival.errors import EmbedderRefused, EmbedderUnavailable
 from mnemesh_archival.model.embeddings import EmbeddedTexts, batches, validate_count, validate_texts
-from mnemesh_archival.vectors.embedders import MARGIN_SECONDS, Embedders
+from mnemesh_archival.vectors import MARGIN_SECONDS, Embedders
 
 CONCURRENT_CALLS: Final = 4
 """The number of calls that use one embedder at a time. Others wait within their deadlines."""

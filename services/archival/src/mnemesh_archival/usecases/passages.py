@@ -14,7 +14,6 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_archival.errors import PassageExists, PassageNotFound
 from mnemesh_archival.model.continuity import Continuity
-from mnemesh_archival.model.given_vectors import EmbedderIdentity
 from mnemesh_archival.model.inserts import (
     InsertFailure,
     InsertOutcome,
@@ -22,10 +21,17 @@ from mnemesh_archival.model.inserts import (
     new_passage,
     validate_batch,
 )
-from mnemesh_archival.model.passages import MAX_DELETED, Passage, PassageDraft, validate_update, validated_selection
-from mnemesh_archival.store.base.passage_index import PassageIndex
-from mnemesh_archival.store.base.passages import DefaultArchive, InsertBatch, PassageStore, StoredInsert
-from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.model.passages import (
+    MAX_DELETED,
+    EmbedderIdentity,
+    Passage,
+    PassageDraft,
+    validate_update,
+    validated_selection,
+)
+from mnemesh_archival.store.passages import PassageStore
+from mnemesh_archival.store.values import DefaultArchive, InsertBatch, StoredInsert
+from mnemesh_archival.vectors import Embedders, PassageIndex
 
 
 class PassageService:

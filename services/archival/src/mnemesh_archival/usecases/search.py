@@ -1,36 +1,198 @@
-"""The use cases that find passages: search and list, over any number of archives and embedders."""
+"""The use cases that find passages: search and list, over any number of archives and embedders, ranked and reranked."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 from uuid import UUID
 
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
-from mnemesh_retrieval.ranking.scores import Ranked, best_of_queries
-from mnemesh_retrieval.rerankers.reranking import Reranking
-from mnemesh_retrieval.time_expressions.resolver import resolve, resolve_all
+from mnemesh_retrieval.ranking.scores import REACH, Ranked, best_of_queries
+from mnemesh_retrieval.ranking.texts import fingerprint, utterance
+from mnemesh_retrieval.rerankers.reranking import Reranking, readable
+from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve, resolve_all
+from mnemesh_retrieval.words.sparse import WordQuery
+from mnemesh_retrieval.words.speakers import name_words, without_names
 
 from mnemesh_archival.model import ranking
-from mnemesh_archival.model.passages import Passage, PassageFilter, validate_filter
+from mnemesh_archival.model.passages import Passage, PassageFilter, PassagePosition, validate_filter
 from mnemesh_archival.model.search import (
     PassageHit,
     PassageSearch,
+    SearchKind,
     SearchResult,
+    equal_to,
     validate_query,
     validate_search,
 )
-from mnemesh_archival.store.base.archives import ArchiveRef, ArchiveStore
-from mnemesh_archival.store.base.passage_index import PassageIndex
-from mnemesh_archival.store.base.passages import PassageScope, PassageStore
+from mnemesh_archival.store.archives import ArchiveStore
+from mnemesh_archival.store.passages import PassageStore
+from mnemesh_archival.store.values import ArchiveRef, Equals, Neighbourhood, PassageScope
 from mnemesh_archival.usecases.candidates import CandidateFinder, EmbedderGroup, Found
-from mnemesh_archival.usecases.passage_reranking import PassageReranking
 from mnemesh_archival.usecases.passages import with_embeddings
-from mnemesh_archival.usecases.ranked_search import RankedQuery, RankedSearch
-from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.vectors import Embedders, PassageIndex
+
+MAX_EQUAL: Final = 200
+"""The number of passages with the text of the query that are considered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankedQuery:
+    """A query of a search."""
+
+    text: str
+    kind: SearchKind
+    named_times: Sequence[TimeRange]
+    depth: int
+    """The number of hits of the search."""
+
+
+class RankedSearch:
+    """Ranks candidates with what the record knows of them and of their neighbours."""
+
+    def __init__(
+        self, passages: PassageStore, finder: CandidateFinder, embedders: Embedders, constants: RankingConstants
+    ) -> None:
+        self._passages = passages
+        self._finder = finder
+        self._embedders = embedders
+        self._constants = constants
+
+    async def rank(self, query: RankedQuery, scope: PassageScope, found: Sequence[Found]) -> list[Ranked[UUID]]:
+        """Returns the passages that match a query, best first.
+
+        Args:
+            query: the query.
+            scope: all passages in which it searches.
+            found: its candidates in each group of archives.
+        """
+        matches = [match for each in found for match in each.words]
+        rarities = ranking.word_rarities(matches, sum(each.group.size for each in found))
+        best = ranking.best_by_own_words(matches, rarities, max(ranking.RANKED, 2 * query.depth))
+        nearest, around = await self._around(query, scope, found, best)
+        if nameless := await self._without_names(query, found, around.positions):
+            found = nameless
+            nearest, around = await self._around(query, scope, found, best)
+        points = dict.fromkeys((*best, *nearest))
+        ranked = ranking.PassageRanking(around.positions, matches, rarities, self._constants)
+        words, own = WordQuery(query.text), {match.id: match.words for match in matches}
+        ranked.score_words(
+            {id_: _asked(words, text, own[id_]) for id_, text in around.questions.items()},
+            lambda text: words.words_of(text).keys(),
+            ranking.date_scores(query.text, around.positions),
+            query.named_times,
+        )
+        await self._exclude_outside(found, ranked, points.keys() | around.equal.keys())
+        likenesses = await self._likenesses(query, found, ranked, nearest)
+        return ranked.rank(likenesses, equal_to(query.text, around.equal), query.depth)
+
+    async def _around(
+        self, query: RankedQuery, scope: PassageScope, found: Sequence[Found], best: Sequence[UUID]
+    ) -> tuple[list[UUID], Neighbourhood]:
+        """Returns the most similar passages, and the passages around them and around the best by words."""
+        nearest = self._nearest(found, query.depth)
+        points = list(dict.fromkeys((*best, *nearest)))
+        equals = Equals(fingerprint(query.text), MAX_EQUAL)
+        return nearest, await self._passages.neighbours(scope, points, REACH, frozenset(best), equals)
+
+    async def _without_names(
+        self, query: RankedQuery, found: Sequence[Found], positions: Sequence[PassagePosition]
+    ) -> list[Found] | None:
+        """Returns the candidates if embedders that average words get the query without the names of speakers.
+
+        None if that changes nothing.
+        """
+        averaged = [self._finder.averages_words(each) for each in found]
+        if not any(averaged):
+            return None
+        speakers = {each.speaker for each in positions if each.continuity.is_spoken}
+        text = without_names(query.text, frozenset[str]().union(*map(name_words, speakers)))
+        if text == query.text:
+            return None
+        count = ranking.candidates(query.depth)
+        return [
+            await self._finder.similar_to(each, text, count) if is_average else each
+            for each, is_average in zip(found, averaged, strict=True)
+        ]
+
+    def _nearest(self, found: Sequence[Found], depth: int) -> list[UUID]:
+        """Returns the most similar passages of each group."""
+        count = max(ranking.NEAREST, depth)
+        return [point for each in found for point, _ in each.dense[:count]]
+
+    async def _exclude_outside(
+        self, found: Sequence[Found], ranked: ranking.PassageRanking, candidates: Collection[UUID]
+    ) -> None:
+        """Excludes neighbours of candidates that the filter excludes."""
+        if not found[0].group.scope.filter.narrows:
+            return
+        if neighbours := [id_ for id_ in ranked.receivers() if id_ not in candidates]:
+            scopes = [each.group.scope for each in found]
+            inside = await asyncio.gather(*(self._passages.matching(scope, neighbours) for scope in scopes))
+            ranked.exclude(set(neighbours).difference(*inside))
+
+    async def _likenesses(
+        self, query: RankedQuery, found: Sequence[Found], ranked: ranking.PassageRanking, nearest: Sequence[UUID]
+    ) -> list[ranking.Likeness]:
+        """Returns the similarities of the candidates, and of their neighbours, by each embedder."""
+        likenesses = []
+        points = ranked.compared(nearest, query.depth)
+        for each in found:
+            embedder = self._embedders.get(each.group.embedder) if each.vector is not None else None
+            if embedder is None:
+                continue
+            is_vector = query.kind is SearchKind.VECTOR
+            weight = 1.0 if is_vector else self._constants.similarity_weight(embedder)
+            least = 0.0 if is_vector else embedder.least_similarity
+            if weight:
+                # Each group is asked for all: the index knows which passages are in its archives.
+                known = await self._finder.similarities(each, points)
+                likenesses.append(ranking.Likeness(weight, least, known))
+        return likenesses
+
+
+def _asked(words: WordQuery, text: str, own: Mapping[int, float]) -> Collection[int]:
+    """Returns the words of the query in the question sentences of a text, of which it has those of `own`."""
+    parts = utterance(text)
+    return words.words_of(parts.questions).keys() if parts.statements else own.keys()
+
+
+class PassageReranking:
+    """Orders the best candidates of a search by the reranker, if one is configured and requested."""
+
+    def __init__(self, passages: PassageStore, reranking: Reranking) -> None:
+        self._passages = passages
+        self._reranking = reranking
+
+    def depth(self, search: PassageSearch) -> int:
+        """Returns how many candidates of a search are looked at: those that are returned or reranked."""
+        return self._reranking.depth(search.limit, search.rerank)
+
+    async def rerank(
+        self, scope: PassageScope, search: PassageSearch, ranked: Sequence[Ranked[UUID]]
+    ) -> list[Ranked[UUID]] | None:
+        """Returns the new ranking, or None if the first one stays; see `Reranking.rerank`."""
+        if not self._reranking.is_requested(search.rerank):
+            return None
+        first = [each.id for each in ranked[: self._reranking.candidates]]
+        found = await self._passages.resolve(scope, first)
+        around = await self._passages.around(scope.organization_id, [each.id for each in found.values()], 1, 0)
+        questions = {id_: _question(beside.before) for id_, beside in around.items()}
+        texts = {
+            point: readable(None, passage.text, questions.get(passage.id))
+            for point, passage in found.items()
+            if passage.text.strip()
+        }
+        return await self._reranking.rerank(search.queries, ranked, texts)
+
+
+def _question(before: Sequence[Passage]) -> str | None:
+    """Returns the text of the passage before, if that asks a question."""
+    return before[-1].text if before and utterance(before[-1].text).asks else None
 
 
 class PassageSearchService:

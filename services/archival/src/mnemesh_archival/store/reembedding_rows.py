@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from mnemesh_archival.model.archives import Archive, EmbedderChange, Reembedding, decide_embedder_change
-from mnemesh_archival.model.given_vectors import EmbedderIdentity
-from mnemesh_archival.store.sql.passage_rows import next_position
-from mnemesh_archival.store.sql.tables import archives, left_collections, passages, reembeddings
+from mnemesh_archival.model.passages import EmbedderIdentity
+from mnemesh_archival.store.passage_rows import next_position
+from mnemesh_archival.store.tables import archives, left_collections, passages, reembeddings
 
 GRACE = timedelta(seconds=120)
 """How long the points of a collection that an archive has left are kept: searches that started before may read them."""

@@ -1,11 +1,12 @@
-"""The store of archives in SQL."""
+"""The stores of archives and of changes of their embedders."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
@@ -13,25 +14,39 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_retrieval.indexing.records import Claim
 
 from mnemesh_archival.errors import ArchiveNotFound
-from mnemesh_archival.model.archives import (
-    SUMMARY_TAGS,
-    Archive,
-    ArchiveFilter,
-    Erasure,
-    Summary,
+from mnemesh_archival.model.archives import SUMMARY_TAGS, Archive, ArchiveFilter, Erasure, Summary
+from mnemesh_archival.store import archive_rows as rows
+from mnemesh_archival.store import index_changes, reembedding_rows
+from mnemesh_archival.store.archive_rows import is_archive
+from mnemesh_archival.store.passage_rows import LIVE
+from mnemesh_archival.store.passages import bury
+from mnemesh_archival.store.tables import (
+    agents,
+    archive_agents,
+    archive_tags,
+    archives,
+    left_collections,
+    passages,
+    reembeddings,
+    request_ledger,
 )
-from mnemesh_archival.store.base.archives import ArchiveRef, ErasedAgent
-from mnemesh_archival.store.sql import archive_rows as rows
-from mnemesh_archival.store.sql import reembedding_rows
-from mnemesh_archival.store.sql.passage_rows import LIVE
-from mnemesh_archival.store.sql.passages import bury
-from mnemesh_archival.store.sql.tables import agents, archive_agents, archive_tags, archives, passages, request_ledger
+from mnemesh_archival.store.values import ArchiveRef, CopyBatch, ErasedAgent, ReembeddingJob
 
 
-class SqlArchiveStore:
-    """See ArchiveStore."""
+class ArchiveStore:
+    """Archives and the agents that they are attached to.
+
+    A mutation with an idempotency key that took effect before returns the first result and changes nothing.
+    Mutations raise RequestIdReused for a key with other content, and all methods ArchiveNotFound for an archive that
+    does not exist.
+
+    Example:
+        >>> archive_id = await store.create_archive("org-1", archive, ["agent-1"], key)
+        >>> await store.detach("org-1", "agent-1", archive_id, None)
+    """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -41,7 +56,7 @@ class SqlArchiveStore:
     async def create_archive(
         self, organization_id: str, archive: Archive, agent_ids: Sequence[str], key: RequestKey | None
     ) -> str:
-        """See ArchiveStore.create_archive."""
+        """Creates an archive and attaches it to the agents, atomically. Returns its id. Raises AgentErased."""
 
         def write(conn: sa.Connection) -> str:
             def effect() -> list[str]:
@@ -58,7 +73,7 @@ class SqlArchiveStore:
         return await self._database.write(write)
 
     async def get_archive(self, organization_id: str, archive_id: str) -> Archive:
-        """See ArchiveStore.get_archive."""
+        """Returns an archive, with the progress of a change of its embedder."""
 
         def read(conn: sa.Connection) -> Archive:
             row = rows.require(conn, organization_id, archive_id)
@@ -71,7 +86,7 @@ class SqlArchiveStore:
     async def list_archives(
         self, organization_id: str, filter_: ArchiveFilter, page: PageQuery, by_name: bool
     ) -> Page[Archive]:
-        """See ArchiveStore.list_archives."""
+        """Returns a page of archives by creation time or by name; ties by id."""
         key = archives.c.name if by_name else archives.c.created_at
 
         def read(conn: sa.Connection) -> Page[Archive]:
@@ -83,14 +98,18 @@ class SqlArchiveStore:
         return await self._database.read(read)
 
     async def count_archives(self, organization_id: str, filter_: ArchiveFilter) -> int:
-        """See ArchiveStore.count_archives."""
+        """Returns the number of archives."""
         query = sa.select(sa.func.count()).select_from(archives).where(_matches(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
     async def update_archive(
         self, organization_id: str, archive: Archive, fields: frozenset[str], key: RequestKey | None
     ) -> None:
-        """See ArchiveStore.update_archive."""
+        """Sets the named fields to the values of `archive`.
+
+        A new embedder is set at once if the archive has no passages. Otherwise a change starts (see ReembeddingStore)
+        and replaces an unfinished one. Setting the current embedder cancels an unfinished change.
+        """
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
@@ -110,7 +129,7 @@ class SqlArchiveStore:
         await self._database.write(write)
 
     async def delete_archive(self, organization_id: str, archive_id: str, key: RequestKey | None) -> None:
-        """See ArchiveStore.delete_archive."""
+        """Deletes an archive and its passages, and detaches it. Deleting it again is not an error."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
@@ -126,7 +145,7 @@ class SqlArchiveStore:
         await self._database.write(write)
 
     async def attach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
-        """See ArchiveStore.attach."""
+        """Attaches an archive to an agent; a second time has no effect. Raises AgentErased."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
@@ -139,7 +158,7 @@ class SqlArchiveStore:
         await self._database.write(write)
 
     async def detach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
-        """See ArchiveStore.detach."""
+        """Detaches an archive. Raises ArchiveNotFound if it is not attached to the agent."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
@@ -153,7 +172,7 @@ class SqlArchiveStore:
         await self._database.write(write)
 
     async def list_agents(self, organization_id: str, archive_id: str, page: PageQuery) -> Page[str]:
-        """See ArchiveStore.list_agents."""
+        """Returns a page of the agents that an archive is attached to, by id."""
         attached = sa.and_(
             archive_agents.c.organization_id == organization_id, archive_agents.c.archive_id == archive_id
         )
@@ -169,7 +188,14 @@ class SqlArchiveStore:
     async def scope(
         self, organization_id: str, agent_id: str | None, archive_id: str | None, archive_ids: Sequence[str] = ()
     ) -> list[ArchiveRef]:
-        """See ArchiveStore.scope."""
+        """Returns the archives that a filter covers.
+
+        They are those of the agent, the one archive, or all of the organization if both are None. With `archive_ids`,
+        they are those of them that are among these.
+
+        Raises:
+            ArchiveNotFound: an archive does not exist or is not attached to the agent.
+        """
 
         def read(conn: sa.Connection) -> list[ArchiveRef]:
             found = rows.refs(conn, organization_id, agent_id, archive_id)
@@ -187,7 +213,7 @@ class SqlArchiveStore:
         return await self._database.read(read)
 
     async def summary(self, organization_id: str, agent_id: str, if_revision: int | None) -> Summary:
-        """See ArchiveStore.summary."""
+        """Returns the counters of an agent's archives without counting rows. Unknown agents have empty ones."""
 
         def read(conn: sa.Connection) -> Summary:
             agent = conn.execute(
@@ -212,7 +238,10 @@ class SqlArchiveStore:
     async def erase_agent(
         self, organization_id: str, agent_id: str, erasure: Erasure, key: RequestKey | None
     ) -> ErasedAgent:
-        """See ArchiveStore.erase_agent."""
+        """Writes a tombstone of the agent, detaches its archives and deletes what `erasure` says.
+
+        An archive that another agent holds is never deleted. Erasing an agent again is not an error.
+        """
 
         def write(conn: sa.Connection) -> ErasedAgent:
             def effect() -> list[str]:
@@ -271,3 +300,151 @@ def _tags(conn: sa.Connection, organization_id: str, archive_ids: Sequence[str])
         archive_tags.c.organization_id == organization_id, archive_tags.c.archive_id.in_(archive_ids)
     )
     return tuple(sorted(set(conn.execute(query).scalars()))[:SUMMARY_TAGS])
+
+
+CLAIM = timedelta(seconds=60)
+"""How long a claim lasts before another replica may claim the change; longer than copying a batch takes."""
+
+
+class ReembeddingStore:
+    """Changes of embedders, and the collections that archives have left.
+
+    A change ends early if its archive is deleted or gets yet another embedder; `next_batch` and `switch` then report
+    that it is over.
+
+    Example:
+        >>> for job in await store.claim(everything=False):
+        ...     batch = await store.next_batch(job, None, 64, None)
+        ...     while batch is not None and batch.changes:
+        ...         await indexer.apply(batch.changes)
+        ...         batch = await store.next_batch(job, batch, 64, None)
+        ...     await store.switch(job)
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def claim(self, *, everything: bool) -> list[ReembeddingJob]:
+        """Claims changes whose claim has expired (or all, with `everything`) for 60 seconds, oldest first."""
+
+        def write(conn: sa.Connection) -> list[ReembeddingJob]:
+            now = self._clock.now()
+            query = sa.select(reembeddings)
+            if not everything:
+                query = query.where(reembeddings.c.claimed_until <= now)
+            jobs = [
+                ReembeddingJob(row.organization_id, row.archive_id, row.generation, row.embedder)
+                for row in conn.execute(query.order_by(reembeddings.c.started_at, reembeddings.c.archive_id))
+            ]
+            for job in jobs:
+                conn.execute(reembeddings.update().where(_by_job(job)).values(claimed_until=now + CLAIM))
+            return jobs
+
+        if not await self._database.read(lambda conn: conn.execute(sa.select(reembeddings.c.archive_id)).first()):
+            return []
+        return await self._database.write(write)
+
+    async def renew(self, job: ReembeddingJob) -> bool:
+        """Renews the claim. Returns False if the change is over."""
+        return await self._database.write(lambda conn: self._renew(conn, job))
+
+    async def next_batch(
+        self, job: ReembeddingJob, copied: CopyBatch | None, limit: int, claim: Claim | None
+    ) -> CopyBatch | None:
+        """Records that a batch was copied, adds the changes of the next one, and renews the claim of the job.
+
+        `claim` reserves the changes for the caller. None if the change is over.
+        """
+
+        def write(conn: sa.Connection) -> CopyBatch | None:
+            progress = {}
+            if copied is not None and copied.changes:
+                progress = {"position": copied.position, "done": reembeddings.c.done + len(copied.changes)}
+            if not self._renew(conn, job, **progress):
+                return None
+            row = conn.execute(sa.select(reembeddings).where(_by_job(job))).one()
+            mine = sa.and_(
+                passages.c.organization_id == job.organization_id,
+                passages.c.archive_id == job.archive_id,
+                passages.c.position > row.position,
+                passages.c.position <= row.last_position,
+                LIVE,
+            )
+            query = sa.select(passages.c.point_id, passages.c.position).where(mine)
+            found = conn.execute(query.order_by(passages.c.position).limit(limit)).all()
+            points = [UUID(each.point_id) for each in found]
+            changes = index_changes.add(conn, [job.target], points, claim, self._clock.now())
+            return CopyBatch(changes, found[-1].position if found else row.position)
+
+        return await self._database.write(write, name="reembeddings.next_batch")
+
+    async def switch(self, job: ReembeddingJob) -> None:
+        """Switches the archive to the new embedder. Its points in the old collection are deleted some time later."""
+        organization_id, archive_id = job.organization_id, job.archive_id
+
+        def write(conn: sa.Connection) -> None:
+            row = conn.execute(sa.select(reembeddings).where(_by_job(job))).first()
+            if row is None:
+                return
+            now, mine = self._clock.now(), is_archive(organization_id, archive_id)
+            source = conn.execute(sa.select(archives.c.embedder).where(mine)).scalar_one()
+            switched = {"embedder": row.embedder, "dimension": row.dimension, "updated_at": now}
+            conn.execute(archives.update().where(mine).values(**switched))
+            reembedding_rows.end(conn, organization_id, archive_id)
+            reembedding_rows.leave(conn, organization_id, archive_id, source, now)
+
+        await self._database.write(write, name="reembeddings.switch")
+
+    async def remove_left(self, limit: int, *, everything: bool) -> bool:
+        """Adds the changes that delete points in a collection that an archive has left.
+
+        Args:
+            limit: the largest number of changes.
+            everything: also in collections that searches which began earlier may still read.
+
+        Returns:
+            Whether there were any; there may be more.
+        """
+        now = self._clock.now()
+        due = sa.select(left_collections).limit(1)
+        if not everything:
+            due = due.where(left_collections.c.remove_after <= now)
+
+        def write(conn: sa.Connection) -> bool:
+            row = conn.execute(due).first()
+            if row is None:
+                return False
+            mine = sa.and_(
+                passages.c.organization_id == row.organization_id,
+                passages.c.archive_id == row.archive_id,
+                passages.c.position > row.position,
+                LIVE,
+            )
+            query = sa.select(passages.c.point_id, passages.c.position).where(mine)
+            found = conn.execute(query.order_by(passages.c.position).limit(limit)).all()
+            index_changes.add(conn, [row.embedder], [UUID(each.point_id) for each in found], None, now)
+            left = sa.and_(
+                left_collections.c.organization_id == row.organization_id,
+                left_collections.c.archive_id == row.archive_id,
+                left_collections.c.embedder == row.embedder,
+            )
+            if len(found) < limit:
+                conn.execute(left_collections.delete().where(left))
+            else:
+                conn.execute(left_collections.update().where(left).values(position=found[-1].position))
+            return True
+
+        if not await self._database.read(lambda conn: conn.execute(due).first()):
+            return False
+        return await self._database.write(write, name="reembeddings.remove_left")
+
+    def _renew(self, conn: sa.Connection, job: ReembeddingJob, **values: Any) -> bool:
+        renewed = reembeddings.update().where(_by_job(job)).values(claimed_until=self._clock.now() + CLAIM, **values)
+        return bool(conn.execute(renewed).rowcount)
+
+
+def _by_job(job: ReembeddingJob) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        reembedding_rows.of(job.organization_id, job.archive_id), reembeddings.c.generation == job.generation
+    )

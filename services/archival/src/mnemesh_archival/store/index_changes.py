@@ -1,17 +1,56 @@
-"""The passages from which the vector index is derived."""
+"""The changes that the vector index must follow, and the passages from which it is derived."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database
+from mnemesh_retrieval.indexing.outbox import add_changes, add_group
+from mnemesh_retrieval.indexing.records import Change, Claim
 
-from mnemesh_archival.store.base.index_records import IndexedPassage
-from mnemesh_archival.store.sql import passage_rows as rows
-from mnemesh_archival.store.sql.tables import archives, index_tables, left_collections, passages, reembeddings
+from mnemesh_archival.store import passage_rows as rows
+from mnemesh_archival.store import reembedding_rows
+from mnemesh_archival.store.tables import archives, index_tables, left_collections, passages, reembeddings
+from mnemesh_archival.store.values import IndexedPassage
+
+_LEFT = sa.select(left_collections.c.embedder).where(
+    left_collections.c.organization_id == sa.bindparam("org"), left_collections.c.archive_id == sa.bindparam("archive")
+)
+
+
+def collections_of(conn: sa.Connection, organization_id: str, archive_id: str, serving: str) -> list[str]:
+    """Returns the collections that have the passages of an archive: the serving one, and that of a new embedder."""
+    target = reembedding_rows.target(conn, organization_id, archive_id)
+    return [serving, target] if target is not None else [serving]
+
+
+def collections_with_points(conn: sa.Connection, organization_id: str, archive_id: str, serving: str) -> list[str]:
+    """Returns the collections that may have points of an archive, those that it has left included."""
+    left = conn.execute(_LEFT, {"org": organization_id, "archive": archive_id}).scalars()
+    return list(dict.fromkeys([*collections_of(conn, organization_id, archive_id, serving), *left]))
+
+
+def add(
+    conn: sa.Connection, collections: Iterable[str], points: Sequence[UUID], claim: Claim | None, now: datetime
+) -> tuple[Change, ...]:
+    """Adds a change of each passage for each collection."""
+    subjects = [str(point) for point in points]
+    return tuple(
+        change
+        for collection in collections
+        for change in add_changes(conn, index_tables, collection, subjects, now, claim=claim)
+    )
+
+
+def add_archive_deletion(conn: sa.Connection, collections: Iterable[str], archive_id: str, now: datetime) -> None:
+    """Adds the change that all passages of an archive are gone."""
+    for collection in collections:
+        add_group(conn, index_tables, collection, archive_id, now)
+
 
 _CHANGING = sa.and_(
     reembeddings.c.organization_id == archives.c.organization_id,
@@ -56,14 +95,17 @@ _COUNT_COPIED = sa.select(sa.func.coalesce(sa.func.sum(reembeddings.c.done), 0))
 )
 
 
-class SqlIndexRecords:
-    """See IndexRecords."""
+class IndexRecords:
+    """The passages of all organizations, by collection.
+
+    A collection has the passages of the archives that have its embedder, or are changing to it.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def embedders(self) -> dict[str, int]:
-        """See IndexRecords.embedders."""
+        """Returns the embedders of all archives, old and new ones of a change included, with their dimensions."""
         live = archives.c.deleted_at.is_(None)
         serving = sa.select(archives.c.embedder, archives.c.dimension).where(live).distinct()
         targets = sa.select(reembeddings.c.embedder, reembeddings.c.dimension).distinct()
@@ -74,14 +116,14 @@ class SqlIndexRecords:
         return await self._database.read(read)
 
     async def pending_collections(self) -> Sequence[str]:
-        """See IndexRecords.pending_collections."""
+        """Returns the collections that the outbox or a collection that an archive has left names."""
         named = sa.union(
             sa.select(index_tables.changes.c.collection).distinct(), sa.select(left_collections.c.embedder).distinct()
         )
         return await self._database.read(lambda conn: list(conn.execute(named).scalars()))
 
     async def read(self, embedder: str, point_ids: Sequence[UUID]) -> Mapping[UUID, IndexedPassage]:
-        """See IndexRecords.read."""
+        """Returns the passages of these points that belong to the collection."""
         return {
             UUID(row.point_id): IndexedPassage(
                 text=row.text,
@@ -99,18 +141,21 @@ class SqlIndexRecords:
         }
 
     async def page(self, embedder: str, after: UUID | None, limit: int) -> Sequence[UUID]:
-        """See IndexRecords.page."""
+        """Returns the points of the collection's passages in order, after the point `after`.
+
+        Those that a change of embedder has not reached yet are not among them.
+        """
         values = {"embedder": embedder, "after": str(after) if after is not None else "", "limit": limit}
         return [
             UUID(id_) for id_ in await self._database.read(lambda conn: conn.execute(_PAGE, values).scalars().all())
         ]
 
     async def existing(self, embedder: str, point_ids: Sequence[UUID]) -> set[UUID]:
-        """See IndexRecords.existing."""
+        """Returns those of the points whose passages belong to the collection."""
         return {UUID(row.point_id) for row in await self._rows(_EXISTING, embedder, point_ids)}
 
     async def count(self, embedder: str) -> int:
-        """See IndexRecords.count."""
+        """Returns the number of passages of the collection, without those that a change of embedder has not reached."""
         values = {"embedder": embedder}
         return await self._database.read(
             lambda conn: sum(int(conn.execute(query, values).scalar_one()) for query in (_COUNT, _COUNT_COPIED))

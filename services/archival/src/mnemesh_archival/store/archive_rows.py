@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from mnemesh_archival.errors import AgentErased, ArchiveNotFound
 from mnemesh_archival.model.archives import Archive, Provenance, Reembedding
-from mnemesh_archival.store.sql import index_changes, reembedding_rows
-from mnemesh_archival.store.sql.tables import agents, archive_agents, archive_tags, archives, passages
+from mnemesh_archival.store import index_changes, reembedding_rows
+from mnemesh_archival.store.tables import agents, archive_agents, archive_tags, archives, passages
 
 CHUNK = 500
 """The number of values in one statement."""

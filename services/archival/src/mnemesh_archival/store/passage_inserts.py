@@ -1,11 +1,11 @@
-"""Stores a batch of passages: decides which are new, and their archive, points and positions."""
+"""Stores a batch of passages: decides which are new, which are turns of a dialogue, and their archive and positions."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -15,13 +15,82 @@ from mnemesh_retrieval.indexing.records import Change, Claim
 
 from mnemesh_archival.errors import PassageExists
 from mnemesh_archival.model.archives import Archive, Provenance
-from mnemesh_archival.model.given_vectors import EmbedderIdentity
+from mnemesh_archival.model.continuity import WINDOW, Asking, Continuity, Turn, cues_of, dialogue_positions
 from mnemesh_archival.model.inserts import InsertTarget, plan_inserts
-from mnemesh_archival.model.passages import Passage, content_hash, point_of
-from mnemesh_archival.store.base.passages import DefaultArchive, InsertBatch
-from mnemesh_archival.store.sql import archive_rows, continuity_rows, index_changes, reembedding_rows
-from mnemesh_archival.store.sql import passage_rows as rows
-from mnemesh_archival.store.sql.tables import archives, passages
+from mnemesh_archival.model.passages import EmbedderIdentity, Passage, content_hash, point_of, strand_of
+from mnemesh_archival.store import archive_rows, index_changes, reembedding_rows
+from mnemesh_archival.store import passage_rows as rows
+from mnemesh_archival.store.tables import archives, passages
+from mnemesh_archival.store.values import DefaultArchive, InsertBatch
+
+_OF_ARCHIVE = sa.and_(
+    passages.c.organization_id == sa.bindparam("org"), passages.c.archive_id == sa.bindparam("archive")
+)
+_LIVE = passages.c.deleted_at.is_(None)
+_BEFORE = (
+    sa.select(
+        *(passages.c.strand, passages.c.position, passages.c.created_at),
+        *(passages.c.speaker, passages.c.asking, passages.c.continuity),
+    )
+    .where(_OF_ARCHIVE, passages.c.position >= sa.bindparam("first"), passages.c.position < sa.bindparam("end"), _LIVE)
+    .order_by(passages.c.position)
+)
+_MARK: Final = (
+    passages.update()
+    .where(_OF_ARCHIVE, passages.c.position.in_(sa.bindparam("positions", expanding=True)))
+    .values(continuity=Continuity.DIALOGUE.value)
+)
+
+
+def decide_continuity(
+    conn: sa.Connection, organization_id: str, new: Sequence[Passage], first: int, requested: Continuity
+) -> list[Continuity]:
+    """Decides the continuity of new passages of one archive, and marks earlier ones that turn out to be their dialogue.
+
+    Args:
+        conn: the connection of the transaction.
+        organization_id: the organization.
+        new: the passages, which are not stored yet.
+        first: the position of the first of them; the others follow.
+        requested: the value of the request.
+
+    Returns:
+        The continuity of each new passage.
+    """
+    if requested is not Continuity.AUTOMATIC:
+        return [requested] * len(new)
+    decided = [Continuity.AUTOMATIC if passage.file_id is None else Continuity.DOCUMENT for passage in new]
+    if Continuity.AUTOMATIC not in decided:
+        return decided
+    turns = []
+    for position, (passage, continuity) in enumerate(zip(new, decided, strict=True), start=first):
+        cues = cues_of(passage.text)
+        turn = Turn(position, passage.created_at, cues.speaker, cues.asking, continuity)
+        turns.append((strand_of(passage), turn))
+    found = _dialogues(conn, {"org": organization_id, "archive": new[0].archive_id}, turns)
+    return [
+        Continuity.DIALOGUE if position in found else continuity for position, continuity in enumerate(decided, first)
+    ]
+
+
+def _dialogues(conn: sa.Connection, archive: dict[str, str], turns: Sequence[tuple[str, Turn]]) -> set[int]:
+    """Returns the positions of dialogues among consecutive passages of an archive, which have their strands.
+
+    Marks the stored passages before them that belong to these dialogues.
+    """
+    first = turns[0][1].position
+    strands: dict[str, list[Turn]] = defaultdict(list)
+    for row in conn.execute(_BEFORE, {**archive, "first": first - WINDOW, "end": first}):
+        turn = Turn(row.position, row.created_at, row.speaker, Asking(row.asking), Continuity(row.continuity))
+        strands[row.strand].append(turn)
+    earlier = {turn.position for of_strand in strands.values() for turn in of_strand if not turn.continuity.is_linked}
+    for strand, turn in turns:
+        strands[strand].append(turn)
+    found = {position for of_strand in strands.values() for position in dialogue_positions(of_strand)}
+    if changed := sorted(found & earlier):
+        conn.execute(_MARK, {**archive, "positions": changed})
+    return {position for position in found if position >= first}
+
 
 DEFAULT_ARCHIVE_NAME = "Archival memory"
 _INSERT = passages.insert()
@@ -122,7 +191,7 @@ def _create_default(
 def _insert(conn: sa.Connection, organization_id: str, batch: InsertBatch, new: Sequence[Passage]) -> list[UUID]:
     points = [_free_point(conn, organization_id, passage.id, passage.id in batch.caller_ids) for passage in new]
     first = rows.next_position(conn, organization_id, new[0].archive_id)
-    decided = continuity_rows.decide(conn, organization_id, new, first, batch.continuity)
+    decided = decide_continuity(conn, organization_id, new, first, batch.continuity)
     conn.execute(
         _INSERT,
         [

@@ -1,1 +1,0 @@
-"""Conversion between proto messages and the types of the model."""

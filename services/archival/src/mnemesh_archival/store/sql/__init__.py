@@ -1,1 +1,0 @@
-"""The stores on SQLite and PostgreSQL."""

@@ -1,1 +1,0 @@
-"""Passages and their vectors in the vector index, and the embedders."""
