@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from mnemesh.agents.v1 import agents_service_pb2, runs_service_pb2
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_service_pb2
 from mnemesh.archival.v1 import archives_service_pb2, passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import execution_service_pb2, tools_service_pb2
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_client import Agent, Mnemesh
-from mnemesh_kit.errors import MnemeshError, NotFound, Unavailable
+from mnemesh_kit.errors import InvalidArgument, MnemeshError, NotFound, Unavailable
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_testkit.fakes import script
 from mnemesh_testkit.fakes.openai import FakeOpenAI
@@ -45,6 +45,14 @@ async def test_refused_creation_leaves_nothing(mesh: Mesh) -> None:
         # the request_id is free for the corrected request
     agent = await mesh.client.agents.create(blocks=MEMORY, request_id="again")
     assert len((await agent.memory()).blocks) == 2
+
+
+async def test_window_above_that_of_the_model_is_refused_and_leaves_nothing(mesh: Mesh) -> None:
+    settings = agents_pb2.ModelSettings(context_window=128_001)
+    with pytest.raises(InvalidArgument, match="128,000") as refused:
+        await mesh.client.agents.create(model=REHEARSAL, blocks=MEMORY, settings=settings)
+    assert refused.value.field == "agent.model_settings.context_window"
+    assert [block.id async for block in mesh.client.blocks.list()] == []
 
 
 @pytest.mark.mesh(proxied=["blocks", "recall", "tools"])

@@ -275,7 +275,8 @@ async def test_overflow_stops_the_run_with_the_token_counts(mesh: Mesh, fake_ope
 
 async def test_overflow_of_the_system_prompt_has_its_own_stop_reason(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     settings = agents_pb2.ModelSettings(context_window=4_000, max_output_tokens=500)
-    agent = await create(mesh, system="rule " * 6_000, settings=settings)
+    agent = await create(mesh, settings=settings)
+    await agent.update(system="rule " * 6_000)
     failed = await turn(agent, "Hello")
     assert failed.stop == "CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT"
     assert fake_openai.requests == []

@@ -167,6 +167,7 @@ class _Runs:
 class _Agents:
     """The use cases of agents and of their groups."""
 
+    renderer: ContextWindowRenderer
     windows: ContextWindowService
     previews: PreviewService
     parts: AgentParts
@@ -369,6 +370,7 @@ def _build_runs(base: _Base, tools: _Tools, loop: _Loop) -> _Runs:
 
 def _build_agents(base: _Base, tools: _Tools, loop: _Loop, runs: _Runs) -> _Agents:
     stores, services, models, clock, ids = base.stores, base.services, base.models, base.clock, base.ids
+    renderer = ContextWindowRenderer(tools.builtin, loop.context, loop.requests, base.estimator, models)
     windows = ContextWindowService(
         agents=stores.agents,
         conversations=stores.conversations,
@@ -377,7 +379,7 @@ def _build_agents(base: _Base, tools: _Tools, loop: _Loop, runs: _Runs) -> _Agen
         recall=services.recall,
         writes=loop.writes,
         context=loop.context,
-        renderer=ContextWindowRenderer(tools.builtin, loop.context, loop.requests, base.estimator, models),
+        renderer=renderer,
         clock=clock,
     )
     group_changes = GroupChanges(
@@ -393,7 +395,7 @@ def _build_agents(base: _Base, tools: _Tools, loop: _Loop, runs: _Runs) -> _Agen
         clock=clock,
         ids=ids,
     )
-    parts = AgentParts(services, models, loop.context, loop.requests)
+    parts = AgentParts(services, models, loop.context, loop.requests, renderer)
     changes = AgentChanges(models, base.embedders, base.prompts, base.secrets, clock)
     deletion = AgentDeletion(stores.agents, parts, group_changes, runs.worker)
     partners = PartnerService(
@@ -420,6 +422,7 @@ def _build_agents(base: _Base, tools: _Tools, loop: _Loop, runs: _Runs) -> _Agen
         ids=ids,
     )
     return _Agents(
+        renderer=renderer,
         windows=windows,
         previews=PreviewService(windows, runs.turns, loop.requests, stores.groups, clock, ids),
         parts=parts,
@@ -447,6 +450,7 @@ def _connected(
             changes=agents.changes,
             partners=agents.partners,
             secrets=base.secrets,
+            renderer=agents.renderer,
         ),
         lifecycle=agents.lifecycle,
         agent_parts=agents.parts,

@@ -44,7 +44,7 @@ def test_a_request_that_cannot_be_shortened_may_take_more_than_the_budget(output
 
 
 async def test_a_long_input_in_a_small_window_is_sent(world: World, process: Process, speaker: Speaker) -> None:
-    small = replace(SMALL, context_window=3_000, max_output_tokens=4_096)
+    small = replace(SMALL, context_window=3_000, max_output_tokens=2_900)
     agent = await small_agent(world, process, model_settings=small)
     assert prompt_limit(small, 0) == 1_440
     await process.send(agent, "word " * 300)

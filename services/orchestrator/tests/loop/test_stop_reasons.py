@@ -14,7 +14,6 @@ from mnemesh_orchestrator.llm.errors import (
 )
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.events import StopEvent
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval, RunFirst
@@ -45,7 +44,6 @@ def refusing(error: Exception) -> Script:
     return Script(PLAIN, (error,), FAILED)
 
 
-LARGE_BLOCK = (NewBlock("human", "long " * 4_000, limit=100_000),)
 SMALL = {"model_settings": ModelSettings(context_window=4_000)}
 SCRIPTS: Final[dict[StopReason, dict[str, Script]]] = {
     StopReason.END_TURN: {
@@ -105,7 +103,9 @@ SCRIPTS: Final[dict[StopReason, dict[str, Script]]] = {
         "the provider finds it too long": refusing(ContextOverflow("400.", provider="scripted", status=400)),
     },
     StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: {
-        "a block larger than the window": Script(PLAIN, (), FAILED, {**SMALL, "blocks": LARGE_BLOCK}),
+        "a system prompt of the run larger than the window": Script(
+            PLAIN, (), FAILED, SMALL, {"override_system": "long " * 4_000}
+        ),
     },
     StopReason.CANCELLED: {
         kind.value: Script(kind, (Held(answer),), RunStatus.CANCELLED)

@@ -116,6 +116,9 @@ def model_settings(config: Row) -> ModelSettings:
         reasoning_effort=config.get("reasoning_effort") or config.get("effort"),
         strict_tool_schemas=config.get("strict"),
     )
+    if 0 < settings.context_window <= settings.max_output_tokens:
+        # Letta does not compare the two. No request leaves an answer the whole window.
+        settings.ClearField("max_output_tokens")
     if config.get("enable_reasoner") is not None:
         settings.enable_reasoner = bool(config["enable_reasoner"])
     if config.get("max_reasoning_tokens"):

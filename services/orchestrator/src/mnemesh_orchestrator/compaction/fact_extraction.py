@@ -106,9 +106,9 @@ class FactExtractor:
             except ModelUnknown:
                 _log.warning("extraction_model_unknown", model=handle)
             else:
-                found.append(SummaryModel(info, overrides.over(info.defaults), other))
+                found.append(SummaryModel(info, info.effective(overrides), other))
         if own.api != "rehearsal":
-            own_settings = overrides.over(agent.model_settings.over(own.defaults))
+            own_settings = own.effective(overrides.over(agent.model_settings))
             found.append(SummaryModel(own, own_settings, client))
         return found
 

@@ -15,10 +15,8 @@ from mnemesh_orchestrator.compaction.port import Summary, SummaryFailed, Summary
 from mnemesh_orchestrator.compaction.prompts import summary_prompt
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, transcript, transcript_lines, with_notes
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
-from mnemesh_orchestrator.model.compaction import CompactionSettings
-from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 
 _log = structlog.get_logger("mnemesh.compaction")
@@ -244,14 +242,6 @@ def _instruction(request: SummaryRequest, choice: ToolChoice) -> str:
     return instruction.replace("{ANSWER}", _ANSWER_BY_TOOL)
 
 
-def require_summary_model(
-    models: OrganizationModels, settings: CompactionSettings | MemoryExtractionSettings | None
-) -> None:
-    """Raises ModelUnknown if settings name a model for summaries or facts that no provider serves."""
-    if settings is not None and settings.model is not None:
-        models.resolve(settings.model)
-
-
 async def summary_models(models: ModelCatalog, request: SummaryRequest) -> tuple[SummaryModel, ...]:
     """Returns the models that may be called: the configured one or the provider's default, then the agent's own."""
     compaction = request.compaction
@@ -265,7 +255,7 @@ async def summary_models(models: ModelCatalog, request: SummaryRequest) -> tuple
         except ModelUnknown:
             _log.warning("summary_model_unknown", model=handle)
         else:
-            candidates.append(SummaryModel(info, overrides.over(info.defaults), client))
+            candidates.append(SummaryModel(info, info.effective(overrides), client))
     if own.api != "rehearsal":
         # The model is called as the agent calls it: its window may be known to the agent only.
         candidates.append(SummaryModel(own, overrides.over(compaction.llm_request.settings), compaction.client))

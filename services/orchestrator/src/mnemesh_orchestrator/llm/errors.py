@@ -170,8 +170,8 @@ class ModelUnknown(NotFound):
 
     reason = "MODEL_UNKNOWN"
 
-    def __init__(self, message: str, /, *, model: str) -> None:
-        super().__init__(message, model=model)
+    def __init__(self, message: str, /, *, model: str, field: str | None = None) -> None:
+        super().__init__(message, field=field, model=model)
 
 
 class ProviderOptionsInvalid(InvalidArgument):

@@ -15,6 +15,7 @@ from mnemesh_kit.time import zone_from_name
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.compaction import CompactionSettings, require_valid_compaction_settings
+from mnemesh_orchestrator.model.files import MAX_FILES_OPEN, MAX_VIEW_CHARACTERS
 from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings, require_valid_extraction
 from mnemesh_orchestrator.model.models import (
@@ -262,6 +263,15 @@ def _valid_timeout(seconds: float, field: str) -> float:
     return seconds
 
 
+def _within(lowest: int, highest: int) -> Callable[[int, str], int]:
+    def check(value: int, field: str) -> int:
+        if not lowest <= value <= highest:
+            raise InvalidArgument(f"{field} must be between {lowest:,} and {highest:,}.", field=field)
+        return value
+
+    return check
+
+
 def _valid_time_zone(name: str) -> str:
     zone_from_name(name, "agent.time_zone")
     return name
@@ -285,6 +295,10 @@ _RULES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "compaction_settings": _optional(require_valid_compaction_settings, "agent.compaction_settings"),
     "memory_extraction": _optional(require_valid_extraction, "agent.memory_extraction"),
     "response_format": _optional(require_valid_format, "agent.response_format"),
+    "max_files_open": _optional(_within(1, MAX_FILES_OPEN), "agent.max_files_open"),
+    "per_file_view_window_char_limit": _optional(
+        _within(1, MAX_VIEW_CHARACTERS), "agent.per_file_view_window_char_limit"
+    ),
     "identity_ids": _valid_identities,
     "approval_timeout_seconds": _optional(_valid_timeout, "agent.approval_timeout"),
 }

@@ -6,6 +6,9 @@ from typing import Final
 
 from mnemesh_types.messages import ImagePart
 
+MAX_FILES_OPEN: Final = 1_000
+MAX_VIEW_CHARACTERS: Final = 1_000_000
+"""The largest limits that the files service accepts."""
 MAX_PAGE: Final = 20
 """The number of matches that a call of grep_files returns."""
 

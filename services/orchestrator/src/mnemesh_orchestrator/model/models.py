@@ -1,6 +1,7 @@
 """Models: handles, settings, embedding models, and the schemas of tools and answers."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 _MAX_PROBLEM: Final = 300
 
 _MAX_TEMPERATURE: Final = 2
+MIN_CONTEXT_WINDOW: Final = 1_000
+"""Tokens. A smaller window has no space for a system prompt and an answer."""
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_FORMAT_NAME: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 
 
 def schema_problem(schema: Mapping[str, Any]) -> str | None:
@@ -127,6 +132,24 @@ class ModelInfo:
         """The size of the context window in tokens, prompt and answer together."""
         return self.defaults.context_window or 32_000
 
+    @property
+    def most_output(self) -> int | None:
+        """The longest answer that the model can give; None if it is unknown.
+
+        The table of known models has limits that are safe to send, and longer answers may be possible.
+        """
+        known = self.output_source in (FigureSource.PROVIDER, FigureSource.OVERRIDE)
+        return self.max_output_tokens if known else None
+
+    def effective(self, settings: ModelSettings) -> ModelSettings:
+        """Returns the settings of a call: unset ones are the model's, and no figure is above a known one of it."""
+        found = settings.over(self.defaults)
+        if self.window_source is not FigureSource.DEFAULT and found.context_window is not None:
+            found = replace(found, context_window=min(found.context_window, self.context_window))
+        if self.most_output is not None and found.max_output_tokens is not None:
+            found = replace(found, max_output_tokens=min(found.max_output_tokens, self.most_output))
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
@@ -153,26 +176,62 @@ def require_valid_settings(settings: ModelSettings, field: str) -> ModelSettings
     Raises:
         InvalidArgument: A value is not. Metadata: field, such as `agent.model_settings.temperature`.
     """
-    for name in ("context_window", "max_output_tokens"):
+
+    def refused(name: str, rule: str) -> InvalidArgument:
+        return InvalidArgument(f"{field}.{name} must be {rule}.", field=f"{field}.{name}")
+
+    window = settings.context_window
+    least = {"context_window": MIN_CONTEXT_WINDOW, "max_output_tokens": 1, "max_reasoning_tokens": 0}
+    for name, lowest in least.items():
         tokens = getattr(settings, name)
-        if tokens is not None and tokens < 1:
-            raise InvalidArgument(f"{field}.{name} must be at least 1.", field=f"{field}.{name}")
-    if settings.temperature is not None and not 0 <= settings.temperature <= _MAX_TEMPERATURE:
-        raise InvalidArgument(
-            f"{field}.temperature must be between 0 and {_MAX_TEMPERATURE}.", field=f"{field}.temperature"
-        )
+        if tokens is not None and tokens < lowest:
+            raise refused(name, f"at least {lowest:,}")
+        if name != "context_window" and tokens is not None and window is not None and tokens >= window:
+            raise refused(name, f"below the context window of {window:,} tokens")
+    for name, highest in (("temperature", _MAX_TEMPERATURE), ("top_p", 1)):
+        value = getattr(settings, name)
+        if value is not None and not 0 <= value <= highest:
+            raise refused(name, f"between 0 and {highest}")
+    if settings.reasoning_effort is not None and settings.reasoning_effort not in EFFORTS:
+        raise refused("reasoning_effort", f"one of {', '.join(EFFORTS)}")
     if settings.provider_options is not None:
         require_json_object(settings.provider_options, f"{field}.provider_options")
     return settings
 
 
+def require_settings_of(model: ModelInfo, settings: ModelSettings, field: str) -> None:
+    """Refuses figures that are above the known ones of a model.
+
+    Raises:
+        InvalidArgument: A figure is. Metadata: field, such as `agent.model_settings.context_window`.
+    """
+    figures = {"max_output_tokens": (model.most_output, "longest answer")}
+    if model.window_source is not FigureSource.DEFAULT:
+        figures["context_window"] = (model.context_window, "context window")
+        if settings.context_window is None:
+            for name in ("max_output_tokens", "max_reasoning_tokens"):
+                if (getattr(settings, name) or 0) >= model.context_window:
+                    figures[name] = (model.context_window - 1, "context window")
+    for name, (most, figure) in figures.items():
+        tokens = getattr(settings, name)
+        if tokens is not None and most is not None and tokens > most:
+            raise InvalidArgument(
+                f"{field}.{name} must be at most {most:,}: the {figure} of {model.handle} does not allow more. "
+                "If that figure is wrong, correct it with UpdateModel.",
+                field=f"{field}.{name}",
+            )
+
+
 def require_valid_format(format_: ResponseFormat, field: str) -> ResponseFormat:
-    """Returns `format_` unless its schema is not a usable JSON schema.
+    """Returns `format_` unless its name or its schema cannot be used.
 
     Raises:
         InvalidArgument: It is not. Metadata: field.
     """
     if format_.kind == "json_schema":
+        path = f"{field}.json_schema.name"
+        if not _FORMAT_NAME.fullmatch(format_.name or ""):
+            raise InvalidArgument(f'{path} must have at most 64 letters, digits, "_" or "-".', field=path)
         path = f"{field}.json_schema.schema"
         schema = require_json_object(format_.schema or "", path)
         if (problem := schema_problem(json.loads(schema))) is not None:

@@ -443,7 +443,7 @@ class TurnBuilder:
         fallback = None
         if settings.fallback_model and settings.fallback_model != info.handle:
             fallback = await self._fallback(agent.organization_id, settings, settings.fallback_model, info.provider)
-        return CalledModel(info, settings.over(info.defaults), client, fallback)
+        return CalledModel(info, info.effective(settings), client, fallback)
 
     async def _fallback(
         self, organization_id: str, settings: ModelSettings, handle: str, main_provider: str
@@ -458,7 +458,7 @@ class TurnBuilder:
         settings = replace(settings, context_window=window, fallback_model=None)
         if info.provider != main_provider:
             settings = replace(settings, provider_options=None)  # options are in the words of one API
-        return CalledModel(info, settings.over(info.defaults), client)
+        return CalledModel(info, info.effective(settings), client)
 
 
 def _can_act(agent: Agent, spec: AgentTypeSpec) -> bool:

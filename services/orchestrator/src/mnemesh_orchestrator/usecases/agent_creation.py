@@ -12,7 +12,6 @@ from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.secret_variables import SecretVariables
 
-from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, MAX_SYSTEM_PROMPT, Agent, AgentState, require_continuation
@@ -21,6 +20,11 @@ from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, Eras
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentDeletion, AgentParts
+from mnemesh_orchestrator.usecases.model_rules import (
+    require_served,
+    require_usable_settings,
+    require_usable_summaries,
+)
 from mnemesh_orchestrator.usecases.partners import PartnerService
 from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, UNAVAILABLE, reconcile
 
@@ -75,11 +79,10 @@ class AgentCreation:
         spec = AGENT_TYPES[draft.type]
         models = await self._models.of(caller.organization_id)
         model = draft.model or await models.default_handle()
-        models.resolve(model)
-        if draft.model_settings.fallback_model:
-            models.resolve(draft.model_settings.fallback_model)
-        require_summary_model(models, draft.compaction_settings)
-        require_summary_model(models, draft.memory_extraction)
+        info = require_served(models, model, "agent.model")
+        require_usable_settings(models, info, draft.model_settings, "agent.model_settings")
+        require_usable_summaries(models, draft.compaction_settings, "agent.compaction_settings")
+        require_usable_summaries(models, draft.memory_extraction, "agent.memory_extraction")
         await self._embedders.require(draft.embedder)
         agent_id, now = self._ids.new("agent"), self._clock.now()
         return Agent(

@@ -1,12 +1,12 @@
 """The parts of an agent in the other services: its tools, blocks, archives and window; their change and deletion."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import NotFound, RequestIdReused
+from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.principal import Principal
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
@@ -15,7 +15,6 @@ from mnemesh_types.messages import Message
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.compaction.planner import mode_of
-from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.errors import AgentRevisionMismatch
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
@@ -51,8 +50,13 @@ from mnemesh_orchestrator.prompt.personas import PERSONA_DESCRIPTION, partner_pe
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.agents import AgentStore
-from mnemesh_orchestrator.usecases.context_windows import FirstMessageFactory
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowRenderer, FirstMessageFactory
 from mnemesh_orchestrator.usecases.groups import GroupChanges
+from mnemesh_orchestrator.usecases.model_rules import (
+    require_served,
+    require_usable_settings,
+    require_usable_summaries,
+)
 from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
 
 MESSAGE_SEARCH: Final = "conversation_search"
@@ -148,29 +152,41 @@ class AgentParts:
     """
 
     def __init__(
-        self, services: Services, models: ModelCatalog, context: ContextReader, requests: RequestAssembler
+        self,
+        services: Services,
+        models: ModelCatalog,
+        context: ContextReader,
+        requests: RequestAssembler,
+        renderer: ContextWindowRenderer,
     ) -> None:
         self._services = services
         self._models = models
         self._context = context
         self._requests = requests
+        self._renderer = renderer
 
     async def create(self, agent: Agent, draft: AgentDraft) -> Agent:
         """Creates the parts that a draft asks for, and returns the agent with its tools and rules.
 
         Raises:
+            InvalidArgument: The system message and the tools do not fit into the context window.
             NotFound: A tool, a block, an archive or a folder does not exist.
             Unavailable: A service cannot be reached.
         """
         agent = await self._with_tools(agent, draft)
         for index, new in enumerate(draft.blocks):
-            await self._create_block(f"{agent.id}/block/{index}", agent, new)
+            with _as_field(f"blocks[{index}]", "block"):
+                await self._create_block(f"{agent.id}/block/{index}", agent, new)
         for block_id in draft.block_ids:
-            await self._services.core_memory.attach(f"{agent.id}/attach/{block_id}", agent.id, block_id)
+            with _as_field("block_ids"):
+                await self._services.core_memory.attach(f"{agent.id}/attach/{block_id}", agent.id, block_id)
         for archive_id in draft.archive_ids:
-            await self._services.archival.attach(f"{agent.id}/attach/{archive_id}", agent.id, archive_id)
+            with _as_field("archive_ids"):
+                await self._services.archival.attach(f"{agent.id}/attach/{archive_id}", agent.id, archive_id)
         agent = await self._with_folders(agent, draft)
-        await self._create_window(agent, draft.initial_messages)
+        text = await self.system_text(agent)
+        await self._renderer.require_space(agent, text)
+        await self._create_window(agent, draft.initial_messages, text)
         return agent
 
     async def _with_folders(self, agent: Agent, draft: AgentDraft) -> Agent:
@@ -181,7 +197,8 @@ class AgentParts:
             folder_ids = (own, *folder_ids)
         for folder_id in folder_ids:
             key, opens_files = f"{agent.id}/attach/{folder_id}", draft.opens_folder_files
-            revision = await files.attach(key, agent.id, folder_id, opens_files=opens_files)
+            with _as_field("folder_ids"):
+                revision = await files.attach(key, agent.id, folder_id, opens_files=opens_files)
             agent = with_folders(agent, revision, holds_folders=True)
         return agent
 
@@ -208,7 +225,7 @@ class AgentParts:
             archive_ids = await archival.archives_of(agent_id)
         for archive_id in archive_ids:
             await archival.attach(f"{partner.id}/attach/{archive_id}", partner.id, archive_id)
-        await self._create_window(partner, None)
+        await self._create_window(partner, None, await self.system_text(partner))
 
     async def newest_sequence_id(self, agent_id: str) -> int:
         """Returns the sequence id of the newest message of an agent; 0 if it has none. Raises Unavailable."""
@@ -217,10 +234,10 @@ class AgentParts:
     async def _create_block(self, request_id: str, agent: Agent, new: NewBlock) -> None:
         await self._services.core_memory.create(request_id, agent.id, new)
 
-    async def _create_window(self, agent: Agent, initial: Sequence[InputMessage] | None) -> None:
+    async def _create_window(self, agent: Agent, initial: Sequence[InputMessage] | None, system_text: str) -> None:
         first = FirstMessageFactory(agent, agent.default_conversation_id, "0", agent.created_at)
         rest: Sequence[Message] = first.default() if initial is None else first.from_inputs(initial)
-        messages = [first.system(await self.system_text(agent)), *rest]
+        messages = [first.system(system_text), *rest]
         # An earlier attempt that succeeded may have rendered other memory, because blocks are shared.
         with suppress(RequestIdReused):
             await self._services.recall.create_context(
@@ -291,6 +308,22 @@ class AgentParts:
         return erased + await services.archival.erase_agent(
             request_id, agent_id, unshared=scope.unshared_archives, together_with=others
         )
+
+
+@contextmanager
+def _as_field(field: str, of_service: str = "") -> Iterator[None]:
+    """Names the field of the draft in refusals by a service, which calls it `of_service`."""
+    try:
+        yield
+    except UNAVAILABLE:
+        raise
+    except MnemeshError as error:
+        named = error.field
+        inner = named.removeprefix(of_service) if named and of_service and named.startswith(f"{of_service}.") else ""
+        if named and inner:
+            error.message = error.message.replace(named, field + inner)
+        error.metadata["field"] = field + inner
+        raise
 
 
 class AgentChanges:
@@ -379,13 +412,13 @@ class AgentChanges:
 
 def _complete_change(models: OrganizationModels, before: Agent, changed: Agent) -> Agent:
     spec = AGENT_TYPES[changed.type]
-    models.resolve(changed.model)
-    if changed.model_settings.fallback_model:
-        models.resolve(changed.model_settings.fallback_model)
+    model = require_served(models, changed.model, "agent.model")
+    if changed.model_settings != before.model_settings:
+        require_usable_settings(models, model, changed.model_settings, "agent.model_settings")
     if changed.compaction_settings != before.compaction_settings:
-        require_summary_model(models, changed.compaction_settings)
+        require_usable_summaries(models, changed.compaction_settings, "agent.compaction_settings")
     if changed.memory_extraction != before.memory_extraction:
-        require_summary_model(models, changed.memory_extraction)
+        require_usable_summaries(models, changed.memory_extraction, "agent.memory_extraction")
     began_extraction = changed.memory_extraction is not None and before.memory_extraction is None
     if began_extraction or (keeps_memories(changed) and not keeps_memories(before)):
         changed = with_episodic_search(changed)

@@ -46,6 +46,7 @@ from mnemesh_orchestrator.store.stores import Stores
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.import_batches import ImportBatches, ImportWriter
+from mnemesh_orchestrator.usecases.model_rules import require_served
 from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
 
 T = TypeVar("T")
@@ -404,7 +405,7 @@ class AgentImportService:
         """Returns the agent of a record with the values of the options. Raises InvalidArgument, ModelUnknown."""
         name = options.name or given.name or "agent"
         model = options.model or given.model or await self._models.default_handle(caller.organization_id)
-        await self._models.resolve(caller.organization_id, model)
+        require_served(await self._models.of(caller.organization_id), model, "agent.model")
         embedder = options.embedder or given.embedder
         if options.embedder is not None:
             await self._embedders.require(embedder)

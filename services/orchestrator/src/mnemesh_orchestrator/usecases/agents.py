@@ -32,6 +32,7 @@ from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, attached_tool, with_folders
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowRenderer
 from mnemesh_orchestrator.usecases.partners import PartnerService
 
 _TOOLS_AT_ONCE: Final = 1_000
@@ -52,7 +53,9 @@ class AgentService:
         changes: AgentChanges,
         partners: PartnerService,
         secrets: SecretVariables,
+        renderer: ContextWindowRenderer,
     ) -> None:
+        self._renderer = renderer
         self._secrets = secrets
         self._store = store
         self._groups = groups
@@ -157,7 +160,7 @@ class AgentService:
             info, _ = models.resolve((conversation and conversation.model) or agent.model)
         except NotFound:
             return settings
-        effective = settings.over(info.defaults)
+        effective = info.effective(settings)
         if effective.inner_thoughts_in_kwargs is None:
             return replace(effective, inner_thoughts_in_kwargs=AGENT_TYPES[agent.type].inner_thoughts)
         return effective
@@ -196,10 +199,21 @@ class AgentService:
         """
         count = require_valid_count(sleeptime_turns_counter, "sleeptime_turns_counter") or 0
         values = await self._changes.values(agent_id, changes, system_prompt_key)
+        change = await self._changes.of_values(caller, agent_id, values, if_revision)
+        if "model_settings" in values:
+            await self._require_space(caller, agent_id, change)
         if values.get("enable_sleeptime"):
             return await self._partners.update(caller, key, agent_id, values, if_revision, count)
-        change = await self._changes.of_values(caller, agent_id, values, if_revision)
         return await self._store.update(key, caller.organization_id, agent_id, change)
+
+    async def _require_space(self, caller: Principal, agent_id: str, change: Callable[[Agent], Agent]) -> None:
+        """Refuses a change to a context window that has no space for the system message and the tools."""
+        agent = await self._store.get(caller.organization_id, agent_id)
+        changed = change(agent)
+        if changed.model_settings.context_window not in (None, agent.model_settings.context_window):
+            with as_principal(caller):
+                window = await self._context.window(agent.default_conversation_id)
+                await self._renderer.require_space(changed, window.messages[0].text)
 
     async def _change(
         self, caller: Principal, key: RequestKey | None, agent_id: str, change: Callable[[Agent], Agent]

@@ -8,7 +8,6 @@ from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.compaction.port import SummaryCall
-from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.compaction import WindowCompactor, WindowReplacement
@@ -23,6 +22,7 @@ from mnemesh_orchestrator.model.journal import Lease
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.usecases.model_rules import require_usable_summaries
 from mnemesh_orchestrator.usecases.previews import PreviewService
 
 _log = structlog.get_logger("mnemesh.compaction")
@@ -75,7 +75,7 @@ class CompactionService:
         """
         if settings is not None:
             require_valid_compaction_settings(settings, "settings")
-        require_summary_model(await self._models.of(caller.organization_id), settings)
+        require_usable_summaries(await self._models.of(caller.organization_id), settings, "settings")
         if dry_run:
             return (await self._composed(caller, agent_id, conversation_id, settings)).result
         async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:

@@ -22,7 +22,7 @@ from mnemesh_orchestrator.loop.context_reader import ContextReader, stored_tool_
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, return_limit
 from mnemesh_orchestrator.loop.retry import RecallWrites
 from mnemesh_orchestrator.loop.rules import POLICIES, RulesSolver
-from mnemesh_orchestrator.loop.state import prompt_limit
+from mnemesh_orchestrator.loop.state import longest_prompt, prompt_limit
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, FirstMessages, PromptPolicy, shows_line_numbers
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.context_window import ContextWindow, ContextWindowReport
@@ -103,6 +103,27 @@ class ContextWindowRenderer:
             schema_tokens=self._estimator.schemas(agent, handle, schemas),
             correction=self._estimator.correction(agent, handle),
         )
+
+    async def require_space(self, agent: Agent, system_text: str) -> None:
+        """Refuses an agent whose system message and tools alone do not fit into its context window.
+
+        Raises:
+            InvalidArgument: They do not fit, so that no turn would succeed.
+        """
+        info, _ = await self._models.resolve(agent.organization_id, agent.model)
+        settings = info.effective(agent.model_settings)
+        if settings.inner_thoughts_in_kwargs is None:
+            settings = replace(settings, inner_thoughts_in_kwargs=AGENT_TYPES[agent.type].inner_thoughts)
+        tokens = self._estimator.text(agent, agent.model, system_text)
+        tokens += self._estimator.schemas(agent, agent.model, await self._schemas(agent, settings))
+        most = longest_prompt(settings, info.context_window)
+        if tokens > most:
+            field = "agent.model_settings.context_window"
+            raise InvalidArgument(
+                f"{field} must be larger: the system prompt and the tools take about {tokens:,} tokens, and the window "
+                f"of {settings.context_window or info.context_window:,} leaves {most:,}.",
+                field=field,
+            )
 
     async def _as_sent(
         self,

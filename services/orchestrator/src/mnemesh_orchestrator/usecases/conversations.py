@@ -45,6 +45,7 @@ from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, FirstMessageFactory
+from mnemesh_orchestrator.usecases.model_rules import require_served, require_usable_settings
 from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, reconcile
 
 GRACE = timedelta(seconds=60)
@@ -170,8 +171,9 @@ class ConversationService:
                 returns its result.
         """
         require_valid_conversation({field.name: getattr(draft, field.name) for field in fields(draft)})
-        if draft.model is not None:
-            await self._models.resolve(caller.organization_id, draft.model)
+        models = await self._models.of(caller.organization_id)
+        model = None if draft.model is None else require_served(models, draft.model, "conversation.model")
+        require_usable_settings(models, model, draft.model_settings, "conversation.model_settings")
         now = self._clock.now()
         conversation = Conversation(
             id=self._ids.new("conv"),
@@ -324,8 +326,9 @@ class ConversationService:
 
         def change(conversation: Conversation) -> Conversation:
             changed = replace(conversation, **changes)
-            if changed.model is not None and changed.model != conversation.model:
-                models.resolve(changed.model)
+            if (changed.model, changed.model_settings) != (conversation.model, conversation.model_settings):
+                model = None if changed.model is None else require_served(models, changed.model, "conversation.model")
+                require_usable_settings(models, model, changed.model_settings, "conversation.model_settings")
             return replace(changed, updated_at=self._clock.now())
 
         return await self._store.update(key, caller.organization_id, conversation_id, change)

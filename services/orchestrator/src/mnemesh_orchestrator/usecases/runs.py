@@ -49,6 +49,7 @@ from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.steps import StepStore
+from mnemesh_orchestrator.usecases.model_rules import require_served, require_usable_settings
 
 _MAX_RUNS: Final = 1_000
 _POLL_SECONDS: Final = 1.0
@@ -392,8 +393,12 @@ class RunService:
         return run
 
     async def _require_model(self, run: Run) -> None:
-        if run.config.override_model is not None:
-            await self._models.resolve(run.organization_id, run.config.override_model)
+        handle, settings = run.config.override_model, run.config.model_settings
+        if handle is None and settings is None:
+            return
+        models = await self._models.of(run.organization_id)
+        model = None if handle is None else require_served(models, handle, "config.override_model")
+        require_usable_settings(models, model, settings, "config.model_settings")
 
     async def follow(
         self,

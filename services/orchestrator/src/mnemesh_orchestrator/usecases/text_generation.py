@@ -78,7 +78,7 @@ class TextGenerationService:
             require_valid_format(response_format, "response_format")
         agent = await self._agents.get(caller.organization_id, agent_id)
         info, client = await self._models.resolve_for_turn(caller.organization_id, model or agent.model)
-        settings = info.defaults if model else agent.model_settings.over(info.defaults)
+        settings = info.defaults if model else info.effective(agent.model_settings)
         request = LlmRequest(
             model=info,
             settings=settings,

@@ -97,7 +97,8 @@ def _settings_in_effect(model: models_pb2.Model, agent: pb.Agent) -> dict[str, A
     if found["provider_type"] == "openai":
         reasons = model.HasField("capabilities") and not model.capabilities.temperature
         defaults["reasoning"] = {"reasoning_effort": "medium" if reasons else "minimal"}
-        defaults["max_output_tokens"] = _OPENAI_OUTPUT_TOKENS
+        window = agent.effective_model_settings.context_window or model.context_window
+        defaults["max_output_tokens"] = min(_OPENAI_OUTPUT_TOKENS, window - 1) if window else _OPENAI_OUTPUT_TOKENS
         defaults["response_format"] = format_from_proto(agent)
     if model.max_output_tokens:
         defaults["max_output_tokens"] = model.max_output_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from mnemesh.agents.v1 import agents_pb2 as pb
@@ -51,9 +52,11 @@ def format_to_proto(given: dict[str, Any], *loc: str) -> pb.ResponseFormat:
             if not isinstance(schema, dict):
                 raise invalid_field("Input should be a valid dictionary", *loc, "json_schema")
             inner = schema.get("schema", schema)
-            message = pb.JsonSchemaFormat(
-                name=str(schema.get("name") or inner.get("title") or "answer"), schema=json_to_text(inner) or "{}"
-            )
+            if not isinstance(inner, dict) or not inner:
+                raise invalid_field("Input should have a JSON schema", *loc, "json_schema", "schema")
+            # The title of a schema may have any characters, the name of a format may not.
+            name = schema.get("name") or re.sub(r"[^A-Za-z0-9_-]", "_", str(inner.get("title", "")))[:64]
+            message = pb.JsonSchemaFormat(name=str(name or "answer"), schema=json_to_text(inner) or "{}")
             set_present(message, strict=schema.get("strict"))
             return pb.ResponseFormat(json_schema=message)
     raise invalid_field("Input should be 'text', 'json_schema' or 'json_object'", *loc, "type")
