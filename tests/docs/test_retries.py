@@ -15,7 +15,7 @@ from mnemesh_client import mnemesh as client
 from mnemesh_client import patience, run_stream
 from mnemesh_files.ingestion import remover
 from mnemesh_files.ingestion import worker as ingestion
-from mnemesh_files.usecases import announcements
+from mnemesh_files.usecases import agent_files
 from mnemesh_kit import outgoing, retries, server, transport
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.sql import postgresql, sqlite
@@ -109,7 +109,7 @@ def seconds(value: float) -> str:
         ("PostgreSQL transaction", postgresql.WRITE_ATTEMPTS, grown(postgresql.CONFLICT_BACKOFF), []),
         ("SQLite transaction", sqlite.WRITE_ATTEMPTS, grown(sqlite.BUSY_BACKOFF), [sqlite.BUSY_TIMEOUT_MS / 1000]),
         ("indexer", None, seconds(collections.RETRY_SECONDS), []),
-        ("announcement of folders", None, seconds(announcements.RETRY_SECONDS), []),
+        ("announcement of folders", None, seconds(agent_files.RETRY_SECONDS), []),
         ("processing of files", None, seconds(ingestion.RETRY.total_seconds()), []),
         ("interrupted processing", ingestion.MAX_FAILURES, seconds(ingestion.LEASE.total_seconds()), []),
         ("removal of deleted files", None, seconds(remover.RETRY.total_seconds()), []),

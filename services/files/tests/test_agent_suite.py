@@ -10,12 +10,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
-from mnemesh_files.clients.archival import ArchivalClient
-from mnemesh_files.clients.passage_search import PassageSearchClient
+from mnemesh_files.clients import ArchivalClient, PassageSearchClient
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
-from mnemesh_files.store.sql import folder_rows
-from mnemesh_files.store.sql.tables import files, segments
+from mnemesh_files.store import folder_rows
+from mnemesh_files.store.tables import files, segments
 from mnemesh_files.wiring import assemble
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import new_id

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from mnemesh_files.clients.archival import ArchivalClient
+from mnemesh_files.clients import ArchivalClient
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
 from mnemesh_files.wiring import assemble

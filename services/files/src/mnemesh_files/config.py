@@ -14,7 +14,7 @@ from mnemesh_sandbox.egress.downloads import DownloadLimits
 from mnemesh_sandbox.egress.policy import EgressPolicy, IpNetwork, NetworkAccess
 
 from mnemesh_files.blobs.s3 import S3Settings
-from mnemesh_files.parsers.limits import ParseLimits
+from mnemesh_files.parsers.document import ParseLimits
 from mnemesh_files.parsers.parser import sandbox_settings
 
 

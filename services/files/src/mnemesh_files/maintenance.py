@@ -10,8 +10,8 @@ from mnemesh_kit.maintenance import maintain_database
 from mnemesh_kit.sql import Database
 
 from mnemesh_files.config import Config
-from mnemesh_files.store.sql.folders import SqlFolderStore
-from mnemesh_files.store.sql.tables import metadata
+from mnemesh_files.store.folders import SqlFolderStore
+from mnemesh_files.store.tables import metadata
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:

@@ -20,44 +20,27 @@ from mnemesh_sandbox import Isolation, Sandbox
 from mnemesh_sandbox.egress.downloads import Downloader
 from mnemesh_sandbox.egress.resolver import Resolver
 
-from mnemesh_files.blobs.base import BlobStore
-from mnemesh_files.blobs.contents import Contents
+from mnemesh_files.blobs.contents import BlobStore, Contents
 from mnemesh_files.blobs.local import LocalBlobStore
 from mnemesh_files.blobs.s3 import S3BlobStore
-from mnemesh_files.clients.agents import AgentsClient
-from mnemesh_files.clients.archival import ArchivalClient
-from mnemesh_files.clients.passage_search import PassageSearchClient
-from mnemesh_files.clients.vision import OpenAiVision
+from mnemesh_files.clients import AgentsClient, ArchivalClient, OpenAiVision, PassageSearchClient
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
-from mnemesh_files.ingestion.importer import USER_AGENT, Importer, checked_url
 from mnemesh_files.ingestion.remover import Remover
-from mnemesh_files.ingestion.texts import TextReader
-from mnemesh_files.ingestion.worker import IngestionWorker
+from mnemesh_files.ingestion.worker import USER_AGENT, Importer, IngestionWorker, TextReader, checked_url
 from mnemesh_files.parsers.parser import DocumentParser
-from mnemesh_files.ports.agents import AgentsPort
-from mnemesh_files.ports.archival import ArchivalPort
-from mnemesh_files.ports.passage_search import PassageSearchPort
+from mnemesh_files.ports import AgentsPort, ArchivalPort, PassageSearchPort
 from mnemesh_files.rpc.agent_files import AgentFilesServicer
-from mnemesh_files.rpc.files import FilesServicer
-from mnemesh_files.rpc.folders import FoldersServicer
-from mnemesh_files.store.sql.agent_files import SqlAgentFileStore
-from mnemesh_files.store.sql.announcements import SqlAnnouncementStore
-from mnemesh_files.store.sql.blob_rows import SqlBlobRecords
-from mnemesh_files.store.sql.files import SqlFileStore
-from mnemesh_files.store.sql.folders import SqlFolderStore
-from mnemesh_files.store.sql.ingestion import SqlIngestionStore
-from mnemesh_files.store.sql.removals import SqlRemovalStore
-from mnemesh_files.store.sql.texts import SqlTextStore
-from mnemesh_files.store.sql.upload_rows import SqlUploadStore
-from mnemesh_files.usecases.agent_files import AgentFileService
-from mnemesh_files.usecases.announcements import RETRY_SECONDS, Announcer
-from mnemesh_files.usecases.file_search import FileSearchService
-from mnemesh_files.usecases.file_views import FileViews
-from mnemesh_files.usecases.files import FileService
+from mnemesh_files.rpc.files import FilesServicer, FoldersServicer
+from mnemesh_files.store.agent_files import SqlAgentFileStore, SqlAnnouncementStore
+from mnemesh_files.store.file_rows import SqlBlobRecords
+from mnemesh_files.store.files import SqlFileStore, SqlUploadStore
+from mnemesh_files.store.folders import SqlFolderStore
+from mnemesh_files.store.ingestion import SqlIngestionStore, SqlRemovalStore, SqlTextStore
+from mnemesh_files.usecases.agent_files import RETRY_SECONDS, AgentFileService, Announcer, FileViews
+from mnemesh_files.usecases.file_search import FileSearchService, GrepService
+from mnemesh_files.usecases.files import FileService, UploadService, UploadStores
 from mnemesh_files.usecases.folders import FolderService
-from mnemesh_files.usecases.grep import GrepService
-from mnemesh_files.usecases.uploads import UploadService, UploadStores
 
 PURGE_SECONDS = 3600.0
 

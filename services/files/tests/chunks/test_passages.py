@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh_files.chunks.passages import Passage, approximate_tokens, passages_of
+from mnemesh_files.chunks import Passage, approximate_tokens, passages_of
 from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
 
 _KINDS = (DocumentKind.CODE, DocumentKind.PROSE, DocumentKind.DATA)

@@ -4,8 +4,8 @@ import random
 import re
 
 import pytest
-from mnemesh_files.model import grep
-from mnemesh_files.model.grep import compiled, found_lines, match_of, name_filter
+from mnemesh_files.model import file_search
+from mnemesh_files.model.file_search import compiled, found_lines, match_of, name_filter
 
 PATTERNS = ["a", "^b", "c$", "^$", "a.c", "é", "[^a]b", r"\s", "x*", "(a|é)+c"]
 
@@ -17,7 +17,7 @@ def numbers(pattern: str, text: str) -> list[int]:
 
 @pytest.mark.parametrize("chunk", [3, 7, 20, 1_000_000])
 def test_chunks_find_what_single_lines_contain(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(grep, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(file_search, "_CHUNK_BYTES", chunk)
     generator = random.Random(chunk)
     for _ in range(60):
         lines = [
@@ -49,7 +49,7 @@ def test_the_size_of_a_match_is_counted_in_bytes() -> None:
 
 def test_a_late_search_ends() -> None:
     late = iter([False, True])
-    text = b"x\n" * grep._CHUNK_BYTES
+    text = b"x\n" * file_search._CHUNK_BYTES
     found = list(found_lines(compiled("y"), text, lambda: next(late)))
     assert found == [None]
 

@@ -1,8 +1,7 @@
 """Views of windows: exact texts of the three styles, ranges, pages and truncation."""
 
 import pytest
-from mnemesh_files.model.views import TRUNCATED, ViewStyle, rendered
-from mnemesh_files.model.windows import FileLimits, Window, shown_characters, window_of
+from mnemesh_files.model.windows import TRUNCATED, FileLimits, ViewStyle, Window, rendered, shown_characters, window_of
 
 CODE = ["def one():", "    return 1  ", "", "x = one()"]
 PROSE = ["# Title", "", 'It rains. "Really?" Yes!  And 3.5 litres, e.g. here.', "    indented"]

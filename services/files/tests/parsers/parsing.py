@@ -6,11 +6,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from mnemesh_files.parsers.detection import detect
-from mnemesh_files.parsers.document import ParsedDocument
-from mnemesh_files.parsers.errors import Cause
+from mnemesh_files.parsers.document import DEFAULT_LIMITS, Cause, ParsedDocument, ParseLimits
+from mnemesh_files.parsers.formats import detect
 from mnemesh_files.parsers.inside.entry import parse
-from mnemesh_files.parsers.limits import DEFAULT_LIMITS, ParseLimits
 
 
 def answer_of(content: bytes, name: str = "document", limits: ParseLimits = DEFAULT_LIMITS) -> dict[str, Any]:

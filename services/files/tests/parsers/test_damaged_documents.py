@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mnemesh_files.parsers.errors import Cause
+from mnemesh_files.parsers.document import Cause
 
 from . import documents
 from .parsing import parsed_from, refusal_of

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mnemesh_files.parsers.detection import detect
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
-from mnemesh_files.parsers.formats import Format
+from mnemesh_files.parsers.document import Cause, DocumentUnreadable
+from mnemesh_files.parsers.formats import Format, detect
 
 
 @pytest.mark.parametrize(

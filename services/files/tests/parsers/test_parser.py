@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_files.parsers.document import DocumentKind
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable, ParserUnavailable
-from mnemesh_files.parsers.limits import DEFAULT_LIMITS
+from mnemesh_files.parsers.document import DEFAULT_LIMITS, Cause, DocumentKind, DocumentUnreadable, ParserUnavailable
 from mnemesh_files.parsers.parser import DocumentParser, sandbox_settings
-from mnemesh_files.ports.pictures import PictureUnreadable
+from mnemesh_files.ports import PictureUnreadable
 from mnemesh_sandbox import Access, Isolation, Level, Outcome, Sandbox, SandboxSettings, Task
 from mnemesh_sandbox.inside import plan as layer
 from PIL import Image

@@ -11,10 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from mnemesh_files.clients.vision import OpenAiVision
+from mnemesh_files.clients import OpenAiVision
 from mnemesh_files.config import Config
 from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
-from mnemesh_files.parsers.pictures import with_text_of_picture
+from mnemesh_files.parsers.parser import with_text_of_picture
 
 _KEY = "sk-secret"
 _IMAGE = ParsedDocument(DocumentKind.IMAGE, "image/png", image_width=3, image_height=2)

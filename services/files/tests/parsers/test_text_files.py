@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
+from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument, ParseLimits
 from mnemesh_files.parsers.encodings import NotText, decode
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
 from mnemesh_files.parsers.formats import PLAIN_TEXT, type_of_name
-from mnemesh_files.parsers.limits import ParseLimits
 from mnemesh_files.parsers.lines import MAX_VERBATIM_LINE, divide
 from mnemesh_files.parsers.text_files import parse_text_file
 

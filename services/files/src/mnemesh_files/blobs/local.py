@@ -15,7 +15,7 @@ import structlog
 from mnemesh_kit.errors import StorageFull, Unavailable
 from mnemesh_kit.failpoints import async_failpoint
 
-from mnemesh_files.blobs.base import PIECE_BYTES
+from mnemesh_files.blobs.contents import PIECE_BYTES
 from mnemesh_files.errors import ContentMissing
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.extras import install_hint
 
-from mnemesh_files.blobs.base import PIECE_BYTES
+from mnemesh_files.blobs.contents import PIECE_BYTES
 from mnemesh_files.errors import ContentMissing
 
 if TYPE_CHECKING:

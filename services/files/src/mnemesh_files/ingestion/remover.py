@@ -15,7 +15,7 @@ from mnemesh_kit.metrics import Counter
 from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_files.errors import ArchiveGone, EmbedderUnknown
-from mnemesh_files.ports.archival import ArchivalPort
+from mnemesh_files.ports import ArchivalPort
 from mnemesh_files.store.base.ingestion import Removal, RemovalStore
 
 LEASE: Final = timedelta(minutes=5)

@@ -7,28 +7,41 @@ text that is stored is not parsed again, and a passage that is recorded as embed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
+import msgspec
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import TEMPORARY, MnemeshError
-from mnemesh_kit.ids import derive_id
+from mnemesh_kit.errors import TEMPORARY, InvalidArgument, MnemeshError
+from mnemesh_kit.ids import IdSource, derive_id
+from mnemesh_kit.metrics import Counter, Gauge, Histogram, Metric
 from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.text import require_no_nul
+from mnemesh_sandbox.egress.connections import EgressRefused
+from mnemesh_sandbox.egress.downloads import Downloader, DownloadFailed, DownloadLimits
+from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkAccess
+from mnemesh_sandbox.egress.resolver import Resolver
+from mnemesh_sandbox.egress.targets import require_allowed, target_of
 
-from mnemesh_files.chunks.passages import Passage
-from mnemesh_files.errors import ArchiveGone, LeaseLost
-from mnemesh_files.ingestion.figures import IngestionFigures
-from mnemesh_files.ingestion.importer import Importer, ImportFailed
+from mnemesh_files.blobs.contents import BlobStore, Contents
+from mnemesh_files.chunks import Passage, passages_of
+from mnemesh_files.errors import ArchiveGone, ContentMismatch, ContentMissing, FileTooLarge, LeaseLost
 from mnemesh_files.ingestion.remover import SUBJECT
-from mnemesh_files.ingestion.texts import TextReader
-from mnemesh_files.model.files import FileStatus
-from mnemesh_files.model.ingestion import FilePassage, Job, planned_passages
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable, ParserUnavailable
-from mnemesh_files.ports.archival import ArchivalPort, NewPassage
+from mnemesh_files.model.files import FileHeader, FilePassage, FileStatus, Job, ParsedText, planned_passages
+from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument, ParserUnavailable
+from mnemesh_files.parsers.parser import DocumentParser
+from mnemesh_files.ports import ArchivalPort, NewPassage
 from mnemesh_files.store.base.ingestion import IngestionStore
+
+USER_AGENT: Final = "mnemesh-files"
+_GENERIC: Final = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 
 LEASE: Final = timedelta(seconds=60)
 RENEWAL_SECONDS: Final = 20.0
@@ -43,6 +56,170 @@ _INTERRUPTED: Final = (
     "The processing of the file was interrupted {count} times in a row. Divide the file, or process it again."
 )
 _log = structlog.get_logger("mnemesh.files")
+
+
+@dataclass(slots=True)
+class Measured:
+    """One claim."""
+
+    outcome: str = "error"
+
+
+class IngestionFigures:
+    """Counts the claims on files and their duration."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self.waiting = 0
+        """The number of files that are due, when the worker last looked."""
+        self.processed = Counter("mnemesh_files_processed", "Claims on files that ended, by outcome.", ["outcome"])
+        self.seconds = Histogram("mnemesh_files_processing_seconds", "Duration of the processing of files.")
+
+    @contextmanager
+    def measured(self) -> Iterator[Measured]:
+        """Measures the block as one claim, whose outcome it sets."""
+        measured, began = Measured(), time.monotonic()
+        self._running += 1
+        try:
+            yield measured
+        finally:
+            self._running -= 1
+            self.processed.inc(measured.outcome)
+            self.seconds.observe(time.monotonic() - began)
+
+    def metrics(self) -> Sequence[Metric]:
+        """Returns the metrics."""
+        running = Gauge("mnemesh_files_processing", "Files that are being processed.", lambda: float(self._running))
+        waiting = Gauge("mnemesh_files_waiting", "Files that wait to be processed.", lambda: float(self.waiting))
+        return [self.processed, self.seconds, running, waiting]
+
+
+class ImportFailed(Exception):
+    """The content could not be downloaded. The message is for the owner of the file."""
+
+
+def checked_url(url: str, policy: EgressPolicy) -> tuple[str, str]:
+    """Returns the URL without its fragment, and the name of the file in it.
+
+    Raises:
+        InvalidArgument: imports are off, or the URL is not allowed. Addresses of names are checked at the download.
+    """
+    if policy.access is NetworkAccess.NONE:
+        raise InvalidArgument("This server does not download files (MNEMESH_FILES_IMPORTS).", field="url")
+    require_no_nul(url, "url")
+    try:
+        target = target_of(url)
+        with suppress(ValueError):
+            require_allowed(target.host, ipaddress.ip_address(target.host), target.port, policy)
+    except EgressRefused as error:
+        raise InvalidArgument(f"url is not allowed. {error}", field="url") from error
+    name = unquote(urlsplit(target.url).path).rstrip("/").rpartition("/")[2]
+    return target.url, name or target.host
+
+
+class Importer:
+    """Downloads the contents of files.
+
+    Args:
+        downloader: makes the downloads; it checks every address, also after redirects.
+        resolver: resolves names.
+        limits: of one download.
+        contents: stores the contents.
+        store: the files.
+    """
+
+    def __init__(
+        self,
+        downloader: Downloader,
+        resolver: Resolver,
+        limits: DownloadLimits,
+        contents: Contents,
+        store: IngestionStore,
+    ) -> None:
+        self._downloader = downloader
+        self._resolver = resolver
+        self._limits = limits
+        self._contents = contents
+        self._store = store
+
+    async def fetch(self, job: Job) -> None:
+        """Downloads the content of a file and stores it.
+
+        Raises:
+            ImportFailed: the server, the rules of egress, a limit, or the announced size or hash.
+            LeaseLost, StorageFull, Unavailable: the stores.
+        """
+        url, file = job.file.source_url or "", job.file
+        header = FileHeader(
+            file.folder_id, file.original_name, size_bytes=job.expected_size, sha256=job.expected_sha256
+        )
+        resolve = self._resolver.for_organization(job.organization_id)
+        try:
+            async with self._downloader.open(url, resolve, self._limits) as download:
+                content = await self._contents.receive(job.organization_id, header, download.chunks)
+                media_type = download.media_type
+        except (DownloadFailed, FileTooLarge, ContentMismatch) as error:
+            raise ImportFailed(f"The download failed: {error}") from error
+        known = media_type not in _GENERIC
+        await self._store.fetched(job, content, media_type if known else "")
+
+
+class TextReader:
+    """Parses contents and divides texts."""
+
+    def __init__(self, blobs: BlobStore, open_parser: Callable[[], Awaitable[DocumentParser]], ids: IdSource) -> None:
+        """Opens the parser with the first file."""
+        self._blobs = blobs
+        self._open_parser = open_parser
+        self._opening = asyncio.Lock()
+        self._parser: DocumentParser | None = None
+        self._ids = ids
+
+    async def document(self, job: Job) -> ParsedDocument:
+        """Returns the parsed content of a file.
+
+        Raises:
+            DocumentUnreadable, ParserUnavailable: see DocumentParser.parse.
+            Unavailable, ContentMissing: see BlobStore.
+        """
+        file = job.file
+        if file.blob_id is None:
+            raise ContentMissing(file.id)
+        async with self._opening:
+            parser = self._parser = self._parser or await self._open_parser()
+        async with self._blobs.local_copy(file.blob_id) as path:
+            return await parser.parse(path, file.original_name, file.media_type)
+
+    def parsed_text(self, document: ParsedDocument) -> ParsedText:
+        """Returns the text of a document under a new id."""
+        facts = {
+            "total_lines": document.total_lines,
+            "total_chars": document.total_chars,
+            "total_pages": document.total_pages,
+            "page_starts": _json(document.page_starts),
+            "warnings": _json(document.warnings),
+            "kind": document.kind.value,
+            "language": document.language,
+        }
+        return ParsedText(self._ids.new("text"), document.lines, facts, document.media_type)
+
+    def restored(self, lines: Sequence[str], facts: Mapping[str, Any]) -> ParsedDocument:
+        """Returns the document of a stored text, as far as passages depend on it."""
+        return ParsedDocument(
+            kind=DocumentKind(facts["kind"]),
+            media_type="",
+            text="\n".join(lines),
+            language=facts["language"],
+            page_starts=tuple(msgspec.json.decode(facts["page_starts"])),
+        )
+
+    async def passages(self, document: ParsedDocument, chunk_size: int) -> Sequence[Passage]:
+        """Returns the passages of a document, in order."""
+        return await asyncio.to_thread(passages_of, document, chunk_size)
+
+
+def _json(values: Sequence[Any]) -> str:
+    return msgspec.json.encode(values).decode()
 
 
 class IngestionWorker:

@@ -12,8 +12,7 @@ from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_files.model.files import FileStatus
 from mnemesh_files.model.folders import Folder
-from mnemesh_files.model.views import ViewStyle
-from mnemesh_files.model.windows import DEFAULT_LIMITS, FileLimits, FileView, Window, window_of
+from mnemesh_files.model.windows import DEFAULT_LIMITS, FileLimits, FileView, ViewStyle, Window, window_of
 
 MAX_LISTED_FILES: Final = 200
 """The number of files of a folder that directories list, besides open ones."""

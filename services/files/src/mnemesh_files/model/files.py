@@ -1,21 +1,29 @@
-"""Files: values, filters and their validation."""
+"""Files: their names, their attributes, uploads in parts, and what becomes of their content."""
 
 from __future__ import annotations
 
 import mimetypes
 import re
+import unicodedata
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Final
+from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_line
 
 from mnemesh_files.errors import ContentMismatch
-from mnemesh_files.model.names import valid_name, without_directories
-from mnemesh_files.model.provenance import Provenance
+
+MAX_NAME_CHARS: Final = 255
+_SEPARATORS: Final = re.compile(r"[/\\]")
+_REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+# Joiners are letters' shapes in Persian, Indic scripts and emoji. They do not change the direction of a text.
+_JOINERS: Final = frozenset("\u200c\u200d")
+
+MAX_ID_CHARS: Final = 500
 
 MAX_FILTER_IDS: Final = 1_000
 MAX_FILTER_CHARS: Final = 500
@@ -23,6 +31,79 @@ MAX_PATH_CHARS: Final = 4_096
 MAX_METADATA_BYTES: Final = 100_000
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+LIFETIME: Final = timedelta(days=1)
+"""How long the data of an upload is kept after the last write."""
+
+
+def valid_name(name: str, field: str) -> str:
+    """Returns a name in NFC, without white space at its ends.
+
+    Raises:
+        InvalidArgument: it is blank, too long, "." or "..", or has a path separator, a control character, or another
+            character that is invisible or changes the direction of text.
+    """
+    name = unicodedata.normalize("NFC", name).strip()
+    if not name:
+        raise InvalidArgument(f"{field} must not be blank.", field=field)
+    if len(name) > MAX_NAME_CHARS:
+        raise InvalidArgument(f"{field} must be at most {MAX_NAME_CHARS} characters.", field=field)
+    if name in (".", ".."):
+        raise InvalidArgument(f'{field} must not be "." or "..".', field=field)
+    if _SEPARATORS.search(name):
+        raise InvalidArgument(f'{field} must not contain "/" or "\\".', field=field)
+    for char in name:
+        if unicodedata.category(char) in _REFUSED_CATEGORIES and char not in _JOINERS:
+            raise InvalidArgument(
+                f"{field} must not contain the character U+{ord(char):04X}, which is invisible or a control character.",
+                field=field,
+            )
+    return name
+
+
+def without_directories(name: str) -> str:
+    """Returns the last part of a path of a client, of any operating system."""
+    return _SEPARATORS.split(name.rstrip("/\\"))[-1]
+
+
+def suffixed(name: str, number: int) -> str:
+    """Returns the name of a duplicate: `name_(1).txt`. The stem is cut if the name would be too long."""
+    stem, dot, extension = name.rpartition(".")
+    if not stem or len(extension) > 20:
+        stem, dot, extension = name, "", ""
+    ending = f"_({number}){dot}{extension}"
+    return stem[: MAX_NAME_CHARS - len(ending)] + ending
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The subjects that created and last changed a resource, and ids that clients store with it."""
+
+    created_by_id: str = ""
+    last_updated_by_id: str = ""
+    project_id: str | None = None
+    template_id: str | None = None
+    base_template_id: str | None = None
+    deployment_id: str | None = None
+    entity_id: str | None = None
+
+
+PROVENANCE: Final = tuple(each.name for each in fields(Provenance))
+"""The fields of `Provenance`, which are columns of the tables of folders and files."""
+CLIENT_PROVENANCE: Final = PROVENANCE[2:]
+"""The fields that clients set."""
+
+
+def validate_provenance(provenance: Provenance, field: str) -> None:
+    """Checks the ids that clients set.
+
+    Raises:
+        InvalidArgument: one is blank, too long, or has control characters.
+    """
+    for name in CLIENT_PROVENANCE:
+        value = getattr(provenance, name)
+        if value is not None:
+            require_line(value, f"{field}.{name}", max_chars=MAX_ID_CHARS)
 
 
 class FileStatus(StrEnum):
@@ -227,3 +308,98 @@ def validate_filter(filter_: FileFilter) -> None:
         value = getattr(filter_, name)
         if value is not None:
             require_line(value, f"filter.{name}", max_chars=MAX_FILTER_CHARS)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload that can be continued."""
+
+    id: str
+    header: FileHeader
+    received_bytes: int
+    created_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    """Data of an upload, in the blob store."""
+
+    blob_id: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The claim of a worker on a file."""
+
+    organization_id: str
+    file: File
+    archive_id: str
+    """The archive of the folder."""
+    chunk_size: int
+    claim: int
+    """The number of the claim. Later claims have greater numbers; writes of earlier ones are refused."""
+    failures: int
+    """The claims in a row, with this one, that ended without progress."""
+    next_text_id: str | None
+    """A text that an earlier claim has stored, whose passages are not all embedded."""
+    next_text: Mapping[str, Any]
+    """What is known about that text; see ParsedText.facts."""
+    expected_size: int | None
+    """What a download must have."""
+    expected_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedText:
+    """A parsed text."""
+
+    id: str
+    lines: tuple[str, ...]
+    facts: Mapping[str, Any]
+    """The values of the columns of a file that describe its text."""
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilePassage:
+    """A passage of a text."""
+
+    position: int
+    passage_id: str
+    text_hash: str
+    start_line: int
+    end_line: int
+    embedded: bool
+    """Whether the archive has it."""
+
+
+def planned_passages(fresh: Sequence[FilePassage], known: Sequence[FilePassage]) -> tuple[FilePassage, ...]:
+    """Returns the passages of a text, of which those with an equal text take over a known passage that is embedded.
+
+    Args:
+        fresh: the passages, none of them embedded.
+        known: the passages of earlier texts of the file.
+    """
+    by_hash: dict[str, list[str]] = {}
+    for passage in known:
+        ids = by_hash.setdefault(passage.text_hash, [])
+        if passage.embedded and passage.passage_id not in ids:
+            ids.append(passage.passage_id)
+    planned = []
+    for passage in fresh:
+        ids = by_hash.get(passage.text_hash, [])
+        taken = ids.pop(0) if ids else None
+        planned.append(
+            FilePassage(
+                passage.position,
+                taken or passage.passage_id,
+                passage.text_hash,
+                passage.start_line,
+                passage.end_line,
+                embedded=taken is not None,
+            )
+        )
+    return tuple(planned)

@@ -11,8 +11,7 @@ from typing import Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_line, require_no_controls
 
-from mnemesh_files.model.names import valid_name
-from mnemesh_files.model.provenance import CLIENT_PROVENANCE, Provenance, validate_provenance
+from mnemesh_files.model.files import CLIENT_PROVENANCE, Provenance, valid_name, validate_provenance
 
 MAX_TEXT_CHARS: Final = 10_000
 MAX_METADATA_BYTES: Final = 100_000

@@ -1,4 +1,4 @@
-"""The result of a parser: lines of text, pages, and what is known about the document."""
+"""Parsed documents, the limits of parsing, and its errors, whose texts are for the owner of the file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,85 @@ from bisect import bisect_right
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
+
+MEGABYTE: Final = 1024 * 1024
 
 PAGES_WITHOUT_TEXT = "Pages without text, such as scanned images"
 """The beginning of the warning that names them."""
+
+
+class Cause(StrEnum):
+    """Why a document cannot be parsed."""
+
+    UNSUPPORTED = "unsupported"
+    """No parser reads its format."""
+    ENCRYPTED = "encrypted"
+    """It needs a password."""
+    DAMAGED = "damaged"
+    """It breaks the rules of its format."""
+    TOO_LARGE = "too_large"
+    """It exceeds a limit of size: bytes, expansion, pixels, nesting, memory."""
+    TOO_SLOW = "too_slow"
+    """It exceeds a limit of time."""
+    FAILED = "failed"
+    """The parser failed. The log has the details."""
+
+
+class DocumentUnreadable(Exception):
+    """The document cannot be parsed. Trying again does not help.
+
+    The message names cause and remedy. It is stored as the `error_message` of the file.
+    """
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.message = message
+
+
+class ParserUnavailable(Exception):
+    """This host cannot run the parser: it isolates processes less than the operator requires.
+
+    Plain text is parsed nevertheless. Another host, or a lower MNEMESH_FILES_MIN_SANDBOX, parses the document.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParseLimits:
+    """What one document may cost. Beyond the limits marked partial, the rest is left out with a warning."""
+
+    document_mb: int = 200
+    """The size of a file that a parser in the sandbox receives."""
+    text_bytes: int = 64 * MEGABYTE
+    """Partial: the size of a text file."""
+    document_characters: int = 10_000_000
+    """Partial: the characters of the text of a document that is no text file, such as a PDF."""
+    pages: int = 2_000
+    """Partial: pages, slides and sheets."""
+    rows: int = 200_000
+    """Partial: the rows of all sheets of a workbook together."""
+    columns: int = 500
+    """Partial: the columns of a sheet or table."""
+    pixels: int = 200_000_000
+    """The pixels of an image."""
+    expanded_mb: int = 500
+    """The size of all parts of a compressed document together that a parser reads, after expansion."""
+    expansion_ratio: int = 200
+    """How many times larger a part may become by expansion, if it is larger than 1 MB then."""
+    archive_entries: int = 20_000
+    """The number of parts of a compressed document."""
+    seconds: float = 60.0
+    """The time for one document in the sandbox. Partial for pages of a PDF."""
+    memory_mb: int = 1_024
+    """The memory of one parser."""
+
+    def to_values(self) -> dict[str, float]:
+        """Returns the limits as JSON values, for `ParseLimits(**values)`."""
+        return asdict(self)
+
+
+DEFAULT_LIMITS: Final = ParseLimits()
 
 
 class DocumentKind(StrEnum):

@@ -7,12 +7,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-from mnemesh_files.parsers.detection import REMEDY
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
+from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument, ParseLimits
 from mnemesh_files.parsers.encodings import NotText, decode
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
-from mnemesh_files.parsers.formats import FileType
-from mnemesh_files.parsers.limits import ParseLimits
+from mnemesh_files.parsers.formats import REMEDY, FileType
 from mnemesh_files.parsers.lines import (
     MAX_VERBATIM_LINE,
     hidden_characters_warning,

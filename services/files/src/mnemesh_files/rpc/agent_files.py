@@ -14,28 +14,29 @@ from mnemesh_kit.principal import current_principal
 from mnemesh_files.model.windows import view_of
 from mnemesh_files.rpc.convert.agent_files import (
     agent_file_to_proto,
+    citation_to_proto,
     directories_to_proto,
+    file_hit_to_proto,
     file_order_from_proto,
     file_request_from_proto,
     filter_from_proto,
     folders_by_name,
+    grep_query_from_proto,
+    grep_result_to_proto,
     limits_from_proto,
     limits_to_proto,
     reference_from_proto,
+    skipped_to_proto,
     view_to_proto,
 )
-from mnemesh_files.rpc.convert.fields import agent_id_from_proto, file_id_from_proto, folder_id_from_proto
-from mnemesh_files.rpc.convert.file_searches import (
-    citation_to_proto,
-    file_hit_to_proto,
-    grep_query_from_proto,
-    grep_result_to_proto,
-    skipped_to_proto,
+from mnemesh_files.rpc.convert.files import (
+    agent_id_from_proto,
+    file_id_from_proto,
+    folder_id_from_proto,
+    folder_to_proto,
 )
-from mnemesh_files.rpc.convert.folders import folder_to_proto
 from mnemesh_files.usecases.agent_files import AgentFileService
-from mnemesh_files.usecases.file_search import FileSearchService
-from mnemesh_files.usecases.grep import GrepService
+from mnemesh_files.usecases.file_search import FileSearchService, GrepService
 
 
 class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):

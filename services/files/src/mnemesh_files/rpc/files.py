@@ -1,4 +1,4 @@
-"""The servicer of mnemesh.files.v1.FileService."""
+"""The servicers of folders and files."""
 
 from __future__ import annotations
 
@@ -7,23 +7,102 @@ from typing import Any
 
 from mnemesh.files.v1 import files_service_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2_grpc as pb_grpc
+from mnemesh.files.v1 import folders_service_pb2 as folders_pb
+from mnemesh.files.v1 import folders_service_pb2_grpc as folders_pb_grpc
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_files.rpc.convert.fields import file_id_from_proto, optional_field, upload_id_from_proto
 from mnemesh_files.rpc.convert.files import (
     file_filter_from_proto,
     file_header_from_proto,
+    file_id_from_proto,
     file_order_from_proto,
     file_to_proto,
+    folder_draft_from_proto,
+    folder_filter_from_proto,
+    folder_id_from_proto,
+    folder_order_from_proto,
+    folder_to_proto,
+    optional_field,
     outcome_to_proto,
+    require_agent_order,
     text_to_proto,
+    upload_from_proto,
+    upload_id_from_proto,
     upload_to_proto,
+    written_data_from_proto,
 )
-from mnemesh_files.rpc.convert.streams import upload_from_proto, written_data_from_proto
-from mnemesh_files.usecases.files import FileService
-from mnemesh_files.usecases.uploads import UploadService
+from mnemesh_files.usecases.agent_files import AgentFileService
+from mnemesh_files.usecases.files import FileService, UploadService
+from mnemesh_files.usecases.folders import FolderService
+
+
+class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
+    """Decodes requests, calls the use cases and encodes responses."""
+
+    def __init__(self, folders: FolderService, agents: AgentFileService) -> None:
+        self._folders = folders
+        self._agents = agents
+
+    async def CreateFolder(
+        self, request: folders_pb.CreateFolderRequest, context: Any
+    ) -> folders_pb.CreateFolderResponse:
+        """Creates a folder."""
+        draft, key = folder_draft_from_proto(request.folder), request_key(request, "CreateFolder")
+        folder = await self._folders.create(current_principal(), draft, key)
+        return folders_pb.CreateFolderResponse(folder=folder_to_proto(folder))
+
+    async def GetFolder(self, request: folders_pb.GetFolderRequest, context: Any) -> folders_pb.GetFolderResponse:
+        """Returns a folder."""
+        folder = await self._folders.get(current_principal(), folder_id_from_proto(request.folder_id))
+        return folders_pb.GetFolderResponse(folder=folder_to_proto(folder))
+
+    async def ListFolders(self, request: folders_pb.ListFoldersRequest, context: Any) -> folders_pb.ListFoldersResponse:
+        """Returns a page of folders."""
+        query, order = page_query(request), folder_order_from_proto(request.order_by)
+        filter_ = folder_filter_from_proto(request.filter)
+        found = await self._folders.list_page(current_principal(), filter_, query, order)
+        page = bounded(query, found.map(folder_to_proto))
+        return folders_pb.ListFoldersResponse(folders=page.items, next_page_token=next_page_token(query, page))
+
+    async def CountFolders(
+        self, request: folders_pb.CountFoldersRequest, context: Any
+    ) -> folders_pb.CountFoldersResponse:
+        """Returns the number of folders."""
+        count = await self._folders.count(current_principal(), folder_filter_from_proto(request.filter))
+        return folders_pb.CountFoldersResponse(count=count)
+
+    async def UpdateFolder(
+        self, request: folders_pb.UpdateFolderRequest, context: Any
+    ) -> folders_pb.UpdateFolderResponse:
+        """Updates a folder."""
+        folder = await self._folders.update(
+            current_principal(),
+            folder_id_from_proto(request.folder.id, "folder.id"),
+            folder_draft_from_proto(request.folder),
+            request.update_mask.paths,
+            request_key(request, "UpdateFolder"),
+        )
+        return folders_pb.UpdateFolderResponse(folder=folder_to_proto(folder))
+
+    async def DeleteFolder(
+        self, request: folders_pb.DeleteFolderRequest, context: Any
+    ) -> folders_pb.DeleteFolderResponse:
+        """Deletes a folder."""
+        folder_id, key = folder_id_from_proto(request.folder_id), request_key(request, "DeleteFolder")
+        await self._folders.delete(current_principal(), folder_id, key)
+        return folders_pb.DeleteFolderResponse()
+
+    async def ListFolderAgents(
+        self, request: folders_pb.ListFolderAgentsRequest, context: Any
+    ) -> folders_pb.ListFolderAgentsResponse:
+        """Returns a page of the agents that hold a folder."""
+        require_agent_order(request.order_by)
+        query = page_query(request)
+        found = await self._agents.holders(current_principal(), folder_id_from_proto(request.folder_id), query)
+        page = bounded(query, found)
+        return folders_pb.ListFolderAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))
 
 
 class FilesServicer(pb_grpc.FileServiceServicer):

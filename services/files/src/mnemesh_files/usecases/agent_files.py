@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
-from mnemesh_kit.errors import InvalidArgument, ResourceExhausted, Unavailable
+import structlog
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError, NotFound, ResourceExhausted, Unavailable
 from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import derive_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_files.model.agent_files import (
     MAX_REFERENCES,
     AgentFileFilter,
     AgentFileOrder,
+    Announcement,
     Attachment,
     Directories,
     FileReference,
@@ -24,15 +31,160 @@ from mnemesh_files.model.agent_files import (
     ShownFile,
 )
 from mnemesh_files.model.folders import Folder
-from mnemesh_files.model.windows import FileLimits, require_valid_limits, view_of
-from mnemesh_files.store.base.agent_files import AgentFileStore
-from mnemesh_files.usecases.announcements import Announcer
-from mnemesh_files.usecases.file_views import FileViews, TextGone
+from mnemesh_files.model.windows import (
+    FileLimits,
+    RenderedView,
+    Window,
+    rendered,
+    require_valid_limits,
+    shown_characters,
+    view_of,
+)
+from mnemesh_files.ports import AgentsPort
+from mnemesh_files.store.base.agent_files import AgentFileStore, AnnouncementStore, TextStore
+
+RETRY_SECONDS: Final = 2.0
+BATCH: Final = 100
+_WAIT_SECONDS: Final = 2.0
+"""How long a change of folders waits until the orchestrator knows it."""
+_SUBJECT: Final = derive_id("user", "files")
+
+_log = structlog.get_logger("mnemesh.files")
+
+_KEPT_CHARACTERS: Final = 20_000_000
+"""The characters of the texts that are kept."""
+
+_Key = tuple[str, str, str, Window, int]
 
 MAX_BATCH_AGENTS: Final = 1_000
 _MAX_BATCH_CHARACTERS: Final = 2_000_000
 _READS: Final = 5
 """How often a read begins again because the text of a file was replaced meanwhile."""
+
+
+class Announcer:
+    """Tells the orchestrator once per change between holding folders and holding none.
+
+    What is to be told is stored with the change, so that it survives an outage and a crash.
+    """
+
+    def __init__(self, store: AnnouncementStore, agents: AgentsPort, clock: Clock) -> None:
+        self._store = store
+        self._agents = agents
+        self._clock = clock
+        self._is_away = False
+
+    async def announce(self, organization_id: str, agent_id: str) -> None:
+        """Tells the orchestrator about an agent if there is news, so that the agent's next turn knows its folders.
+
+        If the orchestrator does not answer, `announce_due` tells it later; then further calls do not wait.
+        """
+        announcement = await self._store.announcement(organization_id, agent_id)
+        if announcement is None or self._is_away:
+            return
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                await self._tell(announcement)
+        except TimeoutError:
+            self._is_away = True
+
+    async def announce_due(self) -> None:
+        """Tells the orchestrator all that is due. If it does not answer, all of it stays due."""
+        for announcement in await self._store.due_announcements(BATCH):
+            await self._tell(announcement)
+            if self._is_away:
+                return
+
+    async def _tell(self, announcement: Announcement) -> None:
+        try:
+            with as_principal(Principal(announcement.organization_id, _SUBJECT)):
+                await self._agents.record_folders(
+                    announcement.agent_id, announcement.revision, holds_folders=announcement.holds_folders
+                )
+        except NotFound:
+            _log.info("announcement_dropped", agent_id=announcement.agent_id)
+        except (Unavailable, DeadlineExceeded) as error:
+            self._is_away = True
+            _log.info("announcement_failed", agent_id=announcement.agent_id, error=error.message)
+            return
+        except MnemeshError as error:
+            # The agent is being created, for example.
+            _log.info("announcement_postponed", agent_id=announcement.agent_id, error=error.message)
+            await self._store.announced(announcement, at=self._clock.now() + timedelta(seconds=RETRY_SECONDS))
+            return
+        self._is_away = False
+        await self._store.announced(announcement, at=None)
+
+
+class TextGone(Exception):
+    """The text of a file was replaced since the file was read. The caller reads the file again."""
+
+
+class FileViews:
+    """Renders the windows of files."""
+
+    def __init__(self, texts: TextStore) -> None:
+        self._texts = texts
+        self._kept: OrderedDict[_Key, RenderedView] = OrderedDict()
+        self._size = 0
+
+    async def shown(self, organization_id: str, file: HeldFile, limits: FileLimits) -> ShownFile:
+        """Returns a file with its view, and the text of its window if it is open.
+
+        Raises:
+            TextGone: the text was replaced meanwhile.
+        """
+        view = None if file.window is None else view_of(file.window, file.total_lines, file.page_starts)
+        if not file.is_open or file.window is None:
+            return ShownFile(file, view)
+        found = await self._rendered(organization_id, file, file.window, shown_characters(limits))
+        return ShownFile(file, view, found.text, found.truncated)
+
+    async def open_of(self, organization_id: str, directories: Directories) -> dict[str, ShownFile]:
+        """Returns the open files of directories by id. Raises TextGone."""
+        opened = [file for folder in directories.folders for file in folder.files if file.is_open]
+        shown = [await self.shown(organization_id, file, directories.limits) for file in opened]
+        return {each.file.file_id: each for each in shown}
+
+    async def _rendered(self, organization_id: str, file: HeldFile, window: Window, limit: int) -> RenderedView:
+        if file.text_id is None or (file.is_image and not file.total_lines):
+            return _without_text(file, limit)
+        key = (organization_id, file.file_id, file.text_id, window, limit)
+        known = self._kept.get(key)
+        if known is None:
+            known = await self._render(organization_id, file, file.text_id, window, limit)
+            self._keep(key, known)
+        else:
+            self._kept.move_to_end(key)
+        return known
+
+    async def _render(
+        self, organization_id: str, file: HeldFile, text_id: str, window: Window, limit: int
+    ) -> RenderedView:
+        lines: list[str] = []
+        if file.total_lines:
+            last = max(window.first, window.last(file.total_lines))
+            found = await self._texts.lines(organization_id, file.file_id, text_id, window.first, last, limit)
+            if found is None:
+                raise TextGone
+            lines = found
+        return rendered(lines, window, file.total_lines, file.style, limit, file.page_starts)
+
+    def _keep(self, key: _Key, view: RenderedView) -> None:
+        self._kept[key] = view
+        self._size += len(view.text)
+        while self._size > _KEPT_CHARACTERS:
+            _, dropped = self._kept.popitem(last=False)
+            self._size -= len(dropped.text)
+
+
+def _without_text(file: HeldFile, limit: int) -> RenderedView:
+    """Returns what is shown of a file without a text, such as an image."""
+    if file.is_image:
+        text = f"[Image of the type {file.media_type}, {file.size_bytes:,} bytes. It has no text.]"
+    else:
+        text = f"[The text of the file is not available: its status is {file.status.name}.]"
+    return RenderedView(text[:limit], truncated=len(text) > limit)
 
 
 class AgentFileService:

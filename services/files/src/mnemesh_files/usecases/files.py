@@ -1,11 +1,12 @@
-"""The use cases of files: uploads, lists, contents and deletion."""
+"""The use cases of files and of uploads."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
@@ -13,22 +14,30 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
 from mnemesh_files.blobs.contents import Contents
+from mnemesh_files.errors import UploadGap
 from mnemesh_files.model.files import (
+    LIFETIME,
     File,
     FileFilter,
     FileHeader,
     FileOrder,
     TextPart,
+    Upload,
     UploadOutcome,
+    UploadPart,
     validate_filter,
     validated_header,
 )
 from mnemesh_files.store.base.files import FileStore
 from mnemesh_files.store.base.folders import FolderStore
+from mnemesh_files.store.base.uploads import UploadStore
 
 MAX_TEXT_BYTES: Final = 1_000_000
 """The largest text in a response, below the largest message that every client accepts."""
 MAX_LINES: Final = 2**31 - 1
+
+PART_BYTES = 16 * 1024 * 1024
+"""After how many bytes the data of a stream is durable."""
 
 
 class FileService:
@@ -171,3 +180,163 @@ async def _nothing() -> AsyncIterator[bytes]:
     empty: tuple[bytes, ...] = ()
     for piece in empty:
         yield piece
+
+
+@dataclass(frozen=True, slots=True)
+class UploadStores:
+    """The stores that uploads need."""
+
+    uploads: UploadStore
+    files: FileStore
+    folders: FolderStore
+
+
+class UploadService:
+    """Unfinished uploads of the caller's organization. All methods raise UploadNotFound for one that has ended.
+
+    Args:
+        stores: the uploads, the files and the folders.
+        contents: the contents.
+        clock: the clock.
+        ids: the source of ids.
+        limit: how many unfinished uploads an organization may have.
+        work_added: called after a file was queued for processing.
+    """
+
+    def __init__(
+        self,
+        stores: UploadStores,
+        contents: Contents,
+        clock: Clock,
+        ids: IdSource,
+        limit: int,
+        work_added: Callable[[], None],
+    ) -> None:
+        self._uploads = stores.uploads
+        self._files = stores.files
+        self._folders = stores.folders
+        self._contents = contents
+        self._clock = clock
+        self._ids = ids
+        self._limit = limit
+        self._work_added = work_added
+
+    async def start(self, caller: Principal, header: FileHeader, key: RequestKey | None) -> Upload:
+        """Starts an upload.
+
+        Raises:
+            FolderNotFound: the folder does not exist.
+            FileTooLarge: the announced size is beyond the limit.
+            TooManyUploads: the organization has too many unfinished ones.
+        """
+        header = validated_header(header)
+        self._contents.require_size(header)
+        await self._folders.get(caller.organization_id, header.folder_id)
+        now = self._clock.now()
+        upload = Upload(self._ids.new("upload"), header, 0, now, now + LIFETIME)
+        upload_id = await self._uploads.start(caller.organization_id, upload, self._limit, key)
+        return await self.get(caller, upload_id)
+
+    async def get(self, caller: Principal, upload_id: str) -> Upload:
+        """Returns an upload."""
+        return await self._uploads.get(caller.organization_id, upload_id)
+
+    async def write(self, caller: Principal, upload_id: str, offset: int, data: AsyncIterator[bytes]) -> Upload:
+        """Appends data. What the server has already is skipped; what arrived before the stream broke is kept.
+
+        Raises:
+            UploadGap: the data begins after the end of what the server has.
+            FileTooLarge: it is beyond the limit.
+        """
+        if offset < 0:
+            raise InvalidArgument("offset must not be negative.", field="offset")
+        upload = await self.get(caller, upload_id)
+        if offset > upload.received_bytes:
+            raise UploadGap(upload_id, upload.received_bytes)
+        pieces = _Pieces(data, upload.received_bytes - offset)
+        end = upload.received_bytes
+        while await pieces.has_more():
+            part = await self._contents.receive_part(caller.organization_id, end, pieces, PART_BYTES)
+            expires_at = self._clock.now() + LIFETIME
+            if not await self._uploads.append(caller.organization_id, upload_id, part, expires_at):
+                await self._contents.discard(caller.organization_id, part.blob_id)
+                raise UploadGap(upload_id, (await self.get(caller, upload_id)).received_bytes)
+            end += part.size_bytes
+            pieces.raise_if_broken()
+        return await self.get(caller, upload_id)
+
+    async def finish(self, caller: Principal, upload_id: str, key: RequestKey | None) -> tuple[File, UploadOutcome]:
+        """Verifies an upload, stores it as a file and queues it for processing.
+
+        Raises:
+            ContentMismatch: the data has another size or hash than the header announces. The upload is kept.
+            FileNameTaken, FolderNotFound: see FileService.upload.
+        """
+        done = await self._files.found(key)
+        if done is None:
+            organization_id = caller.organization_id
+            upload = await self.get(caller, upload_id)
+            parts = await self._uploads.parts(organization_id, upload_id)
+            async with self._contents.received(organization_id, upload.header, self._joined(parts)) as content:
+                done = await self._files.add(
+                    organization_id,
+                    self._ids.new("file"),
+                    upload.header,
+                    content,
+                    caller.subject_id,
+                    key,
+                    upload_id=upload_id,
+                )
+            self._work_added()
+        file_id, outcome = done
+        return await self._files.get(caller.organization_id, file_id), outcome
+
+    async def cancel(self, caller: Principal, upload_id: str, key: RequestKey | None) -> None:
+        """Discards an upload."""
+        await self._uploads.cancel(caller.organization_id, upload_id, key)
+
+    async def _joined(self, parts: Sequence[UploadPart]) -> AsyncIterator[bytes]:
+        for part in parts:
+            async for piece in self._contents.read(part.blob_id):
+                yield piece
+
+
+class _Pieces:
+    """The pieces of a stream after its first bytes. An error of the stream ends it, and is raised later."""
+
+    def __init__(self, data: AsyncIterator[bytes], skip: int) -> None:
+        self._data = data
+        self._skip = skip
+        self._next = b""
+        self._error: BaseException | None = None
+        self._ended = False
+
+    async def has_more(self) -> bool:
+        """Returns whether there is another byte. Raises the error of the stream if it broke at once."""
+        await self._fill()
+        self.raise_if_broken()
+        return bool(self._next)
+
+    async def taken(self, at_most: int) -> bytes:
+        """Returns the next piece, b"" at the end or where the stream broke."""
+        await self._fill()
+        piece, self._next = self._next[:at_most], self._next[at_most:]
+        return piece
+
+    def raise_if_broken(self) -> None:
+        """Raises the error with which the stream ended."""
+        if self._error is not None:
+            raise self._error
+
+    async def _fill(self) -> None:
+        while not self._next and not self._ended:
+            try:
+                piece = await anext(self._data)
+            except StopAsyncIteration:
+                self._ended = True
+                return
+            except BaseException as error:
+                self._ended, self._error = True, error
+                return
+            self._skip, piece = max(0, self._skip - len(piece)), piece[self._skip :]
+            self._next = piece

@@ -22,7 +22,7 @@ from mnemesh_files.model.folders import (
     validated_draft,
     validated_update,
 )
-from mnemesh_files.ports.archival import ArchivalPort
+from mnemesh_files.ports import ArchivalPort
 from mnemesh_files.store.base.folders import FolderStore
 
 

@@ -7,8 +7,9 @@ import zipfile
 import zlib
 from typing import Final
 
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
-from mnemesh_files.parsers.limits import MEGABYTE, ParseLimits
+from lxml import etree
+
+from mnemesh_files.parsers.document import MEGABYTE, Cause, DocumentUnreadable, ParseLimits
 
 _ENCRYPTED: Final = 0x1
 _SIGNS_OF_ENTITIES: Final = (b"<!ENTITY",)
@@ -100,3 +101,26 @@ def damaged(what: str) -> DocumentUnreadable:
 
 def _too_large(what: str) -> DocumentUnreadable:
     return DocumentUnreadable(Cause.TOO_LARGE, f"The document {what}. Divide it, or upload its text.")
+
+
+def element(data: bytes) -> etree._Element:
+    """Returns the root of an XML part.
+
+    Raises:
+        DocumentUnreadable: It is no XML.
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, recover=True)
+    try:
+        root = etree.fromstring(data, parser)
+    except etree.XMLSyntaxError:
+        root = None
+    if root is None:
+        raise damaged("a part is no XML")
+    return root
+
+
+def text_of(root: etree._Element, local_name: str) -> str:
+    """Returns the text of the first element with this name in any namespace; "" if there is none."""
+    for found in root.iter(f"{{*}}{local_name}"):
+        return " ".join("".join(found.itertext()).split())
+    return ""

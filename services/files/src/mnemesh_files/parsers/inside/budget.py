@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from mnemesh_files.parsers.limits import ParseLimits
+from mnemesh_files.parsers.document import ParseLimits
 from mnemesh_files.parsers.lines import MAX_DOCUMENT_LINE, TextBuilder
 
 _SHARE_OF_TIME: Final = 0.7

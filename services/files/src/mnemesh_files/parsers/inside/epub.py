@@ -7,13 +7,11 @@ from urllib.parse import unquote, urlsplit
 
 from lxml import etree
 
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
+from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument
 from mnemesh_files.parsers.encodings import NotText, decode
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
-from mnemesh_files.parsers.inside.archive import Archive, damaged
+from mnemesh_files.parsers.inside.archive import Archive, damaged, element, text_of
 from mnemesh_files.parsers.inside.budget import Budget
 from mnemesh_files.parsers.inside.html import markdown_lines
-from mnemesh_files.parsers.inside.xml import element, text_of
 
 _TEXT_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 

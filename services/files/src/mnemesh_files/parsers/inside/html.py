@@ -9,9 +9,8 @@ from typing import Final
 
 from html_to_markdown import ConversionOptions, convert
 
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
+from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument
 from mnemesh_files.parsers.encodings import NotText, decode
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
 from mnemesh_files.parsers.inside.budget import Budget
 from mnemesh_files.parsers.lines import REPLACEMENT
 

@@ -8,8 +8,7 @@ from typing import Final
 
 from PIL import Image, UnidentifiedImageError
 
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
+from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument
 from mnemesh_files.parsers.inside.budget import Budget
 
 _CHECKED_PIXELS: Final = 30_000_000

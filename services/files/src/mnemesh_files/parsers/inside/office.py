@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import Final
 from xml.parsers.expat import ExpatError
 
-from mnemesh_files.parsers.document import ParsedDocument
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
+from mnemesh_files.parsers.document import Cause, DocumentUnreadable, ParsedDocument
 from mnemesh_files.parsers.inside.archive import Archive, damaged
 from mnemesh_files.parsers.inside.budget import Budget
 

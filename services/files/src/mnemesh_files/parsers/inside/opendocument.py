@@ -7,11 +7,9 @@ from typing import Final
 
 from lxml import etree
 
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
-from mnemesh_files.parsers.inside.archive import Archive, damaged
+from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument
+from mnemesh_files.parsers.inside.archive import Archive, damaged, element, text_of
 from mnemesh_files.parsers.inside.budget import Budget
-from mnemesh_files.parsers.inside.xml import element, text_of
 from mnemesh_files.parsers.lines import MAX_VERBATIM_LINE, TextBuilder
 
 _MAX_SPACES: Final = 100

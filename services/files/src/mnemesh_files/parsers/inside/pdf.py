@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import re
 from typing import Final
 
-from mnemesh_files.parsers.document import PAGES_WITHOUT_TEXT, DocumentKind, ParsedDocument
-from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
+from mnemesh_files.parsers.document import PAGES_WITHOUT_TEXT, Cause, DocumentKind, DocumentUnreadable, ParsedDocument
 from mnemesh_files.parsers.inside.budget import Budget
 from mnemesh_files.parsers.inside.pdfium import pdfium
 from mnemesh_files.parsers.lines import TextBuilder
@@ -15,6 +17,9 @@ _HYPHEN_AT_END: Final = re.compile("[\ufffe\x02\u00ad]\r?\n")
 _UNMAPPED: Final = re.compile("[\ufffe\uffff\x00\x02\x03]")
 _PASSWORD: Final = "password"  # noqa: S105 - a word in an error of the library
 _MAX_TITLE: Final = 300
+
+_LONGEST_SIDE: Final = 1_600
+_QUALITY: Final = 75
 
 
 def parse(content: bytes, media_type: str, budget: Budget) -> ParsedDocument:
@@ -108,3 +113,28 @@ def _ranges(numbers: list[int]) -> str:
             ranges.append([number, number])
     shown = [str(first) if first == last else f"{first} to {last}" for first, last in ranges[:20]]
     return ", ".join(shown) + (" and others" if len(ranges) > len(shown) else "")
+
+
+def page_pictures(content: bytes, pages: list[int]) -> str:
+    """Returns a JSON list of pages as JPEG in base64; "" for a page that cannot be drawn.
+
+    Args:
+        content: The PDF.
+        pages: The numbers of the pages, from 1.
+    """
+    pdf = pdfium.PdfDocument(content)
+    return json.dumps([_picture(pdf, page - 1) for page in pages])
+
+
+def _picture(pdf: pdfium.PdfDocument, index: int) -> str:
+    try:
+        page = pdf[index]
+        longest = max(page.get_size())
+        if not longest > 0:  # also if it is no number
+            return ""
+        image = page.render(scale=_LONGEST_SIDE / longest).to_pil().convert("RGB")
+    except (pdfium.PdfiumError, ValueError, OverflowError):
+        return ""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=_QUALITY)
+    return base64.b64encode(buffer.getvalue()).decode()

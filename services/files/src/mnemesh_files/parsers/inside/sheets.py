@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import openpyxl
 
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
-from mnemesh_files.parsers.errors import DocumentUnreadable
+from mnemesh_files.parsers.document import DocumentKind, DocumentUnreadable, ParsedDocument
 from mnemesh_files.parsers.inside.archive import Archive, damaged
 from mnemesh_files.parsers.inside.budget import Budget
 from mnemesh_files.parsers.inside.word import core_title

@@ -7,10 +7,9 @@ import io
 import mammoth
 
 from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
-from mnemesh_files.parsers.inside.archive import Archive, damaged
+from mnemesh_files.parsers.inside.archive import Archive, damaged, element, text_of
 from mnemesh_files.parsers.inside.budget import Budget
 from mnemesh_files.parsers.inside.html import markdown_lines
-from mnemesh_files.parsers.inside.xml import element, text_of
 
 _STYLES = "comment-reference => sup\np[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => h2:fresh"
 

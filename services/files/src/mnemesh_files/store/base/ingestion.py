@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from mnemesh_files.model.files import Content
-from mnemesh_files.model.ingestion import FilePassage, Job, ParsedText
+from mnemesh_files.model.files import Content, FilePassage, Job, ParsedText
 
 
 class IngestionStore(Protocol):

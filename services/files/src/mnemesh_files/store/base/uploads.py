@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mnemesh_kit.idempotency import RequestKey
 
-from mnemesh_files.model.uploads import Upload, UploadPart
+from mnemesh_files.model.files import Upload, UploadPart
 
 
 class UploadStore(Protocol):

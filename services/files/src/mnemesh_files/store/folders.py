@@ -14,10 +14,10 @@ from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_files.errors import FolderNameTaken, FolderNotFound
 from mnemesh_files.model.folders import Folder, FolderDraft, FolderFilter, FolderOrder
-from mnemesh_files.store.sql import file_rows, holders, removal_rows
-from mnemesh_files.store.sql import folder_rows as rows
-from mnemesh_files.store.sql.removal_rows import RemovalKind
-from mnemesh_files.store.sql.tables import files, folders, removals, request_ledger
+from mnemesh_files.store import agent_rows, file_rows
+from mnemesh_files.store import folder_rows as rows
+from mnemesh_files.store.file_rows import RemovalKind
+from mnemesh_files.store.tables import files, folders, removals, request_ledger
 
 INTENTION: Final = timedelta(minutes=10)
 """The time in which a folder is created after its archive was. It is longer than any call."""
@@ -50,14 +50,14 @@ class SqlFolderStore:
             rows.require_free_name(conn, organization_id, draft.name, folder_id)
             due_at = self._clock.now() + INTENTION
             details = {"name": draft.name, "embedder": draft.embedder}
-            removal_rows.add(conn, organization_id, RemovalKind.ARCHIVE, folder_id, due_at, **details)
+            file_rows.add(conn, organization_id, RemovalKind.ARCHIVE, folder_id, due_at, **details)
             return None
 
         return await self._database.write(write)
 
     async def forget_intention(self, organization_id: str, folder_id: str) -> None:
         """See FolderStore.forget_intention."""
-        mine = removal_rows.is_removal(organization_id, RemovalKind.ARCHIVE, folder_id)
+        mine = file_rows.is_removal(organization_id, RemovalKind.ARCHIVE, folder_id)
         await self._database.write(lambda conn: conn.execute(removals.delete().where(mine)).rowcount)
 
     async def create(self, organization_id: str, folder: Folder, key: RequestKey | None) -> str:
@@ -67,7 +67,7 @@ class SqlFolderStore:
             now = self._clock.now()
 
             def effect() -> list[str]:
-                mine = removal_rows.is_removal(organization_id, RemovalKind.ARCHIVE, folder.id)
+                mine = file_rows.is_removal(organization_id, RemovalKind.ARCHIVE, folder.id)
                 conn.execute(removals.delete().where(mine))
                 rows.insert(conn, organization_id, folder)
                 return [folder.id]
@@ -78,7 +78,7 @@ class SqlFolderStore:
                     rows.require_free_name(conn, organization_id, folder.name, folder.id)
             except FolderNameTaken:
                 details = {"archive_id": folder.archive_id}
-                removal_rows.add(conn, organization_id, RemovalKind.ARCHIVE, folder.id, now, **details)
+                file_rows.add(conn, organization_id, RemovalKind.ARCHIVE, folder.id, now, **details)
                 return None
             return self._requests.once(conn, key, effect)[0][0]
 
@@ -152,11 +152,11 @@ class SqlFolderStore:
                     raise FolderNotFound(folder_id)
                 if row.deleted_at is None:
                     now = self._clock.now()
-                    holders.detach_from_all(conn, organization_id, folder_id, now)
+                    agent_rows.detach_from_all(conn, organization_id, folder_id, now)
                     file_rows.bury_all(conn, organization_id, folder_id, now)
                     rows.bury(conn, organization_id, folder_id, now)
                     details = {"archive_id": row.archive_id}
-                    removal_rows.add(conn, organization_id, RemovalKind.ARCHIVE, folder_id, now, **details)
+                    file_rows.add(conn, organization_id, RemovalKind.ARCHIVE, folder_id, now, **details)
                 return [folder_id]
 
             self._requests.once(conn, key, effect)
@@ -190,7 +190,7 @@ def _matches(organization_id: str, filter_: FolderFilter) -> sa.ColumnElement[bo
         if value is not None:
             conditions.append(folders.c[name] == value)
     if filter_.agent_id is not None:
-        conditions.append(folders.c.id.in_(holders.holds_folder(organization_id, filter_.agent_id)))
+        conditions.append(folders.c.id.in_(agent_rows.holds_folder(organization_id, filter_.agent_id)))
     if filter_.name_search:
         conditions.append(folders.c.name_folded.contains(filter_.name_search.casefold(), autoescape=True))
     return sa.and_(*conditions)

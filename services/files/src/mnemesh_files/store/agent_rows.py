@@ -1,4 +1,4 @@
-"""The rows of agents, and of the files that they hold."""
+"""The rows of agents' files: which agents hold a file, which files are open, and their windows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 
-from mnemesh_files.errors import AgentErased, FileNotHeld
-from mnemesh_files.model.agent_files import FileReference, HeldFile, least_recent, without_folder
+from mnemesh_files.errors import AgentErased, FileNotHeld, FileNotParsed
+from mnemesh_files.model.agent_files import (
+    FileReference,
+    FileRequest,
+    HeldFile,
+    OpenedFile,
+    Opening,
+    least_recent,
+    require_distinct,
+    require_requests,
+    without_folder,
+)
 from mnemesh_files.model.files import FileStatus
-from mnemesh_files.model.windows import DEFAULT_LIMITS, FileLimits, Window
-from mnemesh_files.store.sql.tables import agent_files, agent_folders, agents, files, folders
+from mnemesh_files.model.windows import DEFAULT_LIMITS, FileLimits, Window, require_in_file
+from mnemesh_files.store.tables import agent_files, agent_folders, agents, files, folders
 
 _f, _d, _a, _w = files.c, folders.c, agent_folders.c, agent_files.c
 
@@ -255,3 +265,119 @@ def held_file(row: Any) -> HeldFile:
         used_at=row.used_at if row.used else None,
         updated_at=row.updated_at,
     )
+
+
+def forget_files(conn: sa.Connection, organization_id: str, file_ids: list[str]) -> None:
+    """Forgets the windows of all agents into files that are deleted."""
+    conn.execute(
+        agent_files.delete().where(
+            agent_files.c.organization_id == organization_id, agent_files.c.file_id.in_(file_ids)
+        )
+    )
+
+
+def restart_windows(conn: sa.Connection, organization_id: str, file_id: str, now: datetime) -> None:
+    """Moves the windows of all agents into a file to its beginning, because its content was replaced."""
+    conn.execute(
+        agent_files.update()
+        .where(
+            agent_files.c.organization_id == organization_id,
+            agent_files.c.file_id == file_id,
+            agent_files.c.has_window,
+        )
+        .values(start_line=None, end_line=None, updated_at=now)
+    )
+
+
+def detach_from_all(conn: sa.Connection, organization_id: str, folder_id: str, now: datetime) -> None:
+    """Detaches a folder from all agents. It is called before the folder is marked as deleted."""
+    held = sa.and_(agent_folders.c.organization_id == organization_id, agent_folders.c.folder_id == folder_id)
+    for agent_id in list(conn.execute(sa.select(agent_folders.c.agent_id).where(held)).scalars()):
+        detach(AgentRow(conn, organization_id, agent_id), folder_id, now)
+
+
+def detach(agent: AgentRow, folder_id: str, now: datetime) -> None:
+    """Detaches a folder from an agent that holds it. The revision of its directories increases by one."""
+    where = sa.and_(folders.c.organization_id == agent.organization_id, folders.c.id == folder_id)
+    revision = agent.conn.execute(sa.select(folders.c.revision).where(where)).scalar_one()
+    agent.forget_folder(folder_id)
+    agent.change(now, by=revision + 1)
+    agent.announce(now)
+
+
+def holds_folder(organization_id: str, agent_id: str) -> sa.Select[tuple[str]]:
+    """Returns the ids of the folders that an agent holds, for the conditions of lists."""
+    return sa.select(agent_folders.c.folder_id).where(
+        agent_folders.c.organization_id == organization_id, agent_folders.c.agent_id == agent_id
+    )
+
+
+def open_windows(agent: AgentRow, requests: Sequence[FileRequest], now: datetime, *, close_others: bool) -> Opening:
+    """Opens windows, all or none, within a transaction. See AgentFileStore.open_files."""
+    limit = agent.limits.max_files_open
+    windows = require_requests(requests, limit)
+    held = agent.find([request.file for request in requests], "files")
+    require_distinct([file.file_id for file in held])
+    opened = []
+    for index, (file, window) in enumerate(zip(held, windows, strict=True)):
+        if not file.is_ready:
+            raise FileNotParsed(file.name, file.status.name)
+        require_in_file(window, file.total_lines, file.name, f"files[{index}]")
+        opened.append(OpenedFile(file.file_id, window, file.window if file.is_open else None))
+    ids = [file.file_id for file in held]
+    others = sorted((file for file in agent.open_files() if file.file_id not in ids), key=lambda file: file.used)
+    closed_others: tuple[str, ...] = ()
+    if close_others:
+        agent.close(others, now)
+        closed_others = tuple(file.name for file in others)
+    evicted = agent.evict(limit - len(held), now, besides=ids)
+    agent.use(held, now)
+    for file, each in zip(held, opened, strict=True):
+        start, end = each.window.start_line, each.window.end_line
+        agent.write_window(file, now, is_open=True, has_window=True, start_line=start, end_line=end)
+    agent.change(now)
+    return Opening(tuple(opened), closed_others, evicted, agent.revision()[0])
+
+
+def open_folder(agent: AgentRow, folder_id: str, now: datetime) -> None:
+    """Makes the attachment of a folder open files, and opens its ready ones. A repeat changes nothing."""
+    attachment = sa.and_(
+        agent_folders.c.organization_id == agent.organization_id,
+        agent_folders.c.agent_id == agent.id,
+        agent_folders.c.folder_id == folder_id,
+        ~agent_folders.c.opens_files,
+    )
+    if agent.conn.execute(agent_folders.update().where(attachment).values(opens_files=True)).rowcount:
+        _open_whole(agent, agent.unopened(folder_id, agent.limits.max_files_open), now)
+
+
+def open_ready_file(conn: sa.Connection, organization_id: str, folder_id: str, file_id: str, now: datetime) -> None:
+    """Opens a file for the agents whose attachment opens files. It is called when the file becomes ready.
+
+    An agent that had a window into the file keeps it, open or closed.
+    """
+    attached = (
+        sa.select(agent_folders.c.agent_id)
+        .where(
+            agent_folders.c.organization_id == organization_id,
+            agent_folders.c.folder_id == folder_id,
+            agent_folders.c.opens_files,
+        )
+        .order_by(agent_folders.c.agent_id)
+    )
+    for agent_id in list(conn.execute(attached).scalars()):
+        agent = AgentRow(conn, organization_id, agent_id)
+        file = agent.held([file_id])[file_id]
+        if file.window is None:
+            _open_whole(agent, [file], now)
+
+
+def _open_whole(agent: AgentRow, files: Sequence[HeldFile], now: datetime) -> None:
+    """Opens files that were never opened, at most the limit."""
+    if not files:
+        return
+    agent.evict(agent.limits.max_files_open - len(files), now, besides=[file.file_id for file in files])
+    agent.use(files, now)
+    for file in files:
+        agent.write_window(file, now, is_open=True, has_window=True, start_line=None, end_line=None)
+    agent.change(now)

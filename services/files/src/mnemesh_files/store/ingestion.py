@@ -1,7 +1,8 @@
-"""The store of claims on files, and of what workers write, in SQL."""
+"""The stores of the worker: claims of files, parsed texts with their passages, and removals."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -9,16 +10,21 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import NotFound
 from mnemesh_kit.sql import Database
 
 from mnemesh_files.errors import LeaseLost
-from mnemesh_files.model.files import Content, FileStatus
-from mnemesh_files.model.ingestion import FilePassage, Job, ParsedText
-from mnemesh_files.store.sql import blob_rows, folder_rows, holders, passage_rows, removal_rows, text_rows
-from mnemesh_files.store.sql import file_rows as rows
-from mnemesh_files.store.sql.openings import open_ready_file
-from mnemesh_files.store.sql.removal_rows import RemovalKind
-from mnemesh_files.store.sql.tables import file_passages, files, folders, segments
+from mnemesh_files.model.files import Content, FilePassage, FileStatus, Job, ParsedText
+from mnemesh_files.store import agent_rows, file_rows, folder_rows
+from mnemesh_files.store import file_rows as rows
+from mnemesh_files.store.agent_rows import open_ready_file
+from mnemesh_files.store.base.agent_files import PassageLines
+from mnemesh_files.store.base.ingestion import Removal
+from mnemesh_files.store.file_rows import RemovalKind, line_ranges
+from mnemesh_files.store.tables import file_passages, files, folders, removals, segments
+
+_IN_ONE: Final = 500
+_p = file_passages.c
 
 BATCH_ROWS: Final = 2_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -38,6 +44,71 @@ _DUE = (
 )
 _SMALL = _DUE.where(files.c.size_bytes <= sa.bindparam("max_bytes"), files.c.status != FileStatus.FETCHING)
 _WAITING = sa.select(sa.func.count()).where(files.c.due_at <= sa.bindparam("now"), files.c.deleted_at.is_(None))
+
+_s = segments.c
+_CHUNK = 300
+
+
+def passage_values(
+    organization_id: str, file_id: str, text_id: str, passages: Sequence[FilePassage]
+) -> list[dict[str, Any]]:
+    """Returns the rows of the passages of a text."""
+    return [
+        {
+            "organization_id": organization_id,
+            "file_id": file_id,
+            "text_id": text_id,
+            "position": passage.position,
+            "passage_id": passage.passage_id,
+            "text_hash": passage.text_hash,
+            "embedded": passage.embedded,
+            "start_line": passage.start_line,
+            "end_line": passage.end_line,
+        }
+        for passage in passages
+    ]
+
+
+def by_text(conn: sa.Connection, organization_id: str, file_id: str) -> Mapping[str, Sequence[FilePassage]]:
+    """Returns the passages of all texts of a file, by text, in order."""
+    query = (
+        sa.select(*(_p.text_id, _p.position, _p.passage_id, _p.text_hash, _p.start_line, _p.end_line, _p.embedded))
+        .where(is_of_file(organization_id, file_id))
+        .order_by(_p.text_id, _p.position)
+    )
+    found: dict[str, list[FilePassage]] = {}
+    for row in conn.execute(query):
+        found.setdefault(row.text_id, []).append(FilePassage(*row[1:]))
+    return found
+
+
+def mark_embedded(
+    conn: sa.Connection, organization_id: str, file_id: str, text_id: str, positions: Sequence[int]
+) -> None:
+    """Notes that the archive has these passages of a text."""
+    mine = sa.and_(is_of_file(organization_id, file_id), _p.text_id == text_id)
+    for start in range(0, len(positions), _IN_ONE):
+        some = positions[start : start + _IN_ONE]
+        conn.execute(file_passages.update().where(mine, _p.position.in_(some)).values(embedded=True))
+
+
+def keep_text(conn: sa.Connection, organization_id: str, file_id: str, text_id: str) -> tuple[list[str], bool]:
+    """Deletes the passages of other texts.
+
+    Returns:
+        The ids of those that the kept text does not have, and whether the archive may receive one of them yet.
+    """
+    texts = by_text(conn, organization_id, file_id)
+    kept = {passage.passage_id for passage in texts.get(text_id, ())}
+    others = [passage for id_, passages in texts.items() if id_ != text_id for passage in passages]
+    stale = dict.fromkeys(passage.passage_id for passage in others if passage.passage_id not in kept)
+    conn.execute(file_passages.delete().where(is_of_file(organization_id, file_id), _p.text_id != text_id))
+    return list(stale), any(not passage.embedded for passage in others)
+
+
+def is_of_file(organization_id: str, file_id: str) -> sa.ColumnElement[bool]:
+    """Returns the condition that selects the passages of a file."""
+    return sa.and_(_p.organization_id == organization_id, _p.file_id == file_id)
 
 
 class SqlIngestionStore:
@@ -95,12 +166,12 @@ class SqlIngestionStore:
             if row.sha256 == content.sha256 and row.blob_id is not None and row.searchable:
                 values |= {"status": FileStatus.COMPLETED, "due_at": None}
             else:
-                shared = blob_rows.use(conn, job.organization_id, content, now)
+                shared = file_rows.use(conn, job.organization_id, content, now)
                 if row.blob_id != shared.blob_id:
-                    blob_rows.release(conn, job.organization_id, row.blob_id, now)
+                    file_rows.release(conn, job.organization_id, row.blob_id, now)
                 values |= rows.with_content(shared) | {"due_at": now}
                 if row.blob_id is not None:
-                    holders.restart_windows(conn, job.organization_id, row.id, now)
+                    agent_rows.restart_windows(conn, job.organization_id, row.id, now)
                     values["revision"] = row.revision + 1
             if media_type and not row.media_type_given:
                 values["media_type"] = media_type
@@ -112,11 +183,11 @@ class SqlIngestionStore:
 
     async def add_text(self, job: Job, text: ParsedText, passages: Sequence[FilePassage]) -> None:
         """See IngestionStore.add_text."""
-        for some in _batches(text_rows.segment_rows(job.organization_id, job.file.id, text.id, text.lines)):
+        for some in _batches(file_rows.segment_rows(job.organization_id, job.file.id, text.id, text.lines)):
             await self._add(job, segments, some)
-        passage_values = passage_rows.passage_values(job.organization_id, job.file.id, text.id, passages)
-        for start in range(0, len(passage_values), BATCH_ROWS):
-            await self._add(job, file_passages, passage_values[start : start + BATCH_ROWS])
+        values = passage_values(job.organization_id, job.file.id, text.id, passages)
+        for start in range(0, len(values), BATCH_ROWS):
+            await self._add(job, file_passages, values[start : start + BATCH_ROWS])
 
         def publish(conn: sa.Connection) -> None:
             row, now = _require(conn, job), self._clock.now()
@@ -157,13 +228,13 @@ class SqlIngestionStore:
 
     async def passages(self, job: Job) -> Mapping[str, Sequence[FilePassage]]:
         """See IngestionStore.passages."""
-        return await self._database.read(lambda conn: passage_rows.by_text(conn, job.organization_id, job.file.id))
+        return await self._database.read(lambda conn: by_text(conn, job.organization_id, job.file.id))
 
     async def embedded(self, job: Job, text_id: str, positions: Sequence[int], until: datetime) -> None:
         """See IngestionStore.embedded."""
 
         def write(conn: sa.Connection) -> None:
-            passage_rows.mark_embedded(conn, job.organization_id, job.file.id, text_id, positions)
+            mark_embedded(conn, job.organization_id, job.file.id, text_id, positions)
             _update(conn, job, due_at=until, failures=0, chunks_embedded=files.c.chunks_embedded + len(positions))
 
         await self._database.write(write, name="ingestion.embedded")
@@ -173,13 +244,13 @@ class SqlIngestionStore:
 
         def write(conn: sa.Connection) -> None:
             row, now = _require(conn, job), self._clock.now()
-            stale, may_arrive = passage_rows.keep_text(conn, job.organization_id, job.file.id, text_id)
+            stale, may_arrive = keep_text(conn, job.organization_id, job.file.id, text_id)
             due_at = now + IN_FLIGHT if may_arrive else now
             for start in range(0, len(stale), REMOVED_AT_ONCE):
                 details = {"archive_id": job.archive_id, "passage_ids": stale[start : start + REMOVED_AT_ONCE]}
                 id_ = f"{text_id}/{start}"
-                removal_rows.add(conn, job.organization_id, RemovalKind.PASSAGES, id_, due_at, **details)
-            text_rows.delete_texts(conn, job.organization_id, job.file.id, except_id=text_id)
+                file_rows.add(conn, job.organization_id, RemovalKind.PASSAGES, id_, due_at, **details)
+            file_rows.delete_texts(conn, job.organization_id, job.file.id, except_id=text_id)
             values: dict[str, Any] = {
                 "status": FileStatus.COMPLETED,
                 "searchable": True,
@@ -264,5 +335,130 @@ def _batches(segment_values: Any) -> Any:
 
 
 def _all_lines(conn: sa.Connection, job: Job, text_id: str) -> tuple[str, ...]:
-    parts = text_rows.line_ranges(conn, job.organization_id, job.file.id, text_id, (1, 2**31 - 1))
+    parts = file_rows.line_ranges(conn, job.organization_id, job.file.id, text_id, (1, 2**31 - 1))
     return tuple(line for part in parts for line in part)
+
+
+class SqlRemovalStore:
+    """See RemovalStore."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def claim(self, until: datetime, limit: int) -> list[Removal]:
+        """See RemovalStore.claim."""
+        due = removals.c.due_at <= self._clock.now()
+        query = sa.select(removals).where(due).order_by(removals.c.due_at).limit(limit)
+
+        def write(conn: sa.Connection) -> list[Removal]:
+            found = conn.execute(query).all()
+            for row in found:
+                mine = file_rows.is_removal(row.organization_id, row.kind, row.id)
+                conn.execute(removals.update().where(mine).values(due_at=until))
+            return [Removal(row.organization_id, row.kind, row.id, msgspec.json.decode(row.details)) for row in found]
+
+        if await self._database.read(lambda conn: conn.execute(query).first()) is None:
+            return []
+        return await self._database.write(write, name="removals.claim")
+
+    async def archive_of(self, organization_id: str, folder_id: str) -> str | None:
+        """See RemovalStore.archive_of."""
+
+        def read(conn: sa.Connection) -> str | None:
+            try:
+                return str(folder_rows.require(conn, organization_id, folder_id).archive_id)
+            except NotFound:
+                return None
+
+        return await self._database.read(read)
+
+    async def delete_texts(self, organization_id: str, file_id: str) -> None:
+        """See RemovalStore.delete_texts."""
+
+        def write(conn: sa.Connection) -> None:
+            file_rows.delete_texts(conn, organization_id, file_id)
+            conn.execute(file_passages.delete().where(is_of_file(organization_id, file_id)))
+
+        await self._database.write(write, name="removals.delete_texts")
+
+    async def done(self, removal: Removal) -> None:
+        """See RemovalStore.done."""
+        mine = file_rows.is_removal(removal.organization_id, removal.kind, removal.id)
+        await self._database.write(
+            lambda conn: conn.execute(removals.delete().where(mine)).rowcount, name="removals.done"
+        )
+
+    async def postpone(self, removal: Removal, due_at: datetime) -> None:
+        """See RemovalStore.postpone."""
+        mine = file_rows.is_removal(removal.organization_id, removal.kind, removal.id)
+        postponed = removals.update().where(mine).values(due_at=due_at)
+        await self._database.write(lambda conn: conn.execute(postponed).rowcount)
+
+
+class SqlTextStore:
+    """See TextStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def lines(
+        self, organization_id: str, file_id: str, text_id: str, first: int, last: int, max_chars: int
+    ) -> list[str] | None:
+        """See TextStore.lines."""
+
+        def read(conn: sa.Connection) -> list[str] | None:
+            found: list[str] = []
+            size, is_known = 0, False
+            for part in line_ranges(conn, organization_id, file_id, text_id, (first, last)):
+                is_known = True
+                found += part
+                size += sum(map(len, part)) + len(part)
+                if size > max_chars:
+                    break
+            return found if is_known else None
+
+        return await self._database.read(read)
+
+    async def compressed(
+        self, organization_id: str, texts: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], list[bytes]]:
+        """See TextStore.compressed."""
+        found: dict[tuple[str, str], list[bytes]] = defaultdict(list)
+
+        def read(conn: sa.Connection) -> None:
+            for start in range(0, len(texts), _CHUNK):
+                some = texts[start : start + _CHUNK]
+                # SQLite uses no index for pairs; the ids of files alone select the rows.
+                query = (
+                    sa.select(_s.file_id, _s.text_id, _s.data)
+                    .where(
+                        _s.organization_id == organization_id,
+                        _s.file_id.in_([file_id for file_id, _ in some]),
+                        sa.tuple_(_s.file_id, _s.text_id).in_(some),
+                    )
+                    .order_by(_s.file_id, _s.text_id, _s.first_line)
+                )
+                for row in conn.execute(query):
+                    found[row.file_id, row.text_id].append(row.data)
+
+        await self._database.read(read)
+        return found
+
+    async def passage_lines(self, organization_id: str, passage_ids: Sequence[str]) -> dict[str, PassageLines]:
+        """See TextStore.passage_lines."""
+        p, f = file_passages.c, files.c
+        query = (
+            sa.select(p.passage_id, p.file_id, p.start_line, p.end_line)
+            .join(
+                files,
+                sa.and_(f.organization_id == p.organization_id, f.id == p.file_id, f.text_id == p.text_id),
+            )
+            .where(p.organization_id == organization_id, p.passage_id.in_(passage_ids), f.deleted_at.is_(None))
+        )
+
+        def read(conn: sa.Connection) -> dict[str, PassageLines]:
+            found = conn.execute(query).all()
+            return {row.passage_id: PassageLines(row.file_id, row.start_line, row.end_line) for row in found}
+
+        return await self._database.read(read)

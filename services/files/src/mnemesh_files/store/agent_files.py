@@ -1,8 +1,9 @@
-"""The store of what agents hold, in SQL."""
+"""The store of what the orchestrator is to be told about agents, in SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from mnemesh_files.model.agent_files import (
     MAX_LISTED_FILES,
     AgentFileFilter,
     AgentFileOrder,
+    Announcement,
     Attachment,
     Directories,
     FileReference,
@@ -30,15 +32,64 @@ from mnemesh_files.model.agent_files import (
 )
 from mnemesh_files.model.folders import Folder
 from mnemesh_files.model.windows import FileLimits
-from mnemesh_files.store.sql import agent_rows as rows
-from mnemesh_files.store.sql import holders
-from mnemesh_files.store.sql.agent_rows import AgentRow
-from mnemesh_files.store.sql.folder_rows import folder_from_row
-from mnemesh_files.store.sql.folder_rows import require as require_folder
-from mnemesh_files.store.sql.openings import open_folder, open_windows
-from mnemesh_files.store.sql.tables import agent_folders, agents, files, folders, request_ledger
+from mnemesh_files.store import agent_rows
+from mnemesh_files.store import agent_rows as rows
+from mnemesh_files.store.agent_rows import AgentRow, open_folder, open_windows
+from mnemesh_files.store.folder_rows import folder_from_row
+from mnemesh_files.store.folder_rows import require as require_folder
+from mnemesh_files.store.tables import agent_folders, agents, files, folders, request_ledger
 
 _ORDERS = {AgentFileOrder.ATTACHED: "held_at", AgentFileOrder.USED: "used_at", AgentFileOrder.NAME: "held_name"}
+
+
+class SqlAnnouncementStore:
+    """See AnnouncementStore."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def due_announcements(self, limit: int) -> list[Announcement]:
+        """See AnnouncementStore.due_announcements."""
+        due = sa.select(agents.c.organization_id, agents.c.id).where(agents.c.announce_at <= self._clock.now())
+
+        def read(conn: sa.Connection) -> list[Announcement]:
+            found = conn.execute(due.order_by(agents.c.announce_at).limit(limit)).all()
+            return [_announcement(conn, row.organization_id, row.id) for row in found]
+
+        return await self._database.read(read)
+
+    async def announcement(self, organization_id: str, agent_id: str) -> Announcement | None:
+        """See AnnouncementStore.announcement."""
+
+        def read(conn: sa.Connection) -> Announcement | None:
+            agent = AgentRow(conn, organization_id, agent_id)
+            if agent.row is None or agent.row.announce_at is None:
+                return None
+            return _announcement(conn, organization_id, agent_id)
+
+        return await self._database.read(read)
+
+    async def announced(self, announcement: Announcement, *, at: datetime | None) -> None:
+        """See AnnouncementStore.announced."""
+
+        def write(conn: sa.Connection) -> None:
+            agent = AgentRow(conn, announcement.organization_id, announcement.agent_id)
+            if agent.row is None:
+                return
+            mine = sa.and_(agents.c.organization_id == agent.organization_id, agents.c.id == agent.id)
+            if at is None:
+                conn.execute(agents.update().where(mine).values(announced=announcement.holds_folders))
+                agent.announce(self._clock.now())
+            else:
+                conn.execute(agents.update().where(mine, agents.c.announce_at.is_not(None)).values(announce_at=at))
+
+        await self._database.write(write)
+
+
+def _announcement(conn: sa.Connection, organization_id: str, agent_id: str) -> Announcement:
+    revision, count, _ = AgentRow(conn, organization_id, agent_id).revision()
+    return Announcement(organization_id, agent_id, revision, count > 0)
 
 
 class SqlAgentFileStore:
@@ -91,7 +142,7 @@ class SqlAgentFileStore:
                 values = {"organization_id": organization_id, "agent_id": agent_id, "folder_id": folder_id}
                 if not _is_held(conn, values):
                     raise FolderNotHeld(folder_id, agent_id)
-                holders.detach(agent, folder_id, now)
+                agent_rows.detach(agent, folder_id, now)
                 revision, count, _ = agent.revision()
                 return [str(count), str(revision)]
 
@@ -251,7 +302,7 @@ class SqlAgentFileStore:
 
         return await self._database.read(read)
 
-    async def holders(self, organization_id: str, folder_id: str, page: PageQuery) -> Page[str]:
+    async def agent_rows(self, organization_id: str, folder_id: str, page: PageQuery) -> Page[str]:
         """See AgentFileStore.holders."""
         held = sa.and_(agent_folders.c.organization_id == organization_id, agent_folders.c.folder_id == folder_id)
 
@@ -272,7 +323,7 @@ class SqlAgentFileStore:
                 agent = AgentRow.created(conn, organization_id, agent_id, now)
                 held = _attached(agent)
                 for row in held:
-                    holders.detach(agent, row.id, now)
+                    agent_rows.detach(agent, row.id, now)
                 mine = sa.and_(agents.c.organization_id == organization_id, agents.c.id == agent_id)
                 conn.execute(agents.update().where(mine).values(announce_at=None))
                 conn.execute(agents.update().where(mine, agents.c.erased_at.is_(None)).values(erased_at=now))

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
 
-from mnemesh_files.model.provenance import PROVENANCE
+from mnemesh_files.model.files import PROVENANCE
 
 metadata = sa.MetaData()
 

@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from mnemesh_files.errors import FolderNameTaken, FolderNotFound
+from mnemesh_files.model.files import PROVENANCE, Provenance
 from mnemesh_files.model.folders import Folder
-from mnemesh_files.model.provenance import PROVENANCE, Provenance
-from mnemesh_files.store.sql.tables import folders
+from mnemesh_files.store.tables import folders
 
 _VALUES = ("id", "name", "description", "instructions", "metadata", "embedder", "chunk_size", "archive_id")
 _LIVE = sa.select(folders).where(

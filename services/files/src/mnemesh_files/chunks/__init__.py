@@ -1,1 +1,0 @@
-"""Divides parsed documents into passages for search."""

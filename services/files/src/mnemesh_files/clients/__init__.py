@@ -1,1 +1,0 @@
-"""Adapters for the services that the files service calls."""

@@ -1,1 +1,0 @@
-"""The stores in SQL."""
