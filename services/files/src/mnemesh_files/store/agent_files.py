@@ -302,7 +302,7 @@ class SqlAgentFileStore:
 
         return await self._database.read(read)
 
-    async def agent_rows(self, organization_id: str, folder_id: str, page: PageQuery) -> Page[str]:
+    async def holders(self, organization_id: str, folder_id: str, page: PageQuery) -> Page[str]:
         """See AgentFileStore.holders."""
         held = sa.and_(agent_folders.c.organization_id == organization_id, agent_folders.c.folder_id == folder_id)
 
