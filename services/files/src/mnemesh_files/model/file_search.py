@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-import re2
+import re2  # type: ignore[import-untyped]
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_text
 
