@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import textwrap
+from collections.abc import Sequence
 from datetime import UTC
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,6 +28,8 @@ from mnemesh_client.inputs import AGENT_TYPES, agent_type
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
 
+_LINE: Final = 100
+"""The columns of a line if there is no terminal."""
 _PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
 
 
@@ -168,13 +172,20 @@ async def _print_agent(mnemesh: Mnemesh, agent: Agent, *, as_json: bool) -> None
         ("type", _type(proto)),
         ("model", agent.model),
         ("tags", ", ".join(proto.tags)),
-        ("tools", ", ".join(tool.name for tool in proto.tools)),
+        ("tools", _wrapped("tools: ", [tool.name for tool in proto.tools])),
         ("created", local_time_text(proto.create_time.ToDatetime(UTC))),
         ("cost", _cost_text(proto, cost)),
         *(await _group_rows(mnemesh, agent)),
     ]
     print_fields(fields)
     print_memory(output(), await agent.memory())
+
+
+def _wrapped(label: str, names: Sequence[str]) -> str:
+    """Returns names in lines that fit, with their label, into the terminal, or into 100 columns without one."""
+    console = output()
+    width = (min(console.width, _LINE) if console.is_terminal else _LINE) - len(label)
+    return textwrap.fill(", ".join(names), max(width, 20), break_long_words=False, break_on_hyphens=False)
 
 
 def _cost_text(agent: agents_pb2.Agent, dollars: float | None) -> str:

@@ -276,13 +276,14 @@ def _counted(item: agent_records_pb2.RecordCounts) -> str:
 def _import_report(agent: Agent, counts: ImportCounts) -> str:
     created = f"created {agent.id}, " if counts.is_new else ""
     others = (
-        (counts.blocks, "blocks"), (counts.tools, "tools"), (counts.conversations, "conversations"),
-        (counts.passages, "passages"),
+        (counts.blocks, "block"), (counts.tools, "tool"), (counts.conversations, "conversation"),
+        (counts.passages, "passage"),
     )  # fmt: skip
-    more = "".join(f", {count} {name}" for count, name in others if count)
+    more = "".join(f", {count_text(count, name)}" for count, name in others if count)
     return (
-        f"{agent.name}: {created}imported {counts.traces} traces in {counts.turns} new turns,"
-        f" {counts.episodes} episodes, {counts.facts} facts{more}; skipped {counts.skipped} existing records"
+        f"{agent.name}: {created}imported {count_text(counts.traces, 'trace')} in "
+        f"{count_text(counts.turns, 'new turn')}, {count_text(counts.episodes, 'episode')}, "
+        f"{count_text(counts.facts, 'fact')}{more}; skipped {count_text(counts.skipped, 'existing record')}"
     )
 
 

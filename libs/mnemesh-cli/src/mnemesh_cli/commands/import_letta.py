@@ -8,7 +8,7 @@ import sys
 from typing import Final
 
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import print_json
+from mnemesh_cli.display.records import count_text, print_json
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.letta.report import Report, problem_lines, table_lines
 from mnemesh_cli.vector_uses import vector_lines
@@ -36,7 +36,7 @@ class MigrationBar:
         short = name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
         self._progress.reset(self._task, total=messages, description=f"{number}/{total} {short}")
         if self._progress.disable:
-            notice(f"agent {number} of {total}: {name}, {messages} messages")
+            notice(f"agent {number} of {total}: {name}, {count_text(messages, 'message')}")
 
     def message(self) -> None:
         """A message was sent."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh_cli.connection import Connection, choose_agent
-from mnemesh_cli.display.records import print_json
+from mnemesh_cli.display.records import count_text, print_json
 from mnemesh_cli.display.table import local_time_text
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, OptionalAgentArgument
@@ -114,7 +114,8 @@ async def _extract(connection: Connection, key: str, max_calls: int) -> None:
             print_json(done)
             return
         output().print(
-            f"{done.message_count} messages in {done.call_count} calls: {done.added_count} facts added, "
+            f"{count_text(done.message_count, 'message')} in {count_text(done.call_count, 'call')}: "
+            f"{count_text(done.added_count, 'fact')} added, "
             f"{done.superseded_count} replaced, {done.confirmed_count} confirmed, {done.retracted_count} withdrawn"
         )
         if done.budget_exhausted:
@@ -136,5 +137,5 @@ def _print_fact(fact: episodes_pb2.Fact, *, as_json: bool) -> bool:
     style = "dim" if fact.HasField("close_time") else ""
     console = output()
     console.print(Text(fact.id, style="cyan"), Text(f"{fact.text}{reason}", style=style))
-    console.print(Text(f"  {', '.join(times)}; {len(fact.source.message_ids)} messages", style="dim"))
+    console.print(Text(f"  {', '.join(times)}; {count_text(len(fact.source.message_ids), 'message')}", style="dim"))
     return True

@@ -96,12 +96,17 @@ def time_of(row: Any, field: str) -> datetime | None:
 
 
 async def agent_column(mnemesh: Mnemesh, rows: Sequence[Any], agents_of: AgentsOf | None = None) -> Column:
-    """Returns a column with the names of the agents of each row, for lists over all agents."""
+    """Returns a column with the names of the agents of each row, for lists over all agents.
+
+    If rows may come from files, the column has the names of the files for these.
+    """
     names, texts = AgentNames(mnemesh), dict[str, str]()
     for row in rows:
         ids = await agents_of(mnemesh, row) if agents_of is not None else [row.agent_id]
         texts[row.id] = ", ".join([await names.name(id_) for id_ in ids if id_])
-    return text_column("AGENT", lambda row: texts[row.id])
+        if not texts[row.id] and hasattr(row, "file_name"):
+            texts[row.id] = f"file {row.file_name}" if row.file_name else f"archive {row.archive_id}"
+    return text_column("FROM" if any(hasattr(row, "file_name") for row in rows) else "AGENT", lambda row: texts[row.id])
 
 
 def enum_text(enum: Any, value: int, prefix: str) -> str:

@@ -16,7 +16,7 @@ from mnemesh_cli.commands.tool_changes import ToolArgument
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
 from mnemesh_cli.display.table import Column
-from mnemesh_cli.display.terminal import output, print_error
+from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import YesOption
 from mnemesh_client.tools import Language, ToolTypeName
 from mnemesh_kit.errors import InvalidArgument
@@ -76,6 +76,8 @@ async def _list(connection: Connection, limit: int, builtin: bool, as_json: bool
         empty = "There are no custom tools. Create one with `mnemesh tools create`; --builtin lists the built-in ones."
         empty = "There are no tools." if builtin else empty
         await print_list(tools, _COLUMNS, as_json=as_json, empty=empty, limit=limit)
+        if not builtin and not as_json:
+            notice("--builtin also lists the built-in tools")
 
 
 @app.command("search")

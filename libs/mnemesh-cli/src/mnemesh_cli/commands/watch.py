@@ -18,7 +18,7 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.directories.ignore import IgnoreRules
 from mnemesh_cli.directories.sync import FolderSync, Pass, SyncReport
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.records import count_text, print_done
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
@@ -134,7 +134,7 @@ class _Printer:
             print_error(f"{path}: {problem}")
         self._unreadable = result.unreadable
         if result.is_first:
-            notice(f"{result.files} files compared, {result.changes} changes")
+            notice(f"{count_text(result.files, 'file')} compared, {count_text(result.changes, 'change')}")
 
     def outage(self, error: MnemeshError) -> None:
         """Prints that the mesh does not answer, once."""
