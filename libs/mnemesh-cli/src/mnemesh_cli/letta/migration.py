@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from mnemesh.agents.v1.agent_records_pb2 import AgentRecord
-from mnemesh_cli.display.records import count_text
 from mnemesh_cli.letta.agent_import import AgentImporter
 from mnemesh_cli.letta.database import LettaDatabase
 from mnemesh_cli.letta.folders import FolderMigration
@@ -171,4 +170,4 @@ class Migration:
         for table, reason in _LEFT_OUT.items():
             count = await self._database.count(table)
             if count:
-                self.report.change(table.replace("_", " "), count_text(count, "row"), reason)
+                self.report.change(table.replace("_", " "), "1 row" if count == 1 else f"{count} rows", reason)
