@@ -11,7 +11,7 @@ from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningP
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.answers import stream_answer
-from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer, finish_reason_of
+from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer, count_of, finish_reason_of
 from mnemesh_orchestrator.llm.carried import (
     CALL,
     REASONING,
@@ -323,9 +323,9 @@ class MessagesAnswer(StreamedAnswer):
     @property
     def usage(self) -> Usage:
         """The token counts. Cached tokens are part of the prompt, as everywhere in mnemesh."""
-        uncached, completion = _count(self._usage.get("input_tokens")), _count(self._usage.get("output_tokens"))
-        read = _count(self._usage.get("cache_read_input_tokens"))
-        written = _count(self._usage.get("cache_creation_input_tokens"))
+        uncached, completion = count_of(self._usage.get("input_tokens")), count_of(self._usage.get("output_tokens"))
+        read = count_of(self._usage.get("cache_read_input_tokens"))
+        written = count_of(self._usage.get("cache_creation_input_tokens"))
         prompt = None if uncached is None else uncached + (read or 0) + (written or 0)
         details = self._usage.get("output_tokens_details")
         return Usage(
@@ -334,7 +334,7 @@ class MessagesAnswer(StreamedAnswer):
             total_tokens=None if prompt is None or completion is None else prompt + completion,
             cached_input_tokens=read,
             cache_write_tokens=written,
-            reasoning_tokens=_count(details.get("thinking_tokens")) if isinstance(details, Mapping) else None,
+            reasoning_tokens=count_of(details.get("thinking_tokens")) if isinstance(details, Mapping) else None,
         )
 
     @property
@@ -480,10 +480,6 @@ def _decoded(text: str) -> object:
         return json.loads(text) if text.strip() else {}
     except ValueError:
         return text
-
-
-def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) else None
 
 
 class AnthropicMessagesClient:

@@ -529,3 +529,18 @@ def is_interruption(word: object) -> bool:
 def _plain(word: object) -> str:
     """Returns the general part of a word, such as that of "content_filter: PROHIBITED_CONTENT"."""
     return str(word or "").lower().partition(":")[0].strip()
+
+
+def objects_of(value: object) -> list[Mapping[str, Any]]:
+    """Returns the objects in a list of a provider's JSON; none if it is not a list."""
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def object_of(value: object) -> Mapping[str, Any]:
+    """Returns an object of a provider's JSON; an empty one if the value is not an object."""
+    return value if isinstance(value, dict) else {}
+
+
+def count_of(value: object) -> int | None:
+    """Returns a number of a provider's JSON as a count; None if the value is not a number."""
+    return int(value) if isinstance(value, int | float) else None

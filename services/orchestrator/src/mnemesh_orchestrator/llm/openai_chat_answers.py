@@ -8,7 +8,17 @@ from typing import Any, Final
 from mnemesh_types.messages import ContentPart, ReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer, finish_reason_of, is_interruption
+from mnemesh_orchestrator.llm.assembly import (
+    CallPart,
+    Kind,
+    Part,
+    StreamedAnswer,
+    count_of,
+    finish_reason_of,
+    is_interruption,
+    object_of,
+    objects_of,
+)
 from mnemesh_orchestrator.llm.carried import MergedFields, encode_carried
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.errors import ProviderUnavailable
@@ -121,15 +131,18 @@ class ChatAnswer(StreamedAnswer):
     def usage(self) -> Usage:
         """The token counts of the provider. Missing counts stay None."""
         usage = self._usage or {}
-        prompt, completion = _row(usage.get("prompt_tokens_details")), _row(usage.get("completion_tokens_details"))
+        prompt, completion = (
+            object_of(usage.get("prompt_tokens_details")),
+            object_of(usage.get("completion_tokens_details")),
+        )
         cached = prompt.get("cached_tokens")
         return Usage(
-            prompt_tokens=_count(usage.get("prompt_tokens")),
-            completion_tokens=_count(usage.get("completion_tokens")),
-            total_tokens=_count(usage.get("total_tokens")),
-            cached_input_tokens=_count(usage.get("prompt_cache_hit_tokens") if cached is None else cached),
-            cache_write_tokens=_count(prompt.get("cache_write_tokens")),
-            reasoning_tokens=_count(completion.get("reasoning_tokens")),
+            prompt_tokens=count_of(usage.get("prompt_tokens")),
+            completion_tokens=count_of(usage.get("completion_tokens")),
+            total_tokens=count_of(usage.get("total_tokens")),
+            cached_input_tokens=count_of(usage.get("prompt_cache_hit_tokens") if cached is None else cached),
+            cache_write_tokens=count_of(prompt.get("cache_write_tokens")),
+            reasoning_tokens=count_of(completion.get("reasoning_tokens")),
         )
 
     @property
@@ -162,9 +175,9 @@ class ChatAnswer(StreamedAnswer):
         self._has_chunks = True
         self._id = self._id or event.get("id")
         self._model = self._model or event.get("model")
-        choice = self._only_choice(_rows(event.get("choices")))
+        choice = self._only_choice(objects_of(event.get("choices")))
         # Groq and Moonshot have places of their own for usage.
-        for place in (event, choice or {}, _row(event.get("x_groq"))):
+        for place in (event, choice or {}, object_of(event.get("x_groq"))):
             if isinstance(usage := place.get("usage"), dict):
                 self._usage = usage
                 break
@@ -183,9 +196,9 @@ class ChatAnswer(StreamedAnswer):
     def _read_choice(self, choice: Mapping[str, Any]) -> None:
         if error := choice.get("error"):
             raise error_from_response(self._provider, None, {"error": error})
-        delta = _row(choice.get("delta"))
+        delta = object_of(choice.get("delta"))
         is_whole = not delta and isinstance(choice.get("message"), dict)
-        message = _row(choice.get("message")) if is_whole else delta
+        message = object_of(choice.get("message")) if is_whole else delta
         if is_whole and self._has_deltas:
             message = self._missing(message)  # Some servers repeat the whole message behind its pieces.
         self._has_deltas = self._has_deltas or bool(delta)
@@ -209,7 +222,7 @@ class ChatAnswer(StreamedAnswer):
         self._say(Kind.REASONING, _text(message.get("reasoning_content")) or _text(message.get("reasoning")))
         content = message.get("content")
         if isinstance(content, list):
-            for part in _rows(content):
+            for part in objects_of(content):
                 is_thought = part.get("type") in _THOUGHTS
                 text = part.get("thinking") if is_thought else part.get("text")
                 self._say(Kind.REASONING if is_thought else Kind.TEXT, _text(text) or _text(part.get("text")))
@@ -224,7 +237,7 @@ class ChatAnswer(StreamedAnswer):
 
     def _read_calls(self, message: Mapping[str, Any], *, is_whole: bool) -> None:
         given, legacy = message.get("tool_calls"), message.get("function_call")
-        pieces = _rows([given] if isinstance(given, dict) else given)
+        pieces = objects_of([given] if isinstance(given, dict) else given)
         if not pieces and isinstance(legacy, dict):
             pieces = [{"index": 0, "function": legacy}]
             is_legacy = True
@@ -235,7 +248,7 @@ class ChatAnswer(StreamedAnswer):
         if is_legacy != self._is_legacy:
             return  # Some servers send a call in both forms.
         for position, piece in enumerate(pieces):
-            function = _row(piece.get("function")) or piece  # Some servers send the fields of the function bare.
+            function = object_of(piece.get("function")) or piece  # Some servers send the fields of the function bare.
             # Pieces without an index are told apart by their places if there are several.
             index = _index(piece)
             place = ("place", position) if index is None and len(pieces) > 1 else index
@@ -291,16 +304,4 @@ def _text(value: object) -> str:
     """Returns text, either plain or joined from typed parts."""
     if isinstance(value, str):
         return value
-    return "".join(text for part in _rows(value) if isinstance(text := part.get("text"), str)) if value else ""
-
-
-def _rows(value: object) -> list[Mapping[str, Any]]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
-
-
-def _row(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) else None
+    return "".join(text for part in objects_of(value) if isinstance(text := part.get("text"), str)) if value else ""

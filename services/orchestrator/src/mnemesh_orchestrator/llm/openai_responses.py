@@ -6,7 +6,16 @@ from typing import Any, Final
 from mnemesh_types.messages import ContentPart, ReasoningPart, SummarizedReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer, finish_reason_of
+from mnemesh_orchestrator.llm.assembly import (
+    CallPart,
+    Kind,
+    Part,
+    StreamedAnswer,
+    count_of,
+    finish_reason_of,
+    object_of,
+    objects_of,
+)
 from mnemesh_orchestrator.llm.carried import (
     CALL,
     REASONING,
@@ -234,21 +243,21 @@ class ResponsesAnswer(StreamedAnswer):
     def finish_word(self) -> str | None:
         """The reason of an incomplete response, or the status, as the server sent them."""
         response = self._response or {}
-        word = _row(response.get("incomplete_details")).get("reason") or response.get("status")
+        word = object_of(response.get("incomplete_details")).get("reason") or response.get("status")
         return word if isinstance(word, str) else None
 
     @property
     def usage(self) -> Usage:
         """The token counts of the provider. Missing counts stay None."""
-        usage = _row((self._response or {}).get("usage"))
-        read, written = _row(usage.get("input_tokens_details")), _row(usage.get("output_tokens_details"))
+        usage = object_of((self._response or {}).get("usage"))
+        read, written = object_of(usage.get("input_tokens_details")), object_of(usage.get("output_tokens_details"))
         return Usage(
-            prompt_tokens=_count(usage.get("input_tokens")),
-            completion_tokens=_count(usage.get("output_tokens")),
-            total_tokens=_count(usage.get("total_tokens")),
-            cached_input_tokens=_count(read.get("cached_tokens")),
-            cache_write_tokens=_count(read.get("cache_write_tokens")),
-            reasoning_tokens=_count(written.get("reasoning_tokens")),
+            prompt_tokens=count_of(usage.get("input_tokens")),
+            completion_tokens=count_of(usage.get("output_tokens")),
+            total_tokens=count_of(usage.get("total_tokens")),
+            cached_input_tokens=count_of(read.get("cached_tokens")),
+            cache_write_tokens=count_of(read.get("cache_write_tokens")),
+            reasoning_tokens=count_of(written.get("reasoning_tokens")),
         )
 
     @property
@@ -290,7 +299,7 @@ class ResponsesAnswer(StreamedAnswer):
         streamed: dict[object, list[Part]] = {}
         for part in self._parts:
             streamed.setdefault(part.fields.get("type"), []).append(part)
-        for item in _rows(response.get("output")):
+        for item in objects_of(response.get("output")):
             rest = streamed.get(item.get("type"))
             if rest:
                 self._complete(rest.pop(0), item)
@@ -334,7 +343,7 @@ class ResponsesAnswer(StreamedAnswer):
             self._finish_call(part, str(item.get("name") or ""), arguments if isinstance(arguments, str) else "")
         elif not part.has_begun and part.kind is not Kind.OPAQUE:
             for field in ("summary", "content"):
-                for number, row in enumerate(_rows(item.get(field))):
+                for number, row in enumerate(objects_of(item.get(field))):
                     self._add_piece(part, field, number, str(row.get("text") or row.get("refusal") or ""))
 
     def _finish_call(self, call: CallPart, name: str, arguments: str) -> None:
@@ -419,7 +428,7 @@ def _reasoning(part: Part) -> tuple[ContentPart, ...]:
 
 def _texts(item: Mapping[str, Any], field: str) -> list[str]:
     # A refusal is text of the model, which the user reads.
-    return [str(row.get("text") or row.get("refusal") or "") for row in _rows(item.get(field))]
+    return [str(row.get("text") or row.get("refusal") or "") for row in objects_of(item.get(field))]
 
 
 def _streamed(part: Part, field: str) -> list[str]:
@@ -432,7 +441,7 @@ def _place(event: Mapping[str, Any]) -> Hashable:
     index = event.get("output_index")
     if isinstance(index, int):
         return index
-    return str(event.get("item_id") or _row(event.get("item")).get("id") or "")
+    return str(event.get("item_id") or object_of(event.get("item")).get("id") or "")
 
 
 def _is_same(part: Part, item: Mapping[str, Any], *, is_done: bool) -> bool:
@@ -445,18 +454,6 @@ def _is_same(part: Part, item: Mapping[str, Any], *, is_done: bool) -> bool:
         return known == given is not None
     # The end of a call is that of the open one. Some servers give it another id than its start.
     return is_done or not isinstance(part, CallPart) or not (known and given) or known == given
-
-
-def _rows(value: object) -> list[Mapping[str, Any]]:
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
-
-
-def _row(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) else None
 
 
 class OpenAiResponsesClient(OpenAiClient):

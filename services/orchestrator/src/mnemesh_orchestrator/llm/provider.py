@@ -14,6 +14,7 @@ from typing import Any, Final
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient, thinks
+from mnemesh_orchestrator.llm.assembly import objects_of
 from mnemesh_orchestrator.llm.dialects import Api, Listing, dialect_of
 from mnemesh_orchestrator.llm.errors import (
     ProviderBadAnswer,
@@ -203,7 +204,7 @@ def models_of_page(provider: str, page: Any) -> tuple[ServedModel, ...]:
     rows = page.get("data") if isinstance(page, Mapping) else page
     if not isinstance(rows, list):
         raise ProviderBadAnswer(f"{provider} returned no list of models.", provider=provider)
-    return tuple(_model_of_row(row) for row in _rows(rows) if isinstance(row.get("id"), str) and _is_chat(row))
+    return tuple(_model_of_row(row) for row in objects_of(rows) if isinstance(row.get("id"), str) and _is_chat(row))
 
 
 def _model_of_row(row: Mapping[str, Any]) -> ServedModel:
@@ -227,7 +228,7 @@ async def _with_ollama_windows(endpoint: OpenAiEndpoint, models: tuple[ServedMod
         return models
     loaded = {
         str(row.get("name")): _positive_int(row, "context_length")
-        for row in _rows(running.get("models") if isinstance(running, Mapping) else None)
+        for row in objects_of(running.get("models") if isinstance(running, Mapping) else None)
     }
     semaphore = asyncio.Semaphore(_CONCURRENT_DETAILS)
 
@@ -267,7 +268,7 @@ async def _lm_studio_models(endpoint: OpenAiEndpoint) -> tuple[ServedModel, ...]
             page = await endpoint.get(f"{root}{path}")
         except ProviderError:
             continue
-        rows = _rows(page.get(key) if isinstance(page, Mapping) else None)
+        rows = objects_of(page.get(key) if isinstance(page, Mapping) else None)
         models = tuple(
             ServedModel(str(row[name_key]), _lm_studio_window(row))
             for row in rows
@@ -280,7 +281,7 @@ async def _lm_studio_models(endpoint: OpenAiEndpoint) -> tuple[ServedModel, ...]
 
 def _lm_studio_window(row: Mapping[str, Any]) -> int | None:
     """Returns the window of the loaded model if it is loaded, otherwise the longest possible one."""
-    for instance in _rows(row.get("loaded_instances")):
+    for instance in objects_of(row.get("loaded_instances")):
         config = instance.get("config")
         if isinstance(config, Mapping) and (window := _positive_int(config, "context_length")) is not None:
             return window
@@ -293,10 +294,6 @@ def _positive_int(row: Mapping[str, Any], *names: str) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return None
-
-
-def _rows(value: object) -> list[Mapping[str, Any]]:
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
 
 _TABLES: Final = {"openai": OPENAI, "anthropic": ANTHROPIC, "azure": OPENAI}

@@ -1,7 +1,6 @@
 """Creates agents across the services, so that no client ever sees an incomplete agent."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 import msgspec
 import structlog
@@ -26,10 +25,7 @@ from mnemesh_orchestrator.usecases.model_rules import (
     require_usable_summaries,
 )
 from mnemesh_orchestrator.usecases.partners import PartnerService
-from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, UNAVAILABLE, reconcile
-
-GRACE = timedelta(seconds=60)
-"""A younger creation may still run in another process."""
+from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, GRACE, UNAVAILABLE, reconcile
 
 _log = structlog.get_logger("mnemesh.reconciliation")
 

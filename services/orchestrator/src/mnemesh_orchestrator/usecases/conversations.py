@@ -3,19 +3,17 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import (
     AlreadyExists,
-    DeadlineExceeded,
     Internal,
     MnemeshError,
     NotFound,
     RequestIdReused,
-    Unavailable,
 )
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
@@ -46,14 +44,10 @@ from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, FirstMessageFactory
 from mnemesh_orchestrator.usecases.model_rules import require_served, require_usable_settings
-from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, reconcile
-
-GRACE = timedelta(seconds=60)
-"""A younger creation may still run in another process."""
+from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, GRACE, UNAVAILABLE, reconcile
 
 _log = structlog.get_logger("mnemesh.reconciliation")
-_UNAVAILABLE = (Unavailable, DeadlineExceeded, Internal)
-_DEFERRING = (*_UNAVAILABLE, ConversationBusy, LeaseLost)
+_DEFERRING = (*UNAVAILABLE, ConversationBusy, LeaseLost)
 """The errors after which a creation stays CREATING, to be finished later."""
 
 
@@ -282,7 +276,7 @@ class ConversationService:
         if origin.method is not None and origin.request_id is not None:
             key = RequestKey(conversation.organization_id, origin.method, origin.request_id, "")
         if await self._store.abandon(conversation.id, key):
-            with suppress(*_UNAVAILABLE):
+            with suppress(*UNAVAILABLE):
                 await self._remove(conversation)
 
     async def get(self, caller: Principal, conversation_id: str) -> Conversation:

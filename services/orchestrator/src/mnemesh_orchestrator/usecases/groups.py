@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -12,13 +11,11 @@ from weakref import WeakValueDictionary
 import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import (
-    DeadlineExceeded,
     FailedPrecondition,
     Internal,
     InvalidArgument,
     MnemeshError,
     NotFound,
-    Unavailable,
 )
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, new_id
@@ -51,14 +48,10 @@ from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
-from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, reconcile
+from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, GRACE, UNAVAILABLE, reconcile
 from mnemesh_orchestrator.usecases.runs import RunCancellations
 
-GRACE: Final = timedelta(seconds=60)
-"""A younger change may still be in progress in another process."""
-
 _log = structlog.get_logger("mnemesh.reconciliation")
-_UNAVAILABLE = (Unavailable, DeadlineExceeded, Internal)
 _ERASED: Final = "ERASED"
 
 _ATTEMPTS: Final = 5
@@ -138,7 +131,7 @@ class GroupChanges:
         try:
             await self._take_effect(change)
             is_finished = await self._store.finish(change)
-        except _UNAVAILABLE:
+        except UNAVAILABLE:
             raise
         except MnemeshError:
             if change.after is not None:  # a deletion goes on
@@ -172,7 +165,7 @@ class GroupChanges:
                 continue
             try:
                 await self.complete(item.change)
-            except _UNAVAILABLE:
+            except UNAVAILABLE:
                 raise
             except MnemeshError:
                 if key is not None and (key.method, key.request_id) == (item.change.method, item.change.request_id):
@@ -226,7 +219,7 @@ class GroupChanges:
         if change.method is not None and change.request_id is not None:
             key = RequestKey(change.organization_id, change.method, change.request_id, "")
         if await self._store.begin_undo(change, key):
-            with suppress(*_UNAVAILABLE):
+            with suppress(*UNAVAILABLE):
                 await self._roll_back(change)
 
     async def _roll_back(self, change: GroupChange) -> None:
@@ -235,7 +228,7 @@ class GroupChanges:
         for pair in change.detaches:
             try:
                 await self._blocks.attach(new_id("request"), pair.agent_id, pair.block_id)
-            except _UNAVAILABLE:
+            except UNAVAILABLE:
                 raise
             except MnemeshError as error:
                 # Another request deleted the block or the agent, or took the label.
@@ -303,7 +296,7 @@ def _naming(field: str) -> Iterator[None]:
     try:
         yield
     except MnemeshError as error:
-        if not isinstance(error, _UNAVAILABLE):
+        if not isinstance(error, UNAVAILABLE):
             error.metadata["field"] = field
         raise
 

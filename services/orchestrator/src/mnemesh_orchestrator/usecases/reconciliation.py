@@ -9,6 +9,9 @@ from mnemesh_kit.errors import DeadlineExceeded, Internal, MnemeshError, Unavail
 
 T = TypeVar("T")
 
+GRACE: Final = timedelta(seconds=60)
+"""Younger work may still be in progress in another process."""
+
 GIVE_UP: Final = timedelta(minutes=15)
 """A creation that is older and ends with an internal error of a service is undone: that error does not go away."""
 
