@@ -223,7 +223,7 @@ class Rethink:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Applies the hunks of a unified diff by their context; see `patches.py`."""
+    """Applies the hunks of a unified diff by their context."""
 
     patch: str
     operation: ClassVar = Operation.PATCH

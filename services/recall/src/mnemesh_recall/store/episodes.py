@@ -1,4 +1,7 @@
-"""The store of episodes and facts on SQL. Each method is one transaction."""
+"""The stores of episodes and facts on SQL: lists, searches, scopes, and the reads of audits.
+
+Each method is one transaction.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The store of messages and context windows on SQL. Each method is one transaction."""
+"""The store of messages and context windows on SQL. Each method is one transaction.
+
+The messages around others and the expired ones are read here; steps, windows and rows have modules of their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversion between imported lines and their rows."""
+"""Reads of turns, traces and tool interactions from the rows of messages, and the rows of imported lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use cases of episodes and facts."""
+"""The use cases of episodes and facts, and their search: by full text, by vectors, or by both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use cases of messages and context windows."""
+"""The use cases of messages and context windows, and the deletion of messages beyond the retention period."""
 
 from __future__ import annotations
 

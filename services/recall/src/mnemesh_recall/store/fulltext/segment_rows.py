@@ -1,4 +1,4 @@
-"""The statements on the rows of word segments."""
+"""The statements on the rows of word segments, the segments that were read last, and the agents that have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The fields of the documents of a segment, in the compact form of rows. A search decodes only what it needs."""
+"""The segments of word indexes: their documents and their postings, as arrays and as the columns of rows.
+
+A search decodes only what it needs.
+"""
 
 from __future__ import annotations
 
