@@ -21,7 +21,7 @@ import uvloop
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_gateway.http.convert.chat import chat_request_from_json
-from mnemesh_gateway.http.convert.fields import json_object
+from mnemesh_gateway.http.convert.messages import json_object
 from mnemesh_gateway.http.streams import sse
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply

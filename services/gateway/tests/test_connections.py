@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from mnemesh_gateway.http.connections import (
+from mnemesh_gateway.http.listener import (
     HEAD_SECONDS,
     READ_SECONDS,
     REST_SECONDS,

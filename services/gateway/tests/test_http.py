@@ -251,7 +251,7 @@ def test_synchronous_sdk(tmp_path: Path) -> None:
 async def test_overlay_that_cannot_be_written_is_shown_once(
     mesh: Mesh, sdk: openai.AsyncOpenAI, agent: Agent, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mnemesh_gateway.clients.sessions import OverlaysClient
+    from mnemesh_gateway.clients.agents import OverlaysClient
     from mnemesh_kit.errors import Unavailable
 
     fake_openai.script = lambda _: Reply(text="Aye.")

@@ -17,12 +17,9 @@ from mnemesh_kit.principal import Role
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.tls.settings import TlsSettings
 
-from mnemesh_gateway.clients.agents import AgentsClient
+from mnemesh_gateway.clients.agents import AgentsClient, ConversationsClient, EmbeddingsClient, OverlaysClient
 from mnemesh_gateway.clients.callbacks import CallbackClient
-from mnemesh_gateway.clients.embeddings import EmbeddingsClient
-from mnemesh_gateway.clients.runs import RunsClient
-from mnemesh_gateway.clients.sessions import ConversationsClient, OverlaysClient
-from mnemesh_gateway.clients.tasks import TaskAgentsClient
+from mnemesh_gateway.clients.runs import RunsClient, TaskAgentsClient
 from mnemesh_gateway.config import Config
 from mnemesh_gateway.errors import REMOTE
 from mnemesh_gateway.http.app import App
@@ -37,9 +34,8 @@ from mnemesh_gateway.letta.app import LettaApp
 from mnemesh_gateway.letta.callbacks import POLL_SECONDS, CallbackSender
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.profile import Profile
-from mnemesh_gateway.usecases.agents import AgentService
+from mnemesh_gateway.usecases.agents import AgentService, EmbeddingsService
 from mnemesh_gateway.usecases.chat import ChatService
-from mnemesh_gateway.usecases.embeddings import EmbeddingsService
 from mnemesh_gateway.usecases.sessions import SessionService
 from mnemesh_gateway.usecases.tasks import TaskService
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import letta_client
 import pytest
-from mnemesh_gateway.letta import turn_streams
+from mnemesh_gateway.letta import turns
 from mnemesh_testkit.fakes.script import Reply, hang, status
 from mnemesh_testkit.timeouts import scaled
 
@@ -33,7 +33,7 @@ def events(lab: Lab, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_silent_stream_has_pings(lab: Lab, faked: FakedMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_streams, "PING_SECONDS", 0.5)
+    monkeypatch.setattr(turns, "PING_SECONDS", 0.5)
     agent = lab.agent()
     gate = asyncio.Event()
     lab.fake.script = lambda _: Reply(text="One two three.", gates=[gate])

@@ -10,7 +10,7 @@ import aiohttp
 from mnemesh_kit.connection_failures import failure_of_connection
 from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
 
-from mnemesh_gateway.ports.callbacks import CallResult
+from mnemesh_gateway.ports import CallResult
 
 _SECONDS: Final = 10.0
 _SETTING: Final = "MNEMESH_GATEWAY_CALLBACK_HOSTS"

@@ -16,7 +16,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mnemesh_gateway.errors import MethodNotAllowed
-from mnemesh_gateway.http.convert.completions import model_to_json
+from mnemesh_gateway.http.convert.chat import model_to_json
 from mnemesh_gateway.http.mcp import MCP_PATH
 from mnemesh_gateway.http.streams import encode
 from mnemesh_gateway.usecases.agents import AgentService

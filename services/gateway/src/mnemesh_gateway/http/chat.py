@@ -14,13 +14,19 @@ from starlette.responses import Response
 
 from mnemesh_gateway.errors import InvalidRequest
 from mnemesh_gateway.http.body import Bodies
-from mnemesh_gateway.http.convert.chat import chat_request_from_json, task_from_json
-from mnemesh_gateway.http.convert.completions import calls_delta, completion_id, completion_to_json, usage_to_json
-from mnemesh_gateway.http.convert.fields import json_object
+from mnemesh_gateway.http.convert.chat import (
+    calls_delta,
+    chat_request_from_json,
+    completion_id,
+    completion_to_json,
+    task_from_json,
+    usage_to_json,
+)
+from mnemesh_gateway.http.convert.messages import json_object
 from mnemesh_gateway.http.errors import error_to_json, typed
 from mnemesh_gateway.http.streams import DONE, encode, event_stream, sse
-from mnemesh_gateway.model.answers import Begun, Called, Finish, Finished, Idle, Reasoned, Said, ToolCall, Usage
 from mnemesh_gateway.model.chat import Caller, ChatRequest
+from mnemesh_gateway.model.runs import Begun, Called, Finish, Finished, Idle, Reasoned, Said, ToolCall, Usage
 from mnemesh_gateway.model.sessions import FRONT_END_HEADERS, SESSION_HEADER
 from mnemesh_gateway.model.tasks import Task
 from mnemesh_gateway.usecases.chat import Answer, ChatService

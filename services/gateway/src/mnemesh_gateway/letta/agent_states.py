@@ -17,16 +17,14 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_gateway.letta.convert.agents import file_block_from_proto, folder_from_proto, state_from_proto
-from mnemesh_gateway.letta.convert.groups import group_from_proto
-from mnemesh_gateway.letta.convert.identities import identity_from_proto
+from mnemesh_gateway.letta.convert.groups import group_from_proto, identity_from_proto
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.models import find_embedder, find_model
 from mnemesh_gateway.letta.convert.tools import tool_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed, order_to_proto, responses
 from mnemesh_gateway.letta.schemas.agents import AgentState, FileBlock, Source, parts_of
-from mnemesh_gateway.letta.schemas.groups import Group
-from mnemesh_gateway.letta.schemas.identities import Identity
+from mnemesh_gateway.letta.schemas.groups import Group, Identity
 from mnemesh_gateway.letta.schemas.tools import Tool
 
 VIEW: Final = rpc.AgentView(message_ids=True, blocks=True, secrets=True, identities=True, groups=True)

@@ -12,8 +12,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import run_stream
 from mnemesh_kit.errors import NotFound
 
-from mnemesh_gateway.letta.convert.inputs import content_to_proto
-from mnemesh_gateway.letta.convert.sending import Sent, blanket_decisions
+from mnemesh_gateway.letta.convert.sending import Sent, blanket_decisions, content_to_proto
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS

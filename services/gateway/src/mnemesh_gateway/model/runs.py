@@ -1,13 +1,89 @@
-"""Runs of the orchestrator, as far as the gateway follows them."""
+"""Runs: what is sent, the events of the turn, and the answer."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, TypeAlias
 
-from mnemesh_gateway.model.answers import ToolCall, Usage
+from mnemesh_gateway.model.chat import Choice, Format, Part, Settings, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The run is stored: from here on, the turn takes place whatever happens to the connection."""
+
+    run_id: str
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The next part of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoned:
+    """The next part of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that waits for a decision or for the client's result. `arguments` is a JSON object as text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Calls that the client is to run."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The tokens of a run; None if the provider reported none."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class Finish(StrEnum):
+    """Why an answer ends, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CONTENT_FILTER = "content_filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of the answer."""
+
+    reason: Finish
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The run continues, and there is nothing to show."""
+
+
+AnswerEvent: TypeAlias = Begun | Said | Reasoned | Called | Finished | Idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +170,39 @@ class RunRecord:
     otids: tuple[str, ...] = ()
     """The client's ids of its input messages."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A message of the user. The same `otid` is the same message: the orchestrator stores it once."""
+
+    content: tuple[Part, ...]
+    otid: str
+    name: str | None = None
+    path: str = ""
+    """Its path in the client's request, for errors; "" if the gateway wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The configuration of a run."""
+
+    tools: tuple[Tool, ...] = ()
+    choice: Choice = field(default_factory=Choice)
+    settings: Settings = field(default_factory=Settings)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    format: Format | None = None
+    stream_tokens: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def otid_of(conversation_id: str, anchor: str, position: str) -> str:
+    """Returns the id of a message at a position of the client's history.
+
+    Args:
+        conversation_id: The conversation.
+        anchor: What precedes the message besides the client's history; "" if the history suffices.
+        position: The hash of the client's messages up to this one.
+    """
+    digest = hashlib.sha256(f"{conversation_id}\x1f{anchor}\x1f{position}".encode()).hexdigest()
+    return f"gateway-{digest[:40]}"

@@ -7,19 +7,27 @@ from dataclasses import replace
 from typing import Final
 
 from mnemesh_gateway.errors import ApprovalRequired, RunFailed
-from mnemesh_gateway.model.answers import (
+from mnemesh_gateway.model.runs import (
+    Accepted,
     AnswerEvent,
     Begun,
     Called,
+    Failed,
     Finish,
     Finished,
     Idle,
+    KeptAlive,
+    Piece,
     Reasoned,
+    RunEvent,
     Said,
+    Stopped,
     ToolCall,
     Usage,
+    Used,
+    Waiting,
+    Whole,
 )
-from mnemesh_gateway.model.runs import Accepted, Failed, KeptAlive, Piece, RunEvent, Stopped, Used, Waiting, Whole
 
 _BETWEEN: Final = "\n\n"
 _FINISHES: Final = {

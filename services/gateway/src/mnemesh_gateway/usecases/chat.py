@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,25 +14,35 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.principal import Principal
 
-from mnemesh_gateway.errors import (
-    ApprovalMismatch,
-    InvalidRequest,
-    NoPendingApproval,
-    OtidReused,
-    PendingApproval,
-)
-from mnemesh_gateway.model.agents import AgentInfo
-from mnemesh_gateway.model.answers import AnswerEvent, Begun
+from mnemesh_gateway.errors import ApprovalMismatch, InvalidRequest, NoPendingApproval, OtidReused, PendingApproval
 from mnemesh_gateway.model.chat import Caller, ChatRequest, Delta, Text
-from mnemesh_gateway.model.runs import Accepted, RunEvent, RunRecord, Waiting
-from mnemesh_gateway.model.sending import Input, RunOptions, otid_of
+from mnemesh_gateway.model.models import AgentInfo
+from mnemesh_gateway.model.runs import (
+    Accepted,
+    AnswerEvent,
+    Begun,
+    Input,
+    RunEvent,
+    RunOptions,
+    RunRecord,
+    Waiting,
+    otid_of,
+)
 from mnemesh_gateway.model.sessions import client_session, derived_session, preface
-from mnemesh_gateway.ports.runs import RunsPort
-from mnemesh_gateway.usecases.agents import AgentService
+from mnemesh_gateway.ports import RunsPort
+from mnemesh_gateway.usecases.agents import AgentService, Cache
 from mnemesh_gateway.usecases.answering import answer_events, require_client_tools
-from mnemesh_gateway.usecases.cache import Cache
-from mnemesh_gateway.usecases.naming import renamed
 from mnemesh_gateway.usecases.sessions import SECONDS, Session, SessionService
+
+_MESSAGE: Final = re.compile(r"messages\[(\d+)\](?:\.(\w+).*)?")
+_TOOL: Final = re.compile(r"config\.client_tools\[(\d+)\](.*)")
+_RENAMED: Final = {
+    "config.client_tools": "tools",
+    "config.response_format": "response_format",
+    "config.model_settings.max_output_tokens": "max_tokens",
+    "config.model_settings": "",
+    "config.metadata": "metadata",
+}
 
 REPEAT_SECONDS: Final = 600.0
 """The time after a turn in which the same request without history is a repeat, if its answer may not have arrived."""
@@ -42,6 +53,35 @@ _HISTORIES: Final = 10_000
 _CONVERSATION: Final = "conversation/"
 
 _log = structlog.get_logger("mnemesh.chat")
+
+
+def renamed(error: InvalidArgument, inputs: Sequence[Input], options: RunOptions) -> InvalidArgument:
+    """Returns an error of the mesh with the name of the field in the client's request.
+
+    Args:
+        error: The error.
+        inputs: The messages that were sent.
+        options: The options that were sent.
+    """
+    field = error.field
+    name = None if field is None else _name(field, inputs, options)
+    if field is None or name is None:
+        return error
+    return InvalidRequest(error.message.replace(field, name), name)
+
+
+def _name(field: str, inputs: Sequence[Input], options: RunOptions) -> str | None:
+    if message := _MESSAGE.fullmatch(field):
+        index = int(message[1])
+        path = inputs[index].path if index < len(inputs) else ""
+        return f"{path}.{message[2]}" if path and message[2] else path or None
+    if tool := _TOOL.fullmatch(field):
+        index = int(tool[1])
+        return options.tools[index].path + tool[2] if index < len(options.tools) else "tools"
+    for prefix, name in _RENAMED.items():
+        if field == prefix or field.startswith((f"{prefix}.", f"{prefix}[")):
+            return (name + field.removeprefix(prefix)).removeprefix(".")
+    return None
 
 
 @dataclass(frozen=True, slots=True)

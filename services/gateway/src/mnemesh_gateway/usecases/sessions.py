@@ -12,10 +12,10 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.principal import Principal
 
-from mnemesh_gateway.model.agents import AgentInfo
+from mnemesh_gateway.model.models import AgentInfo
 from mnemesh_gateway.model.sessions import Overlay, SessionKey, overlay_of
-from mnemesh_gateway.ports.sessions import ConversationsPort, OverlaysPort
-from mnemesh_gateway.usecases.cache import Cache
+from mnemesh_gateway.ports import ConversationsPort, OverlaysPort
+from mnemesh_gateway.usecases.agents import Cache
 
 CAPACITY: Final = 100
 SECONDS: Final = 3 * 3600.0

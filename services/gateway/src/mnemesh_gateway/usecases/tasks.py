@@ -12,13 +12,12 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.principal import Principal
 
-from mnemesh_gateway.model.agents import AgentInfo
-from mnemesh_gateway.model.answers import AnswerEvent, Begun
+from mnemesh_gateway.model.models import AgentInfo
+from mnemesh_gateway.model.runs import AnswerEvent, Begun
 from mnemesh_gateway.model.tasks import Task
-from mnemesh_gateway.ports.tasks import TaskAgentsPort
-from mnemesh_gateway.usecases.agents import AgentService
+from mnemesh_gateway.ports import TaskAgentsPort
+from mnemesh_gateway.usecases.agents import AgentService, Cache
 from mnemesh_gateway.usecases.answering import answer_events
-from mnemesh_gateway.usecases.cache import Cache
 from mnemesh_gateway.usecases.chat import Answer
 
 _SWEEP_SECONDS: Final = 3600.0

@@ -1,4 +1,4 @@
-"""Chat requests."""
+"""Conversions of chat completions: requests, answers and chunks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from typing import Any, Final
 import msgspec
 
 from mnemesh_gateway.errors import InvalidRequest, UnsupportedParameter
-from mnemesh_gateway.http.convert.fields import between, joined, of_type, one_of, optional, required
-from mnemesh_gateway.http.convert.messages import last_user_text, messages_from_json, parts_from_json
+from mnemesh_gateway.http.convert.messages import (
+    between,
+    joined,
+    last_user_text,
+    messages_from_json,
+    of_type,
+    one_of,
+    optional,
+    parts_from_json,
+    required,
+)
 from mnemesh_gateway.http.parameters import PASSED, ignored_parameters
 from mnemesh_gateway.model.chat import Caller, ChatRequest, Choice, Format, Settings, Tool
+from mnemesh_gateway.model.models import AgentInfo
+from mnemesh_gateway.model.runs import ToolCall, Usage
 from mnemesh_gateway.model.tasks import Task, TaskMessage, is_task
+from mnemesh_gateway.usecases.chat import Answer
 
 _MAX_INT: Final = 2**31 - 1
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -204,3 +216,64 @@ def format_from_json(value: Mapping[str, Any] | None, path: str = "response_form
         msgspec.json.encode(required(given, "schema", dict, path)).decode(),
         optional(given, "strict", bool, path),
     )
+
+
+def completion_id(answer: Answer) -> str:
+    """Returns the id of an answer: that of its run, so that a repeat has the same one."""
+    return "chatcmpl-" + (answer.begun.run_id.removeprefix("run-") if answer.begun is not None else "empty")
+
+
+def completion_to_json(
+    answer: Answer, model: str, text: str | None, reasoning: str, calls: Sequence[ToolCall], finish: str, usage: Usage
+) -> dict[str, Any]:
+    """Returns a chat.completion object."""
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [_call(call) for call in calls]
+    return {
+        "id": completion_id(answer),
+        "object": "chat.completion",
+        "created": int(answer.created_at.timestamp()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "usage": usage_to_json(usage),
+        "system_fingerprint": None,
+    }
+
+
+def calls_delta(calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """Returns the delta of a chunk with tool calls."""
+    return {"tool_calls": [{"index": index, **_call(call)} for index, call in enumerate(calls)]}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def usage_to_json(usage: Usage) -> dict[str, Any]:
+    """Returns a usage object. Figures that the provider did not report are 0."""
+    prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    found: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": usage.total_tokens if usage.total_tokens is not None else prompt + completion,
+    }
+    if usage.cached_tokens is not None:
+        found["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    if usage.reasoning_tokens is not None:
+        found["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return found
+
+
+def model_to_json(agent: AgentInfo, name: str) -> dict[str, Any]:
+    """Returns a model object for an agent, under its id or its name."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(agent.created_at.timestamp()),
+        "owned_by": "mnemesh",
+        "name": agent.name,
+        "agent_id": agent.id,
+    }

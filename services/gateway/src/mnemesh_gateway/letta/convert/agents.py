@@ -9,17 +9,21 @@ from mnemesh.agents.v1 import models_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.files.v1 import files_pb2
 
-from mnemesh_gateway.letta.convert.blocks import block_from_proto
-from mnemesh_gateway.letta.convert.formats import (
+from mnemesh_gateway.letta.convert.memory import block_from_proto
+from mnemesh_gateway.letta.convert.models import (
+    choice_to_proto,
     compaction_from_proto,
     compaction_to_proto,
+    embedding_config,
     format_from_proto,
     format_to_proto,
+    llm_config,
+    settings_to_json,
 )
-from mnemesh_gateway.letta.convert.models import choice_to_proto, embedding_config, llm_config, settings_to_json
-from mnemesh_gateway.letta.convert.names import AGENT_TYPE_NAMES, STOP_REASON_NAMES
-from mnemesh_gateway.letta.convert.tool_rules import rule_from_proto, rule_to_proto
+from mnemesh_gateway.letta.convert.tools import rule_from_proto, rule_to_proto
 from mnemesh_gateway.letta.convert.values import (
+    AGENT_TYPE_NAMES,
+    STOP_REASON_NAMES,
     json_to_text,
     metadata,
     milliseconds,

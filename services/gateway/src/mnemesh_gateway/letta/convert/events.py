@@ -8,9 +8,8 @@ from typing import Any, Final
 from mnemesh.agents.v1 import runs_pb2 as pb
 
 from mnemesh_gateway.errors import RunFailed
-from mnemesh_gateway.letta.convert.names import STOP_REASON_NAMES
-from mnemesh_gateway.letta.convert.parts import calls_from_proto, content_from_proto, returns_from_proto
-from mnemesh_gateway.letta.convert.values import moment, present
+from mnemesh_gateway.letta.convert.messages import calls_from_proto, content_from_proto, returns_from_proto
+from mnemesh_gateway.letta.convert.values import STOP_REASON_NAMES, moment, present
 from mnemesh_gateway.letta.schemas.messages import Usage
 
 _INPUT: Final = frozenset({"system", "user", "approval_response"})

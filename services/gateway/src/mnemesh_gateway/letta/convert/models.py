@@ -1,20 +1,30 @@
-"""Models, their settings and embedders."""
+"""Conversions of models, their settings, formats of answers, and providers."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import models_pb2
+from mnemesh.agents.v1 import models_pb2 as models_pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh_kit.errors import MnemeshError, NotFound
 
-from mnemesh_gateway.letta.convert.values import json_from_text, json_to_text, present, set_present
+from mnemesh_gateway.letta.convert.values import json_from_text, json_to_text, moment, present, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS, responses
-from mnemesh_gateway.letta.schemas.agents import ModelChoice
-from mnemesh_gateway.letta.schemas.models import EmbeddingConfig, GivenEmbeddingConfig, GivenLLMConfig, LLMConfig
+from mnemesh_gateway.letta.schemas.agents import AgentOptions, ModelChoice
+from mnemesh_gateway.letta.schemas.models import (
+    CompactionSettings,
+    EmbeddingConfig,
+    GivenEmbeddingConfig,
+    GivenLLMConfig,
+    LLMConfig,
+    Provider,
+    ProviderFields,
+)
 
 UNSET_MODELS: Final = frozenset({"letta/letta-free"})
 """Handles of Letta's own models, which stand for the defaults here."""
@@ -22,6 +32,24 @@ _ENDPOINT_TYPES: Final = {"openai_compatible": "openai", "rehearsal": "openai", 
 _CATEGORIES: Final = {models_pb2.PROVIDER_CATEGORY_BASE: "base", models_pb2.PROVIDER_CATEGORY_BYOK: "byok"}
 _PLAIN: Final = {"temperature", "max_output_tokens", "parallel_tool_calls", "top_p"}
 _UNDERSTOOD: Final = _PLAIN | {"provider_type", "reasoning", "strict", "response_format", "thinking", "effort"}
+
+_MODES: Final = {
+    "sliding_window": pb.COMPACTION_MODE_SLIDING_WINDOW,
+    "all": pb.COMPACTION_MODE_ALL,
+    "self_compact_sliding_window": pb.COMPACTION_MODE_SELF_COMPACT_SLIDING_WINDOW,
+    "self_compact_all": pb.COMPACTION_MODE_SELF_COMPACT_ALL,
+    "episodic": pb.COMPACTION_MODE_EPISODIC,
+}
+
+_BUDGET: Final = 1024
+"""The tokens for thoughts of models that have a budget for them."""
+
+_TYPES: Final = {"lmstudio_openai": "lmstudio", "hugging-face": "openai_compatible"} | dict.fromkeys(
+    ("baseten", "cerebras", "fireworks", "minimax", "openrouter", "sglang", "zai", "zai_coding"), "openai_compatible"
+)
+"""Letta's names of types that differ. Those that speak OpenAI's format need a base_url here."""
+_NAMES: Final = {"lmstudio": "lmstudio_openai", "openai_compatible": "openai", "mnemesh": "letta"}
+_PLAIN_FIELDS: Final = ("base_url", "api_version", "region")
 
 
 async def find_model(mesh: Mesh, handle: str) -> models_pb2.Model:
@@ -185,3 +213,173 @@ def given_embedder(handle: str | None, config: GivenEmbeddingConfig | None) -> s
     """Returns the handle of the embedder that a request names; None selects the default."""
     found = handle or (embedder_of(config) if config is not None else None)
     return None if found in UNSET_MODELS else found
+
+
+_MODE_NAMES: Final = {mode: name for name, mode in _MODES.items()}
+
+
+def format_from_proto(agent: pb.Agent) -> dict[str, Any] | None:
+    """Returns the response format of an agent."""
+    if not agent.HasField("response_format"):
+        return None
+    match agent.response_format.WhichOneof("format"):
+        case "json_object":
+            return {"type": "json_object"}
+        case "json_schema":
+            given = agent.response_format.json_schema
+            schema = {"name": given.name, "schema": json_from_text(given.schema), "strict": present(given, "strict")}
+            return {"type": "json_schema", "json_schema": schema}
+    return {"type": "text"}
+
+
+def format_to_proto(given: dict[str, Any], *loc: str) -> pb.ResponseFormat:
+    """Returns a response format.
+
+    Raises:
+        ValidationFailed: the type is unknown, or a schema has no object.
+    """
+    match given.get("type"):
+        case "text":
+            return pb.ResponseFormat(text=pb.TextFormat())
+        case "json_object":
+            return pb.ResponseFormat(json_object=pb.JsonObjectFormat())
+        case "json_schema":
+            schema = given.get("json_schema")
+            if not isinstance(schema, dict):
+                raise invalid_field("Input should be a valid dictionary", *loc, "json_schema")
+            inner = schema.get("schema", schema)
+            if not isinstance(inner, dict) or not inner:
+                raise invalid_field("Input should have a JSON schema", *loc, "json_schema", "schema")
+            # The title of a schema may have any characters, the name of a format may not.
+            name = schema.get("name") or re.sub(r"[^A-Za-z0-9_-]", "_", str(inner.get("title", "")))[:64]
+            message = pb.JsonSchemaFormat(name=str(name or "answer"), schema=json_to_text(inner) or "{}")
+            set_present(message, strict=schema.get("strict"))
+            return pb.ResponseFormat(json_schema=message)
+    raise invalid_field("Input should be 'text', 'json_schema' or 'json_object'", *loc, "type")
+
+
+def compaction_from_proto(agent: pb.Agent) -> CompactionSettings | None:
+    """Returns the settings of an agent's compactions."""
+    if not agent.HasField("compaction_settings"):
+        return None
+    given = agent.compaction_settings
+    provider = given.model.partition("/")[0] if given.HasField("model") else ""
+    return CompactionSettings(
+        mode=_MODE_NAMES.get(given.mode, "sliding_window"),
+        model=present(given, "model"),
+        model_settings=settings_to_json(provider, given.model_settings) if given.HasField("model_settings") else None,
+        prompt=present(given, "prompt"),
+        prompt_acknowledgement=present(given, "prompt_acknowledgement") or False,
+        clip_chars=given.clip_chars if given.HasField("clip_chars") else 50_000,
+        sliding_window_percentage=(
+            given.sliding_window_percentage if given.HasField("sliding_window_percentage") else 0.3
+        ),
+    )
+
+
+def compaction_to_proto(given: CompactionSettings, *loc: str) -> pb.CompactionSettings:
+    """Returns the settings of compactions.
+
+    Raises:
+        ValidationFailed: the mode is unknown.
+    """
+    if given.mode is not None and given.mode not in _MODES:
+        raise invalid_field(f"Input should be one of {', '.join(_MODES)}", *loc, "mode")
+    message = pb.CompactionSettings(mode=_MODES[given.mode or "sliding_window"])
+    set_present(
+        message,
+        model=given.model,
+        prompt=given.prompt,
+        prompt_acknowledgement=given.prompt_acknowledgement,
+        clip_chars=given.clip_chars,
+        sliding_window_percentage=given.sliding_window_percentage,
+    )
+    if given.model_settings is not None:
+        settings_to_proto(given.model_settings, message.model_settings, *loc, "model_settings")
+    return message
+
+
+def set_reasoning(
+    body: AgentOptions, model: models_pb2.Model, settings: pb.ModelSettings, kind: pb.AgentType.ValueType
+) -> None:
+    """Sets how a new agent thinks. It thinks unless the body says otherwise.
+
+    Args:
+        body: what the client sends.
+        model: the model of the agent.
+        settings: the settings of the body, which are completed.
+        kind: the type of the agent.
+    """
+    thinks = _wanted(body, settings)
+    if model.capabilities.reasoning:
+        _by_itself(model, settings, thinks)
+    elif not thinks and kind != pb.AGENT_TYPE_LETTA_V1:
+        settings.inner_thoughts_in_kwargs = False
+
+
+def change_reasoning(
+    body: AgentOptions, model: models_pb2.Model, settings: pb.ModelSettings, kind: pb.AgentType.ValueType
+) -> bool:
+    """Changes how an agent thinks; returns whether that has changed.
+
+    With another model, thoughts are those of the model: an agent of an older type writes none into the arguments of
+    tools any more, unless the body asks for them.
+    """
+    if body.reasoning is None and body.model is None:
+        return False
+    before = settings.SerializeToString(deterministic=True)
+    if model.capabilities.reasoning:
+        _by_itself(model, settings, _wanted(body, settings))
+    elif kind != pb.AGENT_TYPE_LETTA_V1:
+        settings.inner_thoughts_in_kwargs = body.reasoning is True
+    return settings.SerializeToString(deterministic=True) != before
+
+
+def _wanted(body: AgentOptions, settings: pb.ModelSettings) -> bool:
+    if body.reasoning is not None:
+        return body.reasoning
+    return present(settings, "enable_reasoner") is not False
+
+
+def _by_itself(model: models_pb2.Model, settings: pb.ModelSettings, thinks: bool) -> None:
+    """The model has a channel for its thoughts. OpenAI's models cannot be told not to think."""
+    settings.inner_thoughts_in_kwargs = False
+    if model.api != models_pb2.MODEL_API_ANTHROPIC_MESSAGES:
+        return
+    settings.enable_reasoner = thinks
+    if thinks and not settings.HasField("max_reasoning_tokens"):
+        settings.max_reasoning_tokens = _BUDGET
+
+
+def provider_from_proto(provider: models_pb.Provider) -> Provider:
+    """Returns a provider."""
+    return Provider(
+        id=provider.id,
+        name=provider.name,
+        provider_type=_NAMES.get(provider.type, provider.type),
+        provider_category="base" if provider.category == models_pb.PROVIDER_CATEGORY_BASE else "byok",
+        base_url=present(provider, "base_url"),
+        region=present(provider, "region"),
+        api_version=present(provider, "api_version"),
+        updated_at=moment(provider, "update_time"),
+        last_synced=moment(provider, "last_refresh_time"),
+    )
+
+
+def provider_type(name: str) -> str:
+    """Returns the type of a provider. One that the mesh does not know stays as it is, and the mesh refuses it."""
+    return _TYPES.get(name, name)
+
+
+def provider_to_proto(body: ProviderFields, message: models_pb.Provider) -> list[str]:
+    """Sets the address that a body has, and returns the paths."""
+    given = {name: getattr(body, name) or None for name in _PLAIN_FIELDS}
+    set_present(message, **given)
+    return [name for name, value in given.items() if value is not None]
+
+
+def credentials_to_proto(body: ProviderFields) -> models_pb.ProviderCredentials:
+    """Returns the keys that a body has."""
+    found = models_pb.ProviderCredentials()
+    set_present(found, api_key=body.api_key or None, access_key=body.access_key or None)
+    return found

@@ -1,19 +1,29 @@
-"""What a client sends: the input of a run, answers to requests for approval, and the configuration of the run."""
+"""Conversions of what a client sends to an agent, and of corrections of messages."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 from mnemesh.agents.v1 import runs_pb2
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
+from mnemesh.types.v1 import message_pb2 as pb
 
-from mnemesh_gateway.letta.convert.inputs import content_to_proto, input_to_proto
-from mnemesh_gateway.letta.convert.messages import Shown
-from mnemesh_gateway.letta.convert.names import MESSAGE_EVENTS
-from mnemesh_gateway.letta.convert.values import json_to_text, set_present
+from mnemesh_gateway.letta.convert.messages import Shown, spoken
+from mnemesh_gateway.letta.convert.values import MESSAGE_EVENTS, json_to_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.schemas.messages import SendMessages
+from mnemesh_gateway.letta.schemas.messages import CorrectMessage, SendMessages
+
+_ROLES: Final = {
+    "user": message_pb2.ROLE_USER,
+    "system": message_pb2.ROLE_SYSTEM,
+    "assistant": message_pb2.ROLE_ASSISTANT,
+}
 
 SHOWN_EVENTS: Final = (
     runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
@@ -25,6 +35,77 @@ SHOWN_EVENTS: Final = (
 )
 """The messages that streams have. Streams begin with the answer, and have summaries only if these are asked for."""
 _NO_PARAMETERS: Final = '{"type":"object","properties":{}}'
+
+_CORRECTED_ROLES: Final = {
+    "user_message": pb.ROLE_USER,
+    "system_message": pb.ROLE_SYSTEM,
+    "assistant_message": pb.ROLE_ASSISTANT,
+    "reasoning_message": pb.ROLE_ASSISTANT,
+}
+
+
+def input_to_proto(message: dict[str, Any], *loc: str | int) -> runs_pb2.InputMessage:
+    """Returns a message to send; `loc` is its path in the body.
+
+    Raises:
+        ValidationFailed: the role is unknown, or the content is neither text nor parts that agents take.
+    """
+    role = message.get("role")
+    if role not in _ROLES:
+        raise invalid_field("Input should be 'user', 'system' or 'assistant'", *loc, "role")
+    found = runs_pb2.InputMessage(role=_ROLES[role], content=content_to_proto(message.get("content"), *loc, "content"))
+    for name in ("name", "otid", "sender_id", "group_id"):
+        value = message.get(name)
+        if value is not None and not isinstance(value, str):
+            raise invalid_field("Input should be a valid string", *loc, name)
+        set_present(found, **{name: value})
+    return found
+
+
+def content_to_proto(content: Any, *loc: str | int) -> list[message_pb2.ContentPart]:
+    """Returns the parts of a content, which is a text or a list of parts.
+
+    Raises:
+        ValidationFailed: it is neither, or a part has another type or lacks a field.
+    """
+    if isinstance(content, str):
+        return [message_pb2.ContentPart(text=message_pb2.TextPart(text=content))]
+    if isinstance(content, dict):
+        content = [content]
+    if not isinstance(content, list):
+        raise invalid_field("Input should be a valid string or list", *loc)
+    return [_part(part, *loc, index) for index, part in enumerate(content)]
+
+
+def _part(part: Any, *loc: str | int) -> message_pb2.ContentPart:
+    kind = part.get("type", "text") if isinstance(part, dict) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        text = message_pb2.TextPart(text=part["text"])
+        set_present(text, signature=part.get("signature"))
+        return message_pb2.ContentPart(text=text)
+    if kind == "image" and isinstance(part.get("source"), dict):
+        return message_pb2.ContentPart(image=_image(part["source"], *loc, "source"))
+    raise invalid_field("Input should be a part with type 'text' or 'image'", *loc)
+
+
+def _image(source: dict[str, Any], *loc: str | int) -> message_pb2.ImagePart:
+    image = message_pb2.ImagePart()
+    kind = source.get("type")
+    data = source.get("data")
+    if kind == "url" and isinstance(source.get("url"), str):
+        image.url = source["url"]
+    elif isinstance(data, str) and kind in {"base64", "letta"}:
+        try:
+            image.inline.data = base64.b64decode(data, validate=True)
+        except binascii.Error as error:
+            raise invalid_field("The data must be base64", *loc, "data") from error
+        image.inline.media_type = str(source.get("media_type") or "image/png")
+    elif kind == "letta" and isinstance(source.get("file_id"), str):
+        image.file_id = source["file_id"]
+    else:
+        raise invalid_field("Input should be a source with type 'url', 'base64' or 'letta'", *loc)
+    set_present(image, detail=source.get("detail"))
+    return image
 
 
 @dataclass(slots=True)
@@ -158,3 +239,79 @@ def shown_of(body: SendMessages) -> Shown:
     """Returns which messages an answer shows."""
     types = body.include_return_message_types
     return Shown(types=frozenset(types) if types else None)
+
+
+def correction_to_proto(stored: pb.Message, body: CorrectMessage, request_id: str) -> rpc.UpdateMessageRequest:
+    """Returns the request that changes a stored message.
+
+    Args:
+        stored: the message as it is.
+        body: the message that a client sees, with its new words.
+        request_id: of the request.
+
+    Raises:
+        ValidationFailed: the type is unknown or not one of the stored message's, or the words are missing.
+    """
+    if body.message_type not in _CORRECTED_ROLES:
+        raise invalid_field(f"Input should be one of {', '.join(_CORRECTED_ROLES)}", "body", "message_type")
+    if stored.role != _CORRECTED_ROLES[body.message_type]:
+        raise _another_type(body)
+    changed = pb.Message()
+    changed.CopyFrom(stored)
+    match body.message_type:
+        case "reasoning_message":
+            path = _set_reasoning(changed, body)
+        case "assistant_message":
+            path = _set_words(changed, body)
+        case _:
+            path = _set_content(changed, content_to_proto(body.content, "body", "content"), _is_content)
+    request = rpc.UpdateMessageRequest(request_id=request_id, message=changed)
+    request.update_mask.paths.append(path)
+    return request
+
+
+def _set_words(message: pb.Message, body: CorrectMessage) -> str:
+    """Replaces what the agent said: the argument of its call of send_message, or its text."""
+    for call in message.tool_calls:
+        if spoken(call, Shown()) is not None:
+            if not isinstance(body.content, str):
+                raise invalid_field("Input should be a valid string", "body", "content")
+            arguments = msgspec.json.decode(call.arguments)
+            call.arguments = msgspec.json.encode(arguments | {Shown().argument: body.content}).decode()
+            return "tool_calls"
+    if not any(map(_is_content, message.content)):
+        raise _another_type(body)
+    return _set_content(message, content_to_proto(body.content, "body", "content"), _is_content)
+
+
+def _set_reasoning(message: pb.Message, body: CorrectMessage) -> str:
+    """Replaces the reasoning. The provider's signature, which is that of the earlier text, is left out."""
+    if body.reasoning is None:
+        raise invalid_field("Field required", "body", "reasoning")
+    parts = [part for part in message.content if _is_reasoning(part)]
+    if not parts:
+        raise _another_type(body)
+    reasoning = pb.ReasoningPart(text=body.reasoning, is_native=parts[0].reasoning.is_native)
+    return _set_content(message, [pb.ContentPart(reasoning=reasoning)], _is_reasoning)
+
+
+def _set_content(message: pb.Message, new: list[pb.ContentPart], is_replaced: Callable[[Any], bool]) -> str:
+    """Replaces parts of the content; the new ones are where the first of them was."""
+    parts = list(message.content)
+    place = next((index for index, part in enumerate(parts) if is_replaced(part)), len(parts))
+    kept = [part for part in parts[place:] if not is_replaced(part)]
+    del message.content[:]
+    message.content.extend([*parts[:place], *new, *kept])
+    return "content"
+
+
+def _is_content(part: pb.ContentPart) -> bool:
+    return part.WhichOneof("part") in {"text", "image"}
+
+
+def _is_reasoning(part: pb.ContentPart) -> bool:
+    return part.WhichOneof("part") == "reasoning"
+
+
+def _another_type(body: CorrectMessage) -> Exception:
+    return invalid_field(f"The message is no {body.message_type}.", "body", "message_type")

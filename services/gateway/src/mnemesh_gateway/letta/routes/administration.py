@@ -1,14 +1,26 @@
-"""Organizations and users. Tokens name them; the gateway shows those of the caller, and stores none."""
+"""The operations of the server itself: its health, its organizations, and tags."""
 
 from __future__ import annotations
 
-import msgspec
-from mnemesh_kit.principal import current_principal
+from typing import Final, Literal
 
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+import msgspec
+from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh.server.v1 import server_service_pb2
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.principal import current_principal
+from mnemesh_kit.server_info import version_of
+from starlette.responses import Response
+
+from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, json_response
+from mnemesh_gateway.letta.pages import PageQuery, listed
 
 operations = Operations()
 _BY_TOKENS = "Organizations and users exist by the tokens that name them: see `mnemesh tokens create`."
+
+_VERSION: Final = version_of("mnemesh-gateway")
+_READY_SECONDS: Final = 2.0
 
 
 class Organization(msgspec.Struct, kw_only=True):
@@ -47,3 +59,47 @@ async def list_users(_call: Call[NoQuery, None]) -> list[User]:
 for _path in ("/admin/orgs/", "/admin/users/", "/orgs/", "/users/"):
     for _method in ("POST", "PUT", "PATCH", "DELETE"):
         operations.refuse(_method, _path, _BY_TOKENS)
+
+
+class Health(msgspec.Struct):
+    """The status of the gateway or of the mesh. `version` is the version of mnemesh."""
+
+    version: str
+    status: str
+
+
+@operations.get("/health/", result=Health)
+async def check_health(_call: Call[NoQuery, None]) -> Health:
+    """Tells that the gateway answers."""
+    return Health(_VERSION, "ok")
+
+
+@operations.get("/ready/", result=Health)
+async def check_readiness(call: Call[NoQuery, None]) -> Health | Response:
+    """Tells whether the mesh serves requests: 503 if not."""
+    try:
+        await call.mesh.server.GetServerInfo(server_service_pb2.GetServerInfoRequest(), timeout=_READY_SECONDS)
+    except MnemeshError:
+        return json_response(Health(_VERSION, "degraded"), 503)
+    return Health(_VERSION, "ok")
+
+
+class ListTags(msgspec.Struct, kw_only=True):
+    """The query of a list of tags."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    query_text: str | None = None
+    name: str | None = None
+
+
+@operations.get("/tags/", query=ListTags, result=list[str])
+async def list_tags(call: Call[ListTags, None]) -> list[str]:
+    """Lists the tags of agents, in alphabetical order."""
+    query = call.query
+    request = rpc.ListTagsRequest()
+    set_present(request, text_search=query.name or query.query_text)
+    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
+    return await listed(call.mesh.agents.ListTags, request, "tags", page, default="asc")

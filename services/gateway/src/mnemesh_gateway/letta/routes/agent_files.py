@@ -19,7 +19,7 @@ from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.errors import invalid_json, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.schemas.agent_files import ExportBody, ExportOptions, ImportedAgents, ImportForm
+from mnemesh_gateway.letta.schemas.agents import ExportBody, ExportOptions, ImportedAgents, ImportForm
 from mnemesh_gateway.letta.uploads import form_with_file
 
 operations = Operations()

@@ -15,25 +15,30 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_gateway.letta.agent_states import read_state
-from mnemesh_gateway.letta.convert.archives import inserted, passage_from_proto, passage_to_proto
-from mnemesh_gateway.letta.convert.blocks import block_from_proto, update_to_proto
+from mnemesh_gateway.letta.convert.memory import (
+    block_from_proto,
+    inserted,
+    passage_from_proto,
+    passage_to_proto,
+    update_to_proto,
+)
 from mnemesh_gateway.letta.convert.messages import internal_from_proto
 from mnemesh_gateway.letta.convert.values import json_from_text, moment, present, set_present
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
-from mnemesh_gateway.letta.schemas.agent_parts import (
+from mnemesh_gateway.letta.schemas.agents import (
+    AgentState,
     ContextQuery,
     ContextWindow,
     ListPassages,
+    Memory,
     PassageResult,
     PassageResults,
     RecompileQuery,
     SearchPassages,
 )
-from mnemesh_gateway.letta.schemas.agents import AgentState, Memory
-from mnemesh_gateway.letta.schemas.archives import CreatePassage, Passage
-from mnemesh_gateway.letta.schemas.blocks import Block, UpdateBlock
+from mnemesh_gateway.letta.schemas.memory import Block, CreatePassage, Passage, UpdateBlock
 
 operations = Operations()
 _WRITE_SECONDS: Final = 60.0

@@ -12,11 +12,10 @@ from starlette.responses import Response
 
 from mnemesh_gateway.letta.agent_states import read_state
 from mnemesh_gateway.letta.approvals import Recipient
-from mnemesh_gateway.letta.convert.corrections import correction_to_proto
-from mnemesh_gateway.letta.convert.formats import compaction_to_proto
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
+from mnemesh_gateway.letta.convert.models import compaction_to_proto
 from mnemesh_gateway.letta.convert.runs import run_from_proto
-from mnemesh_gateway.letta.convert.sending import config_to_proto, sent_of
+from mnemesh_gateway.letta.convert.sending import config_to_proto, correction_to_proto, sent_of
 from mnemesh_gateway.letta.convert.values import json_from_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh

@@ -13,20 +13,21 @@ from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh.types.v1 import message_pb2
 
 from mnemesh_gateway.letta.agent_states import folders_of, read_state
-from mnemesh_gateway.letta.convert.parts import output_of, text_of
+from mnemesh_gateway.letta.convert.messages import output_of, text_of
 from mnemesh_gateway.letta.convert.values import json_to_text, moment, present, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
-from mnemesh_gateway.letta.schemas.agent_parts import (
+from mnemesh_gateway.letta.schemas.agents import (
     AgentFile,
     AgentFiles,
+    AgentState,
     Approval,
     ListAgentFiles,
     RunTool,
+    Source,
     ToolResult,
 )
-from mnemesh_gateway.letta.schemas.agents import AgentState, Source
 from mnemesh_gateway.letta.schemas.tools import Tool
 
 operations = Operations()

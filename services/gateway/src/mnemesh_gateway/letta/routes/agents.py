@@ -14,13 +14,11 @@ from mnemesh_kit.ids import new_id
 
 from mnemesh_gateway.letta.agent_states import VIEW, agents_of, folders_of, read_state
 from mnemesh_gateway.letta.convert.agents import options_to_proto
-from mnemesh_gateway.letta.convert.blocks import block_to_proto
 from mnemesh_gateway.letta.convert.groups import BEFORE_FIRST_TURN
-from mnemesh_gateway.letta.convert.inputs import input_to_proto
-from mnemesh_gateway.letta.convert.models import UNSET_MODELS, find_model
-from mnemesh_gateway.letta.convert.names import AGENT_TYPES, STOP_REASONS
-from mnemesh_gateway.letta.convert.reasoning import change_reasoning, set_reasoning
-from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.convert.memory import block_to_proto
+from mnemesh_gateway.letta.convert.models import UNSET_MODELS, change_reasoning, find_model, set_reasoning
+from mnemesh_gateway.letta.convert.sending import input_to_proto
+from mnemesh_gateway.letta.convert.values import AGENT_TYPES, STOP_REASONS, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations

@@ -1,34 +1,40 @@
-"""Archives: create, retrieve, list, update, delete, their passages, and the agents that hold them."""
+"""The operations of archives and passages."""
 
 from __future__ import annotations
 
 from typing import Any, Final, Literal
 
 import msgspec
+from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.archival.v1 import archives_pb2
 from mnemesh.archival.v1 import archives_service_pb2 as rpc
 from mnemesh.archival.v1 import passages_service_pb2 as passages_rpc
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_gateway.letta.agent_states import HoldersQuery, page_of_holders
-from mnemesh_gateway.letta.convert.archives import archive_from_proto, inserted, passage_to_proto
+from mnemesh_gateway.letta.convert.memory import archive_from_proto, inserted, passage_from_proto, passage_to_proto
 from mnemesh_gateway.letta.convert.models import find_embedder, given_embedder
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
 from mnemesh_gateway.letta.schemas.agents import AgentState
-from mnemesh_gateway.letta.schemas.archives import (
+from mnemesh_gateway.letta.schemas.memory import (
     Archive,
     CreateArchive,
     CreatePassage,
     CreatePassages,
+    FoundPassage,
     Passage,
+    SearchAllPassages,
     UpdateArchive,
 )
 
 operations = Operations()
 _WRITE_SECONDS: Final = 60.0
+
+_SECONDS: Final = 60.0
 
 
 class ListArchives(msgspec.Struct, kw_only=True):
@@ -139,3 +145,29 @@ async def _insert(call: Call[Any, Any], passages: list[CreatePassage]) -> list[P
         passages=[passage_to_proto(passage) for passage in passages],
     )
     return inserted(await call.mesh.passages.InsertPassages(request, timeout=_WRITE_SECONDS))
+
+
+@operations.post("/passages/search", body=SearchAllPassages, result=list[FoundPassage])
+async def search_passages(call: Call[NoQuery, SearchAllPassages]) -> list[FoundPassage]:
+    """Searches passages, best first. Without a query, it lists the newest with the score 0."""
+    body = call.body
+    if body.agent_id:
+        get = agents_rpc.GetAgentRequest(agent_id=body.agent_id)
+        await call.mesh.agents.GetAgent(get, timeout=READ_SECONDS)
+    match = passages_rpc.TAG_MATCH_ALL if body.tag_match_mode == "all" else passages_rpc.TAG_MATCH_ANY
+    filters = passages_rpc.PassageFilter(tags=body.tags or (), tag_match=match)
+    set_present(
+        filters,
+        agent_id=body.agent_id or None,
+        archive_id=body.archive_id or None,
+        start_date=body.start_date.isoformat() if body.start_date else None,
+        end_date=body.end_date.isoformat() if body.end_date else None,
+    )
+    if not body.query:
+        newest = passages_rpc.ListPassagesRequest(filter=filters)
+        page = PageQuery(limit=body.limit)
+        rows = await listed(call.mesh.passages.ListPassages, newest, "passages", page, default="desc")
+        return [FoundPassage(passage=passage_from_proto(row), score=0.0) for row in rows]
+    request = passages_rpc.SearchPassagesRequest(query=body.query, limit=body.limit, filter=filters)
+    hits = (await whole_answer(call.mesh.passages.SearchPassages, request, seconds=_SECONDS)).hits
+    return [FoundPassage(passage=passage_from_proto(hit.passage), score=hit.score) for hit in hits]

@@ -8,13 +8,13 @@ import msgspec
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 
 from mnemesh_gateway.letta.agent_states import HoldersQuery, page_of_holders
-from mnemesh_gateway.letta.convert.blocks import block_from_proto, block_to_proto, update_to_proto
+from mnemesh_gateway.letta.convert.memory import block_from_proto, block_to_proto, update_to_proto
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
 from mnemesh_gateway.letta.routes.identities import identity_of
 from mnemesh_gateway.letta.schemas.agents import AgentState
-from mnemesh_gateway.letta.schemas.blocks import Block, CreateBlock, UpdateBlock
+from mnemesh_gateway.letta.schemas.memory import Block, CreateBlock, UpdateBlock
 
 operations = Operations()
 _WRITE_SECONDS: Final = 30.0

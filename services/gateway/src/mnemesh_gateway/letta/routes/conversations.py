@@ -30,23 +30,21 @@ from mnemesh_gateway.letta.routes.agent_messages import (
     previewed,
     shown_by,
 )
-from mnemesh_gateway.letta.schemas.conversations import (
+from mnemesh_gateway.letta.schemas.messages import (
+    Compact,
+    CompactionResponse,
     Conversation,
     ConversationFields,
     CreateConversation,
     CreateQuery,
     ForkQuery,
+    LettaResponse,
     ListConversations,
+    ListMessages,
     OfAgent,
     RecompileQuery,
-    UpdateConversation,
-)
-from mnemesh_gateway.letta.schemas.messages import (
-    Compact,
-    CompactionResponse,
-    LettaResponse,
-    ListMessages,
     SendMessages,
+    UpdateConversation,
 )
 from mnemesh_gateway.letta.schemas.runs import AttachToConversation
 from mnemesh_gateway.letta.turns import attached, replied

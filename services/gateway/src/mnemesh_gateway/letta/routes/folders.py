@@ -11,7 +11,6 @@ from mnemesh.files.v1 import folders_service_pb2 as rpc
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_gateway.letta.convert.agents import folder_from_proto
-from mnemesh_gateway.letta.convert.archives import passage_from_proto
 from mnemesh_gateway.letta.convert.folders import (
     DUPLICATES,
     file_from_proto,
@@ -19,13 +18,13 @@ from mnemesh_gateway.letta.convert.folders import (
     folder_update_to_proto,
     size_from_proto,
 )
+from mnemesh_gateway.letta.convert.memory import passage_from_proto
 from mnemesh_gateway.letta.convert.models import find_embedder
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
 from mnemesh_gateway.letta.schemas.agents import Source
-from mnemesh_gateway.letta.schemas.archives import Passage
 from mnemesh_gateway.letta.schemas.folders import (
     CreateFolder,
     File,
@@ -38,6 +37,7 @@ from mnemesh_gateway.letta.schemas.folders import (
     UpdateFolder,
     UploadQuery,
 )
+from mnemesh_gateway.letta.schemas.memory import Passage
 from mnemesh_gateway.letta.uploads import store_file
 
 operations = Operations()

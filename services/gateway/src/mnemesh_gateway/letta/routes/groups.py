@@ -13,8 +13,7 @@ from starlette.responses import Response
 from mnemesh_gateway.letta.approvals import Recipient
 from mnemesh_gateway.letta.convert.groups import group_from_proto, group_to_proto, group_update_to_proto
 from mnemesh_gateway.letta.convert.messages import messages_from_proto
-from mnemesh_gateway.letta.convert.names import MANAGER_TYPES
-from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.convert.values import MANAGER_TYPES, set_present
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, chronological, listed
 from mnemesh_gateway.letta.routes.agent_messages import check_streaming, shown_by

@@ -9,28 +9,27 @@ from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_service_pb2
 
 from mnemesh_gateway.letta.agent_states import HoldersQuery, agents_of
-from mnemesh_gateway.letta.convert.blocks import block_from_proto
-from mnemesh_gateway.letta.convert.identities import (
+from mnemesh_gateway.letta.convert.groups import (
     identity_from_proto,
     identity_to_proto,
     identity_update_to_proto,
     properties_to_proto,
 )
-from mnemesh_gateway.letta.convert.names import IDENTITY_TYPES
-from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.convert.memory import block_from_proto
+from mnemesh_gateway.letta.convert.values import IDENTITY_TYPES, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed, order_to_proto
 from mnemesh_gateway.letta.schemas.agents import AgentState
-from mnemesh_gateway.letta.schemas.blocks import Block
-from mnemesh_gateway.letta.schemas.identities import (
+from mnemesh_gateway.letta.schemas.groups import (
     CreateIdentity,
     Identity,
     IdentityProperty,
     ListIdentities,
     UpdateIdentity,
 )
+from mnemesh_gateway.letta.schemas.memory import Block
 
 operations = Operations()
 _WRITE_SECONDS: Final = 60.0

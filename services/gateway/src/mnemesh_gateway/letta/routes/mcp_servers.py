@@ -1,43 +1,216 @@
-"""MCP servers: create, retrieve, list, update, delete, refresh, and their tools."""
+"""The operations of MCP servers, under their own path and under that of tools."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
 from mnemesh.tools.v1 import mcp_servers_pb2
+from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    MnemeshError,
+    NotFound,
+    Unavailable,
+)
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.convert.mcp_servers import (
+from mnemesh_gateway.errors import McpAccessDenied, McpServerUnreachable
+from mnemesh_gateway.http.streams import event_stream, sse
+from mnemesh_gateway.letta.convert.messages import text_of
+from mnemesh_gateway.letta.convert.tools import (
     changed_transport,
     mcp_tool_from_proto,
+    named_changes,
+    named_server_from_proto,
+    named_server_to_proto,
+    offered_tool_from_proto,
     server_from_proto,
     transport_to_proto,
 )
-from mnemesh_gateway.letta.convert.parts import text_of
 from mnemesh_gateway.letta.convert.values import json_to_text
+from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
-from mnemesh_gateway.letta.routes.mcp_connections import contact_stream
-from mnemesh_gateway.letta.schemas.agent_parts import ToolResult
-from mnemesh_gateway.letta.schemas.mcp_servers import (
+from mnemesh_gateway.letta.schemas.agents import ToolResult
+from mnemesh_gateway.letta.schemas.tools import (
     CreateMcpServer,
+    ExecutedMcpTool,
     McpConfigChanges,
     McpServer,
+    OfferedTool,
     Refreshed,
     RefreshQuery,
     RunMcpTool,
+    ServerConfig,
+    TestedServer,
+    Tool,
     UpdateMcpServer,
+    UpdateServerConfig,
 )
-from mnemesh_gateway.letta.schemas.tools import Tool
+
+POLL_SECONDS: Final = 1.0
+_CALL_SECONDS: Final = 10.0
 
 operations = Operations()
+CALLBACK: Final = "/tools/mcp/oauth/callback"
 _SECONDS: Final = 120.0
+_PERSON_SECONDS: Final = 300.0
+
 _CONTACT_SECONDS: Final = 30.0
 _EVERY: Final = PageQuery(limit=10_000)
+
+
+async def answered(mesh: Mesh, server_id: str, state: str, seconds: float) -> None:
+    """Waits until an authorization is completed.
+
+    Raises:
+        DeadlineExceeded: The person did not answer in time.
+        McpAccessDenied: The person or the authorization server refused.
+        FailedPrecondition: Another authorization of the server was started.
+        Unavailable: This gateway stops.
+    """
+    request = rpc.GetMcpAuthorizationRequest(mcp_server_id=server_id, state=state)
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    found = await mesh.mcp_servers.GetMcpAuthorization(request, timeout=_CALL_SECONDS)
+                except (Unavailable, DeadlineExceeded):
+                    found = rpc.GetMcpAuthorizationResponse()  # the service restarts
+                if found.status == rpc.MCP_AUTHORIZATION_STATUS_COMPLETED:
+                    return
+                if found.status == rpc.MCP_AUTHORIZATION_STATUS_FAILED:
+                    raise McpAccessDenied(found.status_message)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(mesh.stopping.wait(), POLL_SECONDS)
+                    raise Unavailable("The gateway stops. Connect to the MCP server again.")
+    except TimeoutError as error:
+        raise DeadlineExceeded("The access was not authorized in time.") from error
+
+
+class Redirect(msgspec.Struct, kw_only=True):
+    """The query parameters that the authorization server adds to the callback URL."""
+
+    state: str = ""
+    code: str | None = None
+    error: str | None = None
+    error_description: str | None = None
+    iss: str | None = None
+
+
+class Received(msgspec.Struct, kw_only=True):
+    """The answer that the browser shows. `status` says if a request waited for the authorization."""
+
+    status: str
+    message: str
+
+
+@operations.get(CALLBACK, query=Redirect, result=Received)
+async def mcp_oauth_callback(call: Call[Redirect, None]) -> Received:
+    """Receives the answer of an authorization server from a browser, without a token: the state proves the request."""
+    given = call.query
+    request = rpc.ReceiveMcpAuthorizationRequest(
+        state=given.state, error_description=given.error_description, iss=given.iss
+    )
+    if given.code is not None:
+        request.code = given.code
+    else:
+        request.error = given.error or "no code was granted"
+    try:
+        ended = await call.mesh.mcp_servers.ReceiveMcpAuthorization(request, timeout=_SECONDS)
+    except (FailedPrecondition, InvalidArgument):
+        return Received(status="error", message="Nobody waits for this authorization. Start it again.")
+    if ended.status != rpc.MCP_AUTHORIZATION_STATUS_COMPLETED:
+        return Received(status="error", message=ended.status_message)
+    return Received(status="success", message="The access is authorized. You can close this window.")
+
+
+def contact_stream(call: Call[Any, Any], server: pb.McpServer) -> Response:
+    """Returns a stream of events: `connection_attempt`, then `success` with the tools, or `error` with a message.
+
+    If the server asks for an authorization and is stored, `oauth_required`, `authorization_url` and `waiting_for_auth`
+    come before these.
+    """
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield sse({"event": "connection_attempt", "server_name": server.name})
+        try:
+            found = await _contacted(call, server)
+            if found.status == pb.MCP_SERVER_STATUS_UNAUTHORIZED:
+                yield sse({"event": "oauth_required", "message": "The server asks for an authorization by OAuth."})
+                if server.id:
+                    started = await _started(call, server)
+                    url, state = started.authorization_url, started.state
+                    yield sse({"event": "authorization_url", "url": url, "session_id": state})
+                    yield sse({"event": "waiting_for_auth", "message": "Open the URL to authorize the access."})
+                    await answered(call.mesh, server.id, state, _PERSON_SECONDS)
+                    found = await _contacted(call, server)
+        except MnemeshError as error:
+            yield sse({"event": "error", "message": error.message})
+            return
+        if found.status == pb.MCP_SERVER_STATUS_REACHABLE:
+            yield sse({"event": "success", "tools": [offered_tool_from_proto(tool) for tool in found.tools]})
+        else:
+            yield sse({"event": "error", "message": found.status_message or "The transport is disabled."})
+
+    return event_stream(events(), {})
+
+
+async def _contacted(call: Call[Any, Any], server: pb.McpServer) -> rpc.TestMcpServerResponse:
+    """Contacts a server; one that refuses a request without credentials may ask for an authorization by OAuth."""
+    request = rpc.TestMcpServerRequest(mcp_server_id=server.id) if server.id else rpc.TestMcpServerRequest()
+    if not server.id:
+        request.mcp_server.CopyFrom(server)
+    found = await call.mesh.mcp_servers.TestMcpServer(request, timeout=_SECONDS)
+    if found.status != pb.MCP_SERVER_STATUS_UNREACHABLE or not _may_ask(server):
+        return found
+    asked = await call.mesh.mcp_servers.TestMcpServer(
+        rpc.TestMcpServerRequest(mcp_server=_with_oauth(server)), timeout=_SECONDS
+    )
+    return asked if asked.status == pb.MCP_SERVER_STATUS_UNAUTHORIZED else found
+
+
+def _may_ask(server: pb.McpServer) -> bool:
+    """Returns whether nothing is known of how the access to a server is authorized."""
+    kind = server.WhichOneof("transport")
+    if kind is None or kind == "stdio":
+        return False
+    transport = getattr(server, kind)
+    return not transport.HasField("auth") and not transport.HasField("oauth")
+
+
+def _with_oauth(server: pb.McpServer) -> pb.McpServer:
+    changed = pb.McpServer()
+    changed.CopyFrom(server)
+    getattr(changed, str(server.WhichOneof("transport"))).oauth.SetInParent()
+    return changed
+
+
+async def _started(call: Call[Any, Any], server: pb.McpServer) -> rpc.StartMcpAuthorizationResponse:
+    """Starts the authorization of a server, whose settings name OAuth from then on."""
+    if _may_ask(server):
+        update = rpc.UpdateMcpServerRequest(request_id=call.request_id, mcp_server=_with_oauth(server))
+        update.update_mask.paths.append(f"{server.WhichOneof('transport')}.oauth")
+        await call.mesh.mcp_servers.UpdateMcpServer(update, timeout=_SECONDS)
+    start = rpc.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=_redirect_uri(call))
+    return await call.mesh.mcp_servers.StartMcpAuthorization(start, timeout=_SECONDS)
+
+
+def _redirect_uri(call: Call[Any, Any]) -> str:
+    """Returns the address of the callback as the caller sees this gateway."""
+    url = call.request.base_url
+    if call.request.headers.get("x-forwarded-proto") == "https":
+        url = url.replace(scheme="https")
+    return f"{str(url).rstrip('/')}/v1{CALLBACK}"
 
 
 @operations.post("/mcp-servers/", body=CreateMcpServer, result=McpServer)
@@ -177,3 +350,99 @@ async def _server(call: Call[Any, Any]) -> mcp_servers_pb2.McpServer:
 
 def _tool(call: Call[Any, Any]) -> rpc.McpToolReference:
     return rpc.McpToolReference(tool_id=call.path["tool_id"])
+
+
+@operations.get("/tools/mcp/servers", result=dict[str, ServerConfig])
+async def list_mcp_servers(call: Call[NoQuery, None]) -> dict[str, ServerConfig]:
+    """Returns all MCP servers by their names."""
+    return {server.name: named_server_from_proto(server) for server in await all_servers(call)}
+
+
+@operations.put("/tools/mcp/servers", body=ServerConfig, result=list[ServerConfig])
+async def add_mcp_server(call: Call[NoQuery, ServerConfig]) -> list[ServerConfig]:
+    """Creates an MCP server, reads its tools, and returns all servers."""
+    await created_server(call, named_server_to_proto(call.body))
+    return [named_server_from_proto(server) for server in await all_servers(call)]
+
+
+@operations.post("/tools/mcp/servers/test", body=ServerConfig, result=TestedServer)
+async def test_mcp_server(call: Call[NoQuery, ServerConfig]) -> TestedServer:
+    """Contacts an MCP server, and returns its tools. Nothing is stored."""
+    request = rpc.TestMcpServerRequest(mcp_server=named_server_to_proto(call.body))
+    tools = await _offered(call, call.body.server_name, request)
+    return TestedServer(status="success", tools=tools)
+
+
+@operations.post("/tools/mcp/servers/connect", body=ServerConfig)
+async def connect_mcp_server(call: Call[NoQuery, ServerConfig]) -> Response:
+    """Contacts an MCP server, and streams what happens as server-sent events. Nothing is stored."""
+    return contact_stream(call, named_server_to_proto(call.body))
+
+
+@operations.patch("/tools/mcp/servers/{mcp_server_name}", body=UpdateServerConfig, result=ServerConfig)
+async def update_mcp_server(call: Call[NoQuery, UpdateServerConfig]) -> ServerConfig:
+    """Updates the settings of an MCP server. What the request does not name stays as it is."""
+    changed = await updated_server(call, await _tool_server(call), named_changes(call.body), call.body.server_name)
+    return named_server_from_proto(changed)
+
+
+@operations.delete("/tools/mcp/servers/{mcp_server_name}", result=list[ServerConfig])
+async def delete_mcp_server(call: Call[NoQuery, None]) -> list[ServerConfig]:
+    """Deletes an MCP server with its tools, and returns the other servers."""
+    await deleted_server(call, await _tool_server(call))
+    return [named_server_from_proto(server) for server in await all_servers(call)]
+
+
+@operations.get("/tools/mcp/servers/{mcp_server_name}/tools", result=list[OfferedTool])
+async def list_mcp_tools_by_server(call: Call[NoQuery, None]) -> list[OfferedTool]:
+    """Contacts an MCP server, and returns the tools that it offers now."""
+    server = await _tool_server(call)
+    return await _offered(call, server.name, rpc.TestMcpServerRequest(mcp_server_id=server.id))
+
+
+@operations.post("/tools/mcp/servers/{mcp_server_name}/resync", query=RefreshQuery, result=Refreshed)
+async def resync_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
+    """Reads the tools of an MCP server again, and returns the names of those that changed."""
+    return await refreshed_server(call, (await _tool_server(call)).id)
+
+
+@operations.post(
+    "/tools/mcp/servers/{mcp_server_name}/tools/{mcp_tool_name}/execute", body=RunMcpTool, result=ExecutedMcpTool
+)
+async def execute_mcp_tool(call: Call[NoQuery, RunMcpTool]) -> ExecutedMcpTool:
+    """Runs a tool of an MCP server."""
+    reference = rpc.McpToolReference(name=call.path["mcp_tool_name"])
+    done = await run_tool(call, (await _tool_server(call)).id, reference)
+    return ExecutedMcpTool(result=done.func_return, success=done.status == "success")
+
+
+@operations.post("/tools/mcp/servers/{mcp_server_name}/{mcp_tool_name}", result=Tool)
+async def add_mcp_tool(call: Call[NoQuery, None]) -> Tool:
+    """Returns a tool of an MCP server, with the id for agents. The tools are read again if it is a new one."""
+    server = await _tool_server(call)
+    request = rpc.GetMcpServerToolRequest(
+        mcp_server_id=server.id, tool=rpc.McpToolReference(name=call.path["mcp_tool_name"])
+    )
+    try:
+        found = await call.mesh.mcp_servers.GetMcpServerTool(request, timeout=READ_SECONDS)
+    except NotFound:
+        refresh = rpc.RefreshMcpServerRequest(mcp_server_id=server.id)
+        await call.mesh.mcp_servers.RefreshMcpServer(refresh, timeout=_SECONDS)
+        found = await call.mesh.mcp_servers.GetMcpServerTool(request, timeout=READ_SECONDS)
+    return mcp_tool_from_proto(found.tool)
+
+
+async def _tool_server(call: Call[Any, Any]) -> pb.McpServer:
+    name = call.path["mcp_server_name"]
+    request = rpc.ListMcpServersRequest(name=name, page_size=1)
+    found = (await call.mesh.mcp_servers.ListMcpServers(request, timeout=READ_SECONDS)).mcp_servers
+    if not found:
+        raise NotFound(f"There is no MCP server with the name {name[:200]!r}.", field="mcp_server_name")
+    return found[0]
+
+
+async def _offered(call: Call[Any, Any], name: str, request: rpc.TestMcpServerRequest) -> list[OfferedTool]:
+    found = await call.mesh.mcp_servers.TestMcpServer(request, timeout=_SECONDS)
+    if found.status != pb.MCP_SERVER_STATUS_REACHABLE:
+        raise McpServerUnreachable(name, found.status_message or "The transport is disabled.")
+    return [offered_tool_from_proto(tool) for tool in found.tools]

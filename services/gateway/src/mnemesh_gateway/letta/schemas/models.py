@@ -1,8 +1,9 @@
-"""Configurations of models and of embedders."""
+"""The JSON of models and providers."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 import msgspec
 
@@ -78,3 +79,66 @@ class CompactionSettings(msgspec.Struct, kw_only=True):
     clip_chars: int | None = None
     mode: str | None = None
     sliding_window_percentage: float | None = None
+
+
+class Provider(msgspec.Struct, kw_only=True):
+    """A provider. Its keys are never shown."""
+
+    id: str
+    name: str
+    provider_type: str
+    provider_category: str
+    api_key: str | None = None
+    base_url: str | None = None
+    access_key: str | None = None
+    region: str | None = None
+    api_version: str | None = None
+    organization_id: str | None = None
+    updated_at: datetime | None = None
+    last_synced: datetime | None = None
+
+
+class ProviderFields(msgspec.Struct, kw_only=True):
+    """The address and the keys of a provider. An empty text is the same as none."""
+
+    api_key: str | None = None
+    access_key: str | None = None
+    region: str | None = None
+    api_version: str | None = None
+    base_url: str | None = None
+
+
+class CreateProvider(ProviderFields, kw_only=True):
+    """A provider to create."""
+
+    name: str
+    provider_type: str
+    api_key: str
+
+
+class UpdateProvider(ProviderFields, kw_only=True):
+    """Changes of a provider. A field that is null or absent stays as it is."""
+
+
+class CheckProvider(ProviderFields, kw_only=True):
+    """A provider to contact; nothing is stored."""
+
+    provider_type: str
+    api_key: str
+
+
+class ListProviders(msgspec.Struct, kw_only=True):
+    """The query of a list of providers."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    name: str | None = None
+    provider_type: str | None = None
+
+
+class ProviderResult(msgspec.Struct, kw_only=True):
+    """The result of a check or a deletion."""
+
+    message: str

@@ -1,4 +1,4 @@
-"""Runs and steps."""
+"""The JSON of runs, steps and batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
+
+from mnemesh_gateway.letta.pages import PageQuery
+from mnemesh_gateway.letta.schemas.messages import SendMessages
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -190,3 +193,28 @@ class Feedback(msgspec.Struct, kw_only=True):
 
     feedback: Literal["positive", "negative"] | None = None
     tags: list[str] | None = None
+
+
+class BatchRequest(SendMessages, kw_only=True):
+    """The messages for one agent."""
+
+    agent_id: str
+
+
+class CreateBatch(msgspec.Struct, kw_only=True):
+    """The requests of a batch, and the URL that is called when all have ended."""
+
+    requests: list[BatchRequest]
+    callback_url: str | None = None
+
+
+class ListBatchMessages(PageQuery, kw_only=True):
+    """The query of the messages of a batch."""
+
+    agent_id: str | None = None
+
+
+class BatchMessages(msgspec.Struct, kw_only=True):
+    """Messages as they are stored."""
+
+    messages: list[dict[str, Any]]

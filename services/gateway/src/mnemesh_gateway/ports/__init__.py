@@ -1,1 +1,0 @@
-"""Protocols of the services that the gateway calls."""
