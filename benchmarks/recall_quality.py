@@ -18,10 +18,10 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.ids import RandomIds, derive_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import SystemClock
 from mnemesh_recall.model.contexts import NewContext
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope

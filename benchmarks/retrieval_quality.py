@@ -29,9 +29,9 @@ from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
 from mnemesh_archival.vectors import Embedders
 from mnemesh_archival.wiring import open_parts
-from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.ids import RandomIds, new_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.time import SystemClock
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
 from mnemesh_testkit.databases.postgres import running_postgres
 

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from mnemesh_kit.access import RPC_RULES
-from mnemesh_kit.principal import Role
+from mnemesh_kit.call_context import Role
 from mnemesh_kit.retries import service_descriptor
 from mnemesh_testkit.mesh.in_process import Mesh
 

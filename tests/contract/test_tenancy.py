@@ -15,8 +15,8 @@ import pytest
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.call_context import ORGANIZATION_KEY, Principal, as_principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import ORGANIZATION_KEY, Principal, as_principal
 from mnemesh_testkit.fuzzing.contract import methods, new_request, reads, reason_of, service_of
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 from mnemesh_testkit.timeouts import scaled

@@ -21,8 +21,7 @@ from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.services import SERVICE_NAMES, Protocol
 from mnemesh_kit.services import service as spec_of
 from mnemesh_kit.tls.certificates import read_certificate
-from mnemesh_kit.tls.client import ClientTls
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.tls.credentials import ClientTls, TlsSettings
 
 ROOT = Path(__file__).parents[2]
 METRICS_PORT = 9464

@@ -20,10 +20,10 @@ from mnemesh.recall.v1 import messages_service_pb2, messages_service_pb2_grpc
 from mnemesh.tools.v1 import execution_service_pb2
 from mnemesh_client import Mnemesh, MnemeshError
 from mnemesh_kit.auth import mint_token, read_keys
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import PermissionDenied
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
 from mnemesh_testkit.mesh.processes import ProcessMesh

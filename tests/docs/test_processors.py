@@ -9,7 +9,7 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL as ME
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL as ME
 from mnemesh_orchestrator.processors import (
     INPUT_GROUP,
     MEMORY_ORDER,

@@ -17,7 +17,7 @@ from mnemesh_files.ingestion import remover
 from mnemesh_files.ingestion import worker as ingestion
 from mnemesh_files.usecases import agent_files
 from mnemesh_kit import outgoing, retries, server, transport
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql import postgresql, sqlite
 from mnemesh_orchestrator import wiring as orchestrator
 from mnemesh_orchestrator.clients import deadlines

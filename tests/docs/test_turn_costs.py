@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from mnemesh_client import Agent
-from mnemesh_kit.correlation import current_correlation_id
+from mnemesh_kit.call_context import current_correlation_id
 from mnemesh_kit.interceptors import Call
 from mnemesh_kit.sql import Database
 from mnemesh_testkit.mesh.in_process import Mesh

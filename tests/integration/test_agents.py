@@ -14,8 +14,8 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import execution_service_pb2, tools_service_pb2
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_client import Agent, Mnemesh
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import InvalidArgument, MnemeshError, NotFound, Unavailable
-from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_testkit.fakes import script
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh import faulty_proxy

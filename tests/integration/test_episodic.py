@@ -15,8 +15,8 @@ from mnemesh.agents.v1 import agents_pb2
 from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
-from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.services import STORE_NAMES
+from mnemesh_kit.time import SystemClock
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories

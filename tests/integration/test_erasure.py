@@ -15,9 +15,9 @@ from mnemesh.archival.v1.passages_service_pb2 import InsertPassagesRequest
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
 from mnemesh_client import Agent
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.services import STORE_NAMES
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import EMBEDDER, Mesh

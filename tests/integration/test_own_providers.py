@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from mnemesh.agents.v1 import models_pb2, runs_service_pb2
 from mnemesh.agents.v1 import models_service_pb2 as rpc
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal, as_principal
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
 from mnemesh_testkit.fakes import script
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply

@@ -12,8 +12,8 @@ from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2, runs_ser
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_client.inputs import text_part
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import Aborted, InvalidArgument
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.fakes import script
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from mnemesh_client import sync
 from mnemesh_kit.access import RPC_RULES
-from mnemesh_kit.principal import Role
+from mnemesh_kit.call_context import Role
 
 SOURCE: Final = Path(sync.__file__).parents[1]
 WITHOUT_METHOD: Final = {

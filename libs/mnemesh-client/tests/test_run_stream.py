@@ -9,7 +9,7 @@ import pytest
 from mnemesh_client import Agent, Mnemesh, approve, patience, returned
 from mnemesh_client.errors import NotFound, Unavailable
 from mnemesh_client.sync import patience as sync_patience
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.retries import Backoff
 from mnemesh_testkit.awaited import Face, with_face
 from mnemesh_testkit.timeouts import scaled
 

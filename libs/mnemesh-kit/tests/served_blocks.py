@@ -10,10 +10,10 @@ from typing import Any
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh_kit import errors
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.timeouts import scaled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from mnemesh_kit.addresses import is_public
+from mnemesh_kit.network import is_public
 
 
 @pytest.mark.parametrize(

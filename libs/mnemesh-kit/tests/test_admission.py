@@ -23,11 +23,11 @@ from mnemesh.recall.v1 import traces_service_pb2, traces_service_pb2_grpc
 from mnemesh_kit import request_bounds
 from mnemesh_kit.access import MAX_REQUEST_BYTES, RPC_RULES
 from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import Principal, Role, as_principal, current_principal
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.errors import InvalidArgument, PermissionDenied, ResourceExhausted, Unauthenticated
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, Role, as_principal, current_principal
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 

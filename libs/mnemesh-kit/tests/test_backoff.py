@@ -3,7 +3,7 @@
 from itertools import islice
 
 import pytest
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.retries import Backoff
 
 
 def test_delays_grow_by_the_factor_up_to_the_maximum() -> None:

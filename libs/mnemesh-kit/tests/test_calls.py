@@ -12,9 +12,16 @@ import structlog
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh_kit import errors, interceptors
 from mnemesh_kit.access import RPC_RULES
-from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
-from mnemesh_kit.deadline import remaining, set_remaining
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
+from mnemesh_kit.call_context import (
+    DEFAULT_PRINCIPAL,
+    Principal,
+    as_principal,
+    current_correlation_id,
+    current_principal,
+    remaining,
+    set_correlation_id,
+    set_remaining,
+)
 
 from .served_blocks import GET, ME, SERVICE, FakeServicer, ShopIsClosed, calling, raising, serving
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import aiohttp
 import httpx
 import pytest
-from mnemesh_kit.connection_failures import address_of, failure_of_connection, reason_of_failure
+from mnemesh_kit.network import address_of, failure_of_connection, reason_of_failure
 
 Get = Callable[[str], Awaitable[object]]
 

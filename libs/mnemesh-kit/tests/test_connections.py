@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from mnemesh_kit import connections, errors, transport
+from mnemesh_kit import errors, transport
 from mnemesh_testkit.timeouts import scaled
 
 from .served_blocks import GET, Service, calling, serving
@@ -51,7 +51,7 @@ def short_ages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "CONNECTION_AGE_MS", _AGE_MS)
     often = ("grpc.dns_min_time_between_resolutions_ms", 100)
     others = (option for option in transport.CHANNEL_OPTIONS if option[0] != often[0])
-    monkeypatch.setattr(connections, "CHANNEL_OPTIONS", (*others, often))
+    monkeypatch.setattr(transport, "CHANNEL_OPTIONS", (*others, often))
 
 
 @asynccontextmanager

@@ -15,12 +15,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.server.v1 import server_service_pb2_grpc
 from mnemesh.server.v1.server_service_pb2 import GetServerInfoRequest
+from mnemesh_kit.call_context import Role, as_principal, current_correlation_id, current_principal, set_correlation_id
 from mnemesh_kit.config import ServerConfig
-from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
 from mnemesh_kit.errors import DeadlineExceeded, ResourceExhausted, Unauthenticated, Unavailable
 from mnemesh_kit.forwarding import forwarded_services
-from mnemesh_kit.principal import Role, as_principal, current_principal
-from mnemesh_kit.reflection import V1, V1_ALPHA
+from mnemesh_kit.grpc_listener import V1, V1_ALPHA
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.timeouts import scaled
 

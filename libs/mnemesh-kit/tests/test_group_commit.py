@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from mnemesh_kit.errors import Unavailable
-from mnemesh_kit.sql import Database, group_commit
-from mnemesh_kit.sql.group_commit import GroupWriter, LogFile
+from mnemesh_kit.sql import Database, sqlite
+from mnemesh_kit.sql.sqlite import GroupWriter, LogFile
 
 
 class Disk(LogFile):
@@ -74,7 +74,7 @@ async def test_writes_that_wait_share_one_flush_and_keep_their_order() -> None:
 
 
 async def test_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "MAX_GROUP", 4)
+    monkeypatch.setattr(sqlite, "MAX_GROUP", 4)
     rows, disk = Rows(), Disk()
     disk.is_free.clear()
     writer = GroupWriter(rows.count, disk)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import InvalidArgument, RequestIdReused
 from mnemesh_kit.idempotency import Ledger, ledger_table, request_key
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 
 metadata = sa.MetaData()
 table = ledger_table(metadata)

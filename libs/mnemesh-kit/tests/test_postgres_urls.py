@@ -12,7 +12,7 @@ import sqlalchemy as sa
 import structlog
 from mnemesh_kit.config import ConfigError
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.postgres_url import PostgresUrl, is_postgresql
+from mnemesh_kit.sql.postgresql import PostgresUrl, is_postgresql
 from mnemesh_testkit.timeouts import scaled
 
 

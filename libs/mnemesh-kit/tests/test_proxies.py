@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mnemesh_kit.proxies import may_use_proxy, proxies_of
+from mnemesh_kit.network import may_use_proxy, proxies_of
 
 from .served_blocks import GET, calling, serving
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sealing import SecretBox, SecretUnreadable
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
+from mnemesh_kit.time import FrozenClock
 
 
 def variables(directory: Path, *keys: str) -> SecretVariables:

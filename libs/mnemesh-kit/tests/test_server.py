@@ -20,12 +20,19 @@ from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit import errors, interceptors
 from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.background import periodic
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.call_context import (
+    DEFAULT_PRINCIPAL,
+    Principal,
+    as_principal,
+    current_correlation_id,
+    current_principal,
+    remaining,
+    set_correlation_id,
+    set_remaining,
+)
 from mnemesh_kit.config import ServerConfig, StartupError
-from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
-from mnemesh_kit.deadline import remaining, set_remaining
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
+from mnemesh_kit.retries import Backoff
 from mnemesh_kit.run import CANNOT_START, run
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.sql.sole_user import SoleUser
+from mnemesh_kit.sql.postgresql import SoleUser
 
 END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -14,7 +14,7 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_d
 
 @pytest.fixture(autouse=True)
 def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mnemesh_kit.sql.sole_user.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("mnemesh_kit.sql.postgresql.WAIT_SECONDS", 0.0)
 
 
 async def test_second_process_is_refused_until_the_first_ends(database_url: str) -> None:

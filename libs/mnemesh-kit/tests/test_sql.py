@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 import structlog
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.call_context import Principal, as_principal, current_principal
 from mnemesh_kit.config import ConfigError, StartupError
-from mnemesh_kit.principal import Principal, as_principal, current_principal
+from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql import Database, UtcDateTime, after_commit, sqlite
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.timeouts import scaled

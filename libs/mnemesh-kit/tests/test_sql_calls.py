@@ -7,7 +7,7 @@ import threading
 from contextvars import ContextVar
 
 import pytest
-from mnemesh_kit.sql.calls import Threads
+from mnemesh_kit.sql.sqlite import Threads
 
 _NAME: ContextVar[str] = ContextVar("name", default="")
 

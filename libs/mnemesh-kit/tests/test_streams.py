@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 from mnemesh_kit import errors
+from mnemesh_kit.call_context import Principal, as_principal, current_principal
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal, current_principal
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.timeouts import scaled
 

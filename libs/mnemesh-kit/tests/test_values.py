@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh_kit.clock import FrozenClock, SystemClock
+from mnemesh_kit.call_context import set_correlation_id
 from mnemesh_kit.config import ConfigError, ServerConfig, read_config
-from mnemesh_kit.correlation import set_correlation_id
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import SequentialIds, derive_id, is_id, new_id, require_id
 from mnemesh_kit.sql import SqlConfig
 from mnemesh_kit.text import well_formed
+from mnemesh_kit.time import FrozenClock, SystemClock
 from mnemesh_kit.unicode import truncated
 
 

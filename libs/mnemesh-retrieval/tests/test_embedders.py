@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uvicorn
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.retries import Backoff
 from mnemesh_retrieval.config import EmbedderConfig
 from mnemesh_retrieval.embedder import LoadedEmbedder, embed_counted
 from mnemesh_retrieval.embedders.built_in import WordLlamaEmbedder

@@ -21,10 +21,10 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     UpdatePassageRequest,
 )
 from mnemesh_archival.maintenance import maintain
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 
 from .conftest import ArchivalServer
 

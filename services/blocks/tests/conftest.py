@@ -12,9 +12,9 @@ from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.wiring import assemble
 from mnemesh_kit.channels import Channels
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import SequentialIds
 from mnemesh_kit.server import RunningServer
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.timeouts import scaled
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_blocks.model.blocks import AgentAuthor, Block, OwnerAuthor, Provenance
 from mnemesh_blocks.rpc.convert import author_from_proto, author_to_proto, block_from_proto, block_to_proto
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 text = st.text(st.characters(codec="utf-8"), max_size=30)

@@ -16,12 +16,12 @@ from mnemesh_blocks.config import Config
 from mnemesh_blocks.maintenance import maintain
 from mnemesh_blocks.wiring import assemble
 from mnemesh_kit.channels import Channels
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.server import RunningServer
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 
 CANARY = "canaryZq7xVw3"
 DAY = 86_400

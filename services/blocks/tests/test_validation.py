@@ -16,12 +16,12 @@ from mnemesh_blocks.model.edits import Append
 from mnemesh_blocks.store.blocks import BlockStore
 from mnemesh_blocks.usecases.blocks import BlockService, RevisionService
 from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL as CALLER
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import SequentialIds, new_id
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL as CALLER
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 
 AGENT, BLOCK, CONVERSATION = new_id("agent"), new_id("block"), new_id("conv")
 OWNER = OwnerAuthor(CALLER.subject_id)

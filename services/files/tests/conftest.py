@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.time import FrozenClock
 
 from .service import Service, archival_service, opened
 

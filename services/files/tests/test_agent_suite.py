@@ -16,10 +16,10 @@ from mnemesh_files.errors import REMOTE
 from mnemesh_files.store import folder_rows
 from mnemesh_files.store.tables import files, segments
 from mnemesh_files.wiring import assemble
-from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import current_principal
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import SystemClock
 from mnemesh_testkit.mesh.local_services import local_services
 from mnemesh_testkit.suites.files import AgentFilesSuite
 from mnemesh_testkit.suites.files.agent_calls import Parsed

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from mnemesh.files.v1 import files_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import StorageFull
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.suites.files.calls import ERROR, REPLACE, SKIP, reason
 
 from .leftovers import TEXT, assert_nothing_left

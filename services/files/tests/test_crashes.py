@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import FrozenClock
 
 from .leftovers import TEXT, assert_consistent, assert_nothing_left
 from .service import Service, opened

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.suites.files.calls import REPLACE, SKIP
 
 from .service import Service, opened

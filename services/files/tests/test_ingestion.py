@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, as_principal
 from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.failpoints import observed_by
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, as_principal
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.suites.files.calls import REPLACE
 from mnemesh_testkit.timeouts import scaled
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest_asyncio
 from mnemesh.files.v1 import agent_files_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.suites.files.calls import REPLACE
 
 from .service import Service, opened

@@ -9,8 +9,8 @@ from typing import Any, Final
 from mnemesh.files.v1 import agent_files_service_pb2 as agents_rpc
 from mnemesh.files.v1 import files_service_pb2 as rpc
 from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.databases.query_plans import Watch, grown, seen
 
 from .service import Service, archival_service, opened

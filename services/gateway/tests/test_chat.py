@@ -14,7 +14,7 @@ from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh

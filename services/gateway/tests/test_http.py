@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import ORGANIZATION_KEY, Principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import ORGANIZATION_KEY, Principal
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh

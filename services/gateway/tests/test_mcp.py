@@ -12,8 +12,8 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh

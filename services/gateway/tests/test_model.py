@@ -14,7 +14,7 @@ from mnemesh_gateway.model.sessions import client_session, derived_session
 from mnemesh_gateway.model.tasks import is_task
 from mnemesh_gateway.usecases.agents import Cache
 from mnemesh_gateway.usecases.answering import Transcript
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.time import FrozenClock
 
 
 def test_cache_keeps_the_entries_that_were_used_last_for_a_limited_time() -> None:

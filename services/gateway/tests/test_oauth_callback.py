@@ -9,8 +9,8 @@ from mnemesh.tools.v1 import mcp_servers_pb2
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_client import Mnemesh
 from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_testkit.fakes.authorization_server import protected
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled

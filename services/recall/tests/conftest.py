@@ -13,8 +13,8 @@ from mnemesh.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh.recall.v1.traces_service_pb2_grpc import TraceServiceStub
 from mnemesh_kit.channels import Channels
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.server import RunningServer
+from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
 from mnemesh_retrieval.registry import HASHING

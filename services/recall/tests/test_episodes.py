@@ -11,10 +11,10 @@ from mnemesh.recall.v1 import contexts_pb2, episodes_pb2
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2 as messages
 from mnemesh.types.v1 import paging_pb2
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.timeouts import scaled
 

@@ -10,9 +10,9 @@ from mnemesh.recall.v1 import episodes_service_pb2 as memories
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import traces_service_pb2 as traces
 from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_kit.principal import Principal, as_principal
 
 ADA, BOB = new_id("identity"), new_id("identity")
 TEAM = episodes_pb2.MemoryScope(name="team")

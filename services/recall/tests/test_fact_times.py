@@ -9,8 +9,8 @@ import pytest
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2 as messages
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.model.facts import fact_times
 from mnemesh_testkit.errors import refused
 

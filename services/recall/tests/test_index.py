@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.ids import RandomIds, new_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.errors import VectorIndexUnavailable
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope

@@ -17,10 +17,10 @@ from mnemesh.recall.v1 import episodes_pb2, traces_pb2, traces_service_pb2
 from mnemesh.recall.v1 import episodes_service_pb2 as memories
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.ids import RandomIds, new_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.config import Config
 from mnemesh_recall.maintenance import maintain
 from mnemesh_recall.model.messages import MessageBatch

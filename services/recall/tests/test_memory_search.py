@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import SequentialIds, new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.model.episodes import Fact, FactFilter, MemorySearch, NewFact, Scope, ScopeKind
 from mnemesh_recall.model.search import SearchMode

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.errors import refused
 
 from .episode_requests import DAY, at, held, learn, look_back, open_window, rests_on, supersede

@@ -12,9 +12,9 @@ from mnemesh.recall.v1 import episodes_service_pb2 as memories
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import traces_service_pb2 as traces
 from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import AlreadyExists, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_testkit.errors import refused
 
 from .trace_requests import (

@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import DatabaseFull
+from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.ranking import id_of
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
+from mnemesh_kit.call_context import Role as CallerRole
 from mnemesh_kit.errors import InvalidArgument, PermissionDenied
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
-from mnemesh_kit.principal import Role as CallerRole
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.episodes import EpisodeCommit, NewFact, Scope, ScopeKind
 from mnemesh_recall.model.messages import MessageBatch

@@ -9,9 +9,9 @@ from mnemesh.recall.v1 import contexts_pb2, episodes_pb2
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2 as messages
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.errors import refused
 
 from .episode_requests import AGENT, CONVERSATION, DAY, MINE, TEAM, held, learn, open_window, supersede

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database, open_database
+from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.config import Config
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.ranking import Candidates, id_of, key_of, rank

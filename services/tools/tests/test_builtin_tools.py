@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.tools.v1 import tools_service_pb2 as pb
-from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import SystemClock
 from mnemesh_tools.errors import ToolNameTaken
 from mnemesh_tools.model.definitions import complete_spec
 from mnemesh_tools.model.support import ServerSupport

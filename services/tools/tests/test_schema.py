@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.errors import ToolSourceInvalid
 from mnemesh_tools.model.tools import SourceType

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import SystemClock
 from mnemesh_tools.errors import ToolNotFound
 from mnemesh_tools.model.support import ServerSupport
 from mnemesh_tools.model.tools import BuiltinTools, ToolFilter, ToolOrder, ToolSpec

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.services import SERVICE_NAMES
-from mnemesh_kit.tls.settings import PREFIX
+from mnemesh_kit.tls.credentials import PREFIX
 
 CLIENT: Final = "client"
 CERTIFICATE_NAME: Final = "tls.crt"

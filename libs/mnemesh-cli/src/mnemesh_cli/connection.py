@@ -17,7 +17,7 @@ from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import AlreadyExists, InvalidArgument, NotFound
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.tls.credentials import TlsSettings
 
 FIRST_AGENT_TAG: Final = "first-agent"
 _NAMED: Final = 5

@@ -9,7 +9,7 @@ from typing import Final
 
 from mnemesh_kit.config import ConfigError
 from mnemesh_kit.services import SERVICES, Protocol, service
-from mnemesh_kit.tls.client import SCHEME, host_of
+from mnemesh_kit.tls.credentials import SCHEME, host_of
 
 _LARGEST_PORT: Final = 65535
 

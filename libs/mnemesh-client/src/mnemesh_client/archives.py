@@ -15,8 +15,8 @@ from mnemesh.archival.v1 import (
     passages_service_pb2,
     passages_service_pb2_grpc,
 )
-from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError
+from mnemesh_kit.retries import Backoff
 
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields

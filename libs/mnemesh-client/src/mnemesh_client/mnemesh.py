@@ -12,7 +12,7 @@ from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument, Unavailable
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent_files import AgentFiles

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import grpc
-from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
-from mnemesh_kit.retries import is_repeatable, service_descriptor
+from mnemesh_kit.retries import Backoff, is_repeatable, service_descriptor
 
 from mnemesh_client.inputs import new_request_id
 from mnemesh_client.transport import Channel, sleep

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import Final
 
 from mnemesh.files.v1 import files_pb2
-from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError
+from mnemesh_kit.retries import Backoff
 
 from mnemesh_client.patience import Patience
 from mnemesh_client.transport import sleep

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import grpc
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
-from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
 from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS
+from mnemesh_kit.retries import Backoff
 
 from mnemesh_client.transport import closing, sleep
 

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import grpc
 from grpc.experimental import ChannelOptions
-from mnemesh_kit.connections import RETIRED_SECONDS
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS, OutgoingCalls, adding_request_id, bounded
 from mnemesh_kit.retries import service_config, service_descriptor
-from mnemesh_kit.tls.client import ClientTls
-from mnemesh_kit.transport import CHANNEL_OPTIONS
+from mnemesh_kit.tls.credentials import ClientTls
+from mnemesh_kit.transport import CHANNEL_OPTIONS, RETIRED_SECONDS
 
 # gRPC's other kind of synchronous stream can hang if it has a retry policy and the server crashes while it begins:
 # neither its deadline nor a cancellation ends it.

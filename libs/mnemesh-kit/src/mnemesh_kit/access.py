@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mnemesh_kit.principal import Role
+from mnemesh_kit.call_context import Role
 from mnemesh_kit.transport import MAX_MESSAGE_BYTES
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024

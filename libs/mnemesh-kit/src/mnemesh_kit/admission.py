@@ -14,8 +14,8 @@ import grpc
 
 from mnemesh_kit.access import RPC_RULES, UNLISTED, RpcRule
 from mnemesh_kit.auth import Authenticator
+from mnemesh_kit.call_context import Role, set_principal
 from mnemesh_kit.errors import MnemeshError, PermissionDenied, ServerBusy, to_trailers, typed_error
-from mnemesh_kit.principal import Role, set_principal
 from mnemesh_kit.request_bounds import readable, sized_parser
 
 OPEN_REQUEST_BYTES: Final = 64 * 1024

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, ORGANIZATION_KEY, SUBJECT_KEY, Principal, Role
 from mnemesh_kit.config import ConfigError, ServerConfig, StartupError
 from mnemesh_kit.errors import InvalidArgument, Unauthenticated
 from mnemesh_kit.ids import is_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, ORGANIZATION_KEY, SUBJECT_KEY, Principal, Role
 
 AUTHORIZATION_KEY: Final = "authorization"
 MESH_AUDIENCE: Final = "mnemesh"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mnemesh_kit.call_context import Role, current_principal
 from mnemesh_kit.errors import PermissionDenied
-from mnemesh_kit.principal import Role, current_principal
 
 
 def service_only(value: bool, field: str) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 
-from mnemesh_kit.connections import Connections
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS, OutgoingCalls, adding_request_id, bounded
+from mnemesh_kit.transport import Connections
 
 
 class Channels(OutgoingCalls["Channel"]):

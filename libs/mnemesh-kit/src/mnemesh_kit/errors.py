@@ -35,7 +35,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from mnemesh_kit.correlation import current_correlation_id
+from mnemesh_kit.call_context import current_correlation_id
 from mnemesh_kit.unicode import truncated, well_formed
 
 DOMAIN: Final = "mnemesh"

@@ -18,12 +18,12 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mnemesh_kit.access import RPC_RULES
-from mnemesh_kit.connections import Connections
+from mnemesh_kit.call_context import Role
 from mnemesh_kit.errors import DETAILS_KEY, PUSHBACK_KEY, InvalidArgument, MnemeshError, Unavailable, from_rpc_error
-from mnemesh_kit.principal import Role
 from mnemesh_kit.retries import service_descriptor
 from mnemesh_kit.services import SERVICES
-from mnemesh_kit.tls.client import ClientTls
+from mnemesh_kit.tls.credentials import ClientTls
+from mnemesh_kit.transport import Connections
 
 _HEALTH_SECONDS: Final = 2.0
 _OF_CONNECTION: Final = frozenset({"user-agent", "content-type", "te"})

@@ -1,13 +1,16 @@
-"""The gRPC server of a service, with health, reflection and server information."""
+"""The gRPC server of a service: its interceptors, its services, and reflection in both versions of its protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
 
 import grpc
 import structlog
+from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 from mnemesh.server.v1 import server_service_pb2_grpc
 
 from mnemesh_kit.access import largest_request
@@ -16,14 +19,62 @@ from mnemesh_kit.config import StartupError
 from mnemesh_kit.forwarding import Forwarder, ForwardingHealth, import_contracts
 from mnemesh_kit.interceptors import Pipeline
 from mnemesh_kit.listener import ListenerParts
-from mnemesh_kit.reflection import add_reflection
 from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
 from mnemesh_kit.server_info import ServerInfoServicer
-from mnemesh_kit.tls.client import ClientTls
-from mnemesh_kit.tls.server import ServerTls
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.tls.credentials import ClientTls, ServerTls, TlsSettings
 from mnemesh_kit.tracing import server_interceptors
 from mnemesh_kit.transport import server_options
+
+V1: Final = "grpc.reflection.v1.ServerReflection"
+V1_ALPHA: Final = reflection.SERVICE_NAME
+
+
+def add_reflection(services: Iterable[str], registry: Any) -> None:
+    """Adds both versions of reflection to a server. Their messages are the same on the wire.
+
+    Methods and fields can be described too, which the library does not find by their names.
+
+    Args:
+        services: the full names of the gRPC services to list; those of reflection are added.
+        registry: the server.
+    """
+    library: Any = reflection.aio.ReflectionServicer((*services, V1, V1_ALPHA))
+
+    async def answers(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for answer in library.ServerReflectionInfo(_with_known_symbols(requests), context):
+            yield answer
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        answers,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    methods = {"ServerReflectionInfo": handler}
+    registry.add_generic_rpc_handlers(
+        tuple(grpc.method_handlers_generic_handler(name, methods) for name in (V1, V1_ALPHA))
+    )
+
+
+async def _with_known_symbols(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yields requests that ask for the service or the message in place of a method or a field: its file is the same."""
+    async for request in requests:
+        if request.HasField("file_containing_symbol"):
+            parent = _parent_of_member(request.file_containing_symbol)
+            yield reflection_pb2.ServerReflectionRequest(file_containing_symbol=parent) if parent else request
+        else:
+            yield request
+
+
+def _parent_of_member(symbol: str) -> str | None:
+    """Returns the name of the service or message that has this method or field; None for other symbols."""
+    parent, _, member = symbol.rpartition(".")
+    pool = descriptor_pool.Default()
+    with suppress(KeyError):
+        return parent if member in pool.FindServiceByName(parent).methods_by_name else None
+    with suppress(KeyError):
+        return parent if member in pool.FindMessageTypeByName(parent).fields_by_name else None
+    return None
+
 
 _log = structlog.get_logger("mnemesh.server")
 

@@ -12,10 +12,10 @@ import msgspec
 import sqlalchemy as sa
 from google.protobuf.message import Message
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, RequestIdReused
-from mnemesh_kit.principal import current_principal
 from mnemesh_kit.sql.types import UtcDateTime
+from mnemesh_kit.time import Clock
 
 RETENTION: Final = timedelta(hours=24)
 EFFECT_RETENTION: Final = timedelta(days=30)

@@ -28,8 +28,7 @@ import structlog
 from mnemesh_kit.access import RPC_RULES, UNLISTED, RpcRule
 from mnemesh_kit.admission import Admission, OpenService
 from mnemesh_kit.auth import Authenticator
-from mnemesh_kit.correlation import METADATA_KEY, set_correlation_id
-from mnemesh_kit.deadline import set_remaining
+from mnemesh_kit.call_context import METADATA_KEY, current_principal, set_correlation_id, set_remaining
 from mnemesh_kit.errors import (
     INTERNAL_TEXT,
     MAX_ERROR_MESSAGE_BYTES,
@@ -41,7 +40,6 @@ from mnemesh_kit.errors import (
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.heavy_work import Slots
 from mnemesh_kit.metrics import Metrics
-from mnemesh_kit.principal import current_principal
 from mnemesh_kit.request_bounds import Unreadable, bounded_parser, discard, readable
 from mnemesh_kit.unicode import truncated
 

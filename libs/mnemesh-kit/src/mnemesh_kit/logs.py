@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, Final, TextIO, cast
 import msgspec
 import structlog
 
+from mnemesh_kit.call_context import current_correlation_id
 from mnemesh_kit.config import ServerConfig
-from mnemesh_kit.correlation import current_correlation_id
 from mnemesh_kit.unicode import well_formed
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}

@@ -8,14 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from mnemesh_kit.auth import AUTHORIZATION_KEY, MESH_AUDIENCE, TokenMint, is_loopback, read_keys
-from mnemesh_kit.correlation import METADATA_KEY, current_correlation_id
-from mnemesh_kit.deadline import remaining
+from mnemesh_kit.call_context import (
+    METADATA_KEY,
+    ORGANIZATION_KEY,
+    SUBJECT_KEY,
+    Role,
+    current_correlation_id,
+    current_principal,
+    remaining,
+)
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason
-from mnemesh_kit.principal import ORGANIZATION_KEY, SUBJECT_KEY, Role, current_principal
 from mnemesh_kit.retries import request_id_number, service_descriptor
 from mnemesh_kit.services import SERVICES
-from mnemesh_kit.tls.client import ClientTls, host_of
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.tls.credentials import ClientTls, TlsSettings, host_of
 
 DEADLINE_SECONDS: Final = 10.0
 STREAM_DEADLINE_SECONDS: Final = 3600.0

@@ -9,7 +9,7 @@ import socket
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from mnemesh_kit.addresses import is_public
+from mnemesh_kit.network import is_public
 
 
 class PublicResolver(AbstractResolver):

@@ -15,8 +15,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from mnemesh_kit.access import RpcRule
+from mnemesh_kit.call_context import Role
 from mnemesh_kit.errors import InvalidArgument, MnemeshError, ResourceExhausted
-from mnemesh_kit.principal import Role
 from mnemesh_kit.retries import service_descriptor
 
 MAX_VALUES: Final = 1_000

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sealing import SecretBox, SecretUnreadable
 from mnemesh_kit.text import require_text
+from mnemesh_kit.time import Clock
 
 MAX_VARIABLES: Final = 100
 MAX_NAME_CHARS: Final = 128

@@ -19,15 +19,15 @@ import structlog
 
 from mnemesh_kit.auth import authenticator
 from mnemesh_kit.background import periodic
-from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.errors import TEMPORARY
 from mnemesh_kit.heavy_work import return_memory
 from mnemesh_kit.listener import Listener, ListenerParts
 from mnemesh_kit.metrics import Metric, Metrics
+from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql.database import TRANSACTIONS
+from mnemesh_kit.tls.credentials import EXPIRY
 from mnemesh_kit.tls.reloaded import report_certificates
-from mnemesh_kit.tls.server import EXPIRY
 
 _log = structlog.get_logger("mnemesh.server")
 

@@ -1,17 +1,70 @@
-"""Instants, time zones and date ranges as requests carry them. All results are aware datetimes in UTC."""
+"""Time: the clock as a dependency, and the instants, zones and ranges of requests. All results are aware, in UTC."""
 
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final
+from typing import Final, Protocol
 from zoneinfo import ZoneInfo
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from mnemesh_kit.errors import InvalidArgument
+
+
+class Clock(Protocol):
+    """A source of the current time.
+
+    Example:
+        >>> clock = FrozenClock()
+        >>> clock.advance(60)
+        >>> clock.now().isoformat()
+        '2026-01-01T00:01:00+00:00'
+    """
+
+    def now(self) -> datetime:
+        """Returns the current instant as an aware datetime in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Returns seconds that never decrease. Only differences have a meaning."""
+        ...
+
+
+class SystemClock:
+    """The clock of the system."""
+
+    def now(self) -> datetime:
+        """Returns the current instant in UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Returns the monotonic clock in seconds."""
+        return time.monotonic()
+
+
+class FrozenClock:
+    """A clock for tests that changes only when a test advances it."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start.astimezone(UTC)
+        self._elapsed = 0.0
+
+    def now(self) -> datetime:
+        """Returns the start plus the advanced time."""
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        """Returns the seconds advanced since the start."""
+        return self._elapsed
+
+    def advance(self, seconds: float) -> None:
+        """Moves the clock forward by `seconds`."""
+        self._elapsed += seconds
+
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)

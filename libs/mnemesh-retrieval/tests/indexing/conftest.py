@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.retries import Backoff
 from mnemesh_retrieval.errors import RerankerError, RerankerMisconfigured, RerankerRejected, RerankerUnavailable
 from mnemesh_retrieval.rerankers.http import COHERE, MAX_ANSWER_BYTES, HttpReranker
 from mnemesh_retrieval.rerankers.registry import RerankerSettings, make_reranker

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.retries import Backoff
 from mnemesh_retrieval.errors import RerankerError, RerankerRejected, RerankerUnavailable
 from mnemesh_retrieval.ranking.scores import EXACT, Ranked
 from mnemesh_retrieval.rerankers.reranking import Breaker, Reranking, readable

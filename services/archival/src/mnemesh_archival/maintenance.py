@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.sql.rewrite import megabytes, require_unused, rewrite_database
+from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.errors import RetrievalError
 

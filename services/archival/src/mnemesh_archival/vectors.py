@@ -12,7 +12,7 @@ from uuid import UUID
 
 import numpy as np
 import structlog
-from mnemesh_kit.deadline import remaining
+from mnemesh_kit.call_context import remaining
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_retrieval.embedder import CountedVectors, Embedder, Vector, embed_counted, normalized
 from mnemesh_retrieval.errors import (

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 from mnemesh.archival.v1 import archives_service_pb2_grpc, embeddings_service_pb2_grpc, passages_service_pb2_grpc
 from mnemesh_kit.background import periodic
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
-from mnemesh_kit.sql.sole_user import SoleUser
+from mnemesh_kit.sql.postgresql import SoleUser
+from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import VectorIndex
 from mnemesh_retrieval.indexing.indexer import Indexer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.maintenance import maintain_database
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.store.blocks import BlockStore

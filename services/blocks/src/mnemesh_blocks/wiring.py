@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.background import periodic
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import open_database
+from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.rpc.blocks import BlocksServicer

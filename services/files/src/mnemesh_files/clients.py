@@ -15,8 +15,8 @@ from mnemesh.archival.v1 import archives_service_pb2 as archives_rpc
 from mnemesh.archival.v1 import passages_service_pb2 as rpc
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from mnemesh_kit.connection_failures import failure_of_connection
 from mnemesh_kit.errors import AlreadyExists, FailedPrecondition
+from mnemesh_kit.network import failure_of_connection
 from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_files.errors import ArchiveGone, EmbedderUnknown

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator
 
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.maintenance import maintain_database
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.settings import CredentialSealer

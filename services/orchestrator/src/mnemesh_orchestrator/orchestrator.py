@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.executor import BuiltinTools

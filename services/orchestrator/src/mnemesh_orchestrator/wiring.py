@@ -15,19 +15,19 @@ from mnemesh.agents.v1 import (
     runs_service_pb2_grpc,
 )
 from mnemesh_kit.background import periodic
+from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.forwarding import forwarded_services
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.metrics import Gauge
-from mnemesh_kit.principal import Role
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.time import Clock, SystemClock
+from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_orchestrator.clients.archival import ArchivalClient, ArchivalRecords
 from mnemesh_orchestrator.clients.blocks import BlockRecords, BlocksClient

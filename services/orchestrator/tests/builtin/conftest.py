@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools

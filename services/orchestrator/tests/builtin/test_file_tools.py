@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, Unavailable
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.compaction.port import SummaryFailed
 from mnemesh_orchestrator.compaction.summarizers import MAX_PARTS, MIN_CAPACITY, ChunkedReader
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable

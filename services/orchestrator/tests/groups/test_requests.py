@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import NotFound, RequestIdReused, Unimplemented
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.errors import ConversationBusy, GroupUnusable, OtidReused
 from mnemesh_orchestrator.model.events import RunAccepted
 from mnemesh_orchestrator.model.groups import ManagerConfig, ManagerType

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.groups import executor
 from mnemesh_orchestrator.model.events import Delta, MemberEvent, RunEvent, StepStarted
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus

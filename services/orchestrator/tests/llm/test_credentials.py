@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.providers import Credentials, ProviderDraft, ProviderRecord
 

@@ -5,9 +5,9 @@ import asyncio
 import json
 
 import pytest
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import Internal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import Unavailable
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.loop.request_assembly import RequestImages
 from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.model.files import MAX_IMAGE_BYTES, MAX_SHOWN_IMAGES, ImageFile

@@ -16,8 +16,8 @@ from mnemesh.agents.v1.groups_service_pb2_grpc import GroupServiceStub
 from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceStub
 from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceStub
 from mnemesh_kit.channels import Channels
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.server import RunningServer
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from mnemesh.agents.v1 import models_pb2 as pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceStub
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.channels import Channels
-from mnemesh_kit.clock import FrozenClock
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.server import RunningServer
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
 from mnemesh_testkit.fakes.openai import FakeOpenAI

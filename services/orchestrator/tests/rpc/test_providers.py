@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from mnemesh.agents.v1 import models_pb2 as pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
+from mnemesh_kit.call_context import as_principal
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.principal import as_principal
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 
 from .provider_calls import OTHER, PATIENCE, Guarded, a_key, a_provider, create, handles, named, served, settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from mnemesh_kit.deadline import set_remaining
+from mnemesh_kit.call_context import set_remaining
 from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery

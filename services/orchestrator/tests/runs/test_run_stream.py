@@ -4,10 +4,10 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.events import Keepalive, MessageEvent, RunAccepted, RunEvent, StepStarted
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.run_config import RunConfig

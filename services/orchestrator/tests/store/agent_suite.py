@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool, Correction
 from mnemesh_orchestrator.model.erasure import Deletion, DeletionStart, ErasureScope

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, AskedStep, PlannedCall

@@ -5,10 +5,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.batches import Batch, BatchDraft
 from mnemesh_orchestrator.model.run_config import MAX_ATTEMPTS, CallbackResult, RunConfig

@@ -6,8 +6,8 @@ from datetime import date, timedelta
 
 import pytest
 import pytest_asyncio
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, FactChange, MemoryScope
 from mnemesh_orchestrator.model.memory_extraction import ExtractedRange, ExtractionJob, ExtractionUsage

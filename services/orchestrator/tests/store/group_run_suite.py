@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 import pytest_asyncio
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import RunEvent

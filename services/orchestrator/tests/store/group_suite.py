@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import ConversationFilter
 from mnemesh_orchestrator.model.groups import GroupFilter, GroupOrder, ManagerConfig, ManagerType, SharedAttachment

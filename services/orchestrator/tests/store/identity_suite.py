@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import IdentifierKeyTaken
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AttachedTool, LinkKind
 from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityProperty, IdentityType

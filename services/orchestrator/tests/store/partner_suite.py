@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType
 from mnemesh_orchestrator.model.creation import Partnership, PartnerStart
 from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, DeletionStart

@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType

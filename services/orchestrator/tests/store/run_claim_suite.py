@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import RunEvent, StopEvent

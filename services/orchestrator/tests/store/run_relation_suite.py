@@ -1,7 +1,7 @@
 """The suite of stores of the relations between runs."""
 
 import pytest
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.runs import Ancestor, ChildRun, Lineage, Run, RunOrigin, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 import sqlalchemy as sa
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost, OtidReused, RunUnderWay
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import RunEvent, StopEvent, UsageEvent

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import pytest_asyncio
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationOrigin

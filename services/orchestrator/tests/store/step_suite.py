@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, RequestIdReused
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.journal import Claim
 from mnemesh_orchestrator.model.runs import Run, RunError

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.clients.tools import WebClient
 from mnemesh_orchestrator.errors import REMOTE
 from mnemesh_testkit.mesh.local_services import local_services

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, as_principal
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, as_principal
 
 T = TypeVar("T")
 

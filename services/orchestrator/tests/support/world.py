@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database, DatabaseUnavailable
+from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog

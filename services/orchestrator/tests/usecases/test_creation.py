@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import Internal, NotFound, Unavailable
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import AgentFilter, AgentState, AgentType, AttachedTool

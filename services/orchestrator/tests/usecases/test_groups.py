@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.errors import GroupRevisionMismatch
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.context_window import MessageQuery

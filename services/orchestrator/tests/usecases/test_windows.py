@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.errors import ConversationBusy, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent, AgentType, PromptPolicy
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval

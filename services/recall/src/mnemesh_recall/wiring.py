@@ -8,12 +8,12 @@ from datetime import timedelta
 import structlog
 from mnemesh.recall.v1 import episodes_service_pb2_grpc, messages_service_pb2_grpc, traces_service_pb2_grpc
 from mnemesh_kit.background import periodic
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds, new_id
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
-from mnemesh_kit.sql.sole_user import SoleUser
+from mnemesh_kit.sql.postgresql import SoleUser
+from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_retrieval.embedder import Embedder, LoadedEmbedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured
 from mnemesh_retrieval.flat import FlatIndex

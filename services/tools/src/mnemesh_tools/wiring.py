@@ -12,13 +12,13 @@ from mnemesh.tools.v1 import (
     web_service_pb2_grpc,
 )
 from mnemesh_kit.background import periodic
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import open_database
+from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_retrieval.registry import make_embedder
 from mnemesh_sandbox import Isolation, Level, Sandbox
 from mnemesh_sandbox.egress.downloads import Downloader

@@ -13,10 +13,10 @@ import grpc
 import pytest_asyncio
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
-from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import from_rpc_error
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.fakes.authorization_server import Protected, protected
 from mnemesh_testkit.timeouts import scaled

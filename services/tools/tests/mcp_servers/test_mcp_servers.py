@@ -11,8 +11,8 @@ from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.fakes.mcp_server import running
 from mnemesh_tools.config import Config

@@ -9,9 +9,9 @@ import pytest
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.tools.v1 import tools_pb2
-from mnemesh_kit.clock import SystemClock
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import SystemClock
 from mnemesh_sandbox import Level
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.timeouts import scaled

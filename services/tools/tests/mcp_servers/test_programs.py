@@ -17,8 +17,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 from mnemesh_sandbox import Level
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox

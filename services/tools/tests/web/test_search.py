@@ -12,10 +12,10 @@ import grpc
 import pytest
 import pytest_asyncio
 from mnemesh.tools.v1 import web_service_pb2 as pb
-from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.retries import Backoff
+from mnemesh_kit.time import SystemClock
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.fakes.search_provider import KEY, FakeSearchProvider, FoundPage
 from mnemesh_tools.config import Config

@@ -30,11 +30,10 @@ from mnemesh_client.addresses import Addresses
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
-from mnemesh_kit.proxies import proxies_of
+from mnemesh_kit.network import proxies_of
 from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_kit.tls.certificates import read_certificate
-from mnemesh_kit.tls.client import ClientTls
-from mnemesh_kit.tls.settings import PREFIX, TlsSettings
+from mnemesh_kit.tls.credentials import PREFIX, ClientTls, TlsSettings
 from rich.text import Text
 
 _OLDEST_PYTHON: Final = (3, 11)

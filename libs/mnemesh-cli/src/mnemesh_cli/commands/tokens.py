@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from mnemesh_cli.display.records import print_done
 from mnemesh_kit.auth import mint_token, read_keys
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 
 app = typer.Typer(no_args_is_help=True, help="Create bearer tokens for a mesh with authentication.")
 

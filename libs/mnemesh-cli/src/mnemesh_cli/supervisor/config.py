@@ -12,7 +12,7 @@ from typing import Final
 from mnemesh_client.addresses import ports_from_env
 from mnemesh_kit.config import ServerConfig, StartupError, read_config
 from mnemesh_kit.services import SERVICES, ServiceSpec, service
-from mnemesh_kit.tls.settings import PREFIX, TlsSettings
+from mnemesh_kit.tls.credentials import PREFIX, TlsSettings
 
 _SYSTEM_VARIABLES: Final = frozenset(
     {

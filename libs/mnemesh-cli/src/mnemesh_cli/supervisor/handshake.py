@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mnemesh_kit.services import Protocol, service
-from mnemesh_kit.tls.client import SCHEME, ClientTls, host_of
-from mnemesh_kit.tls.settings import PREFIX, TlsSettings
+from mnemesh_kit.tls.credentials import PREFIX, SCHEME, ClientTls, TlsSettings, host_of
 
 _SECONDS: Final = 5.0
 

@@ -11,8 +11,7 @@ from mnemesh_kit.http_health import http_status
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.probe import health_status as channel_status
 from mnemesh_kit.services import Protocol, service
-from mnemesh_kit.tls.client import ClientTls
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.tls.credentials import ClientTls, TlsSettings
 from mnemesh_kit.transport import CHANNEL_OPTIONS
 
 _POLL_SECONDS: Final = 0.05

@@ -14,8 +14,8 @@ from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
 from mnemesh_cli.supervisor.handshake import handshake_problem
 from mnemesh_cli.supervisor.ports import PortInUseError, require_free_ports
 from mnemesh_cli.supervisor.process import ServiceProcess
-from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.retries import Backoff
 from mnemesh_kit.services import SERVICE_NAMES
 
 _RESTART_BACKOFF: Final = Backoff(first=0.25, maximum=5.0, jitter=0.0)

@@ -1,4 +1,4 @@
-"""The `Database` of a service: chooses the engine by the URL, and runs transactions on it."""
+"""The `Database` of a service: its settings, the engine by the URL, its schema, and transactions on it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,56 @@ import itertools
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, Self, TypeVar
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
 import structlog
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
 
-from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.config import ConfigError, StartupError
+from mnemesh_kit.config import ConfigError, ServerConfig, StartupError, service_of
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.failpoints import async_failpoint, failpoint_after
 from mnemesh_kit.metrics import Counter
+from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql.errors import DatabaseUnavailable
-from mnemesh_kit.sql.postgres_url import PostgresUrl, is_postgresql
-from mnemesh_kit.sql.revisions import is_newest
+from mnemesh_kit.sql.postgresql import PostgresUrl, is_postgresql
+
+_VERSIONS: Final = sa.table("alembic_version", sa.column("version_num"))
+
+
+def is_newest(connection: sa.Connection, package: str) -> bool:
+    """Returns whether the database has the last revision in `<package>/store/migrations/versions`.
+
+    A file is named after its revision, and files sort by revision: `0101_tags.py` contains the revision "0101". For
+    other names the result is False, and Alembic decides.
+
+    Raises:
+        StartupError: the database has a revision that this version of the service does not know.
+    """
+    if not sa.inspect(connection).has_table(_VERSIONS.name):
+        return False
+    versions = resources.files(package) / "store" / "migrations" / "versions"
+    names = sorted(file.name for file in versions.iterdir() if file.name.endswith(".py"))
+    known = [name.partition("_")[0] for name in names]
+    current = list(connection.execute(sa.select(_VERSIONS.c.version_num)).scalars())
+    unknown = next((revision for revision in current if revision not in known), None)
+    if known and unknown:
+        if unknown < known[0]:
+            raise StartupError(
+                f"The database has the schema of a version before the first release: revision {unknown}, and {package} "
+                f"reads {known[0]} and later. Use an empty database, or another data directory."
+            )
+        raise StartupError(
+            f"The database has the schema of a newer version: revision {unknown}, and this version knows {known[-1]}. "
+            f"Install the newer version of {package}."
+        )
+    return bool(known) and current == known[-1:]
+
 
 T = TypeVar("T")
 
@@ -189,8 +226,6 @@ class Database:
 
         def migrate_if_old(conn: sa.Connection) -> None:
             if not is_newest(conn, package):
-                from mnemesh_kit.sql.migrations import upgrade  # noqa: PLC0415  (Alembic costs 12 MB and most of a start)
-
                 upgrade(conn, package)
 
         give_up = time.monotonic() + START_SECONDS
@@ -223,3 +258,83 @@ def _cause(error: Exception) -> str:
     original = error.__cause__ if isinstance(error, MnemeshError) and error.__cause__ else error
     lines = str(getattr(original, "orig", None) or original).strip().splitlines()
     return lines[0] if lines else repr(original)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlConfig(ServerConfig):
+    """The settings of every service with a database. The service's Config extends it."""
+
+    database_url: str | None = None
+    """`sqlite:////path` or `postgresql://…`; by default <service>.db in the data directory."""
+    database_pool_size: int = POOL_SIZE
+    """The largest number of connections of this process to PostgreSQL."""
+    sqlite_synchronous: Literal["NORMAL", "FULL"] = "FULL"
+    """FULL flushes each write to the disk before it is acknowledged. NORMAL can lose the last writes in a power
+    failure."""
+
+    @property
+    def database(self) -> str:
+        """The URL of the service's own database."""
+        return self.database_url or f"sqlite:///{self.data_path / f'{service_of(type(self))}.db'}"
+
+
+async def open_database(
+    config: SqlConfig, package: str, *, postgres_settings: Mapping[str, str] | None = None
+) -> Database:
+    """Opens the database of a service and migrates it to the newest schema.
+
+    Args:
+        config: the service's settings.
+        package: the service's package, whose `store/migrations` has the revisions.
+        postgres_settings: settings of each connection to PostgreSQL, by name.
+
+    Raises:
+        StartupError: the database cannot be reached or opened. It is closed again.
+    """
+    database = Database.open(
+        config.database,
+        synchronous=config.sqlite_synchronous,
+        pool_size=config.database_pool_size,
+        postgres_settings=postgres_settings,
+    )
+    try:
+        await database.migrate(package)
+    except BaseException:
+        await database.close()
+        raise
+    return database
+
+
+# The lock that all replicas of all services take while they migrate a database. Its value is the name in ASCII.
+_LOCK: Final = 0x6D6E656D657368
+
+
+def upgrade(connection: sa.Connection, package: str) -> None:
+    """Runs the revisions in `<package>/store/migrations/versions` that the database does not have yet.
+
+    All of them run in the caller's transaction, so an upgrade is atomic.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    with resources.as_file(resources.files(package) / "store" / "migrations") as directory:
+        scripts = _scripts(directory)
+        with EnvironmentContext(_config(directory), scripts, fn=_steps(scripts)) as environment:
+            environment.configure(connection=connection, render_as_batch=True)
+            environment.run_migrations()
+
+
+def _scripts(directory: Path) -> ScriptDirectory:
+    return ScriptDirectory(str(directory), version_locations=[str(directory / "versions")])
+
+
+def _config(directory: Path) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(directory).replace("%", "%%"))
+    return config
+
+
+def _steps(scripts: ScriptDirectory) -> Any:
+    def to_newest(revision: Any, _context: object) -> Any:
+        return scripts._upgrade_revs("head", revision)  # (as Alembic's upgrade command does)
+
+    return to_newest

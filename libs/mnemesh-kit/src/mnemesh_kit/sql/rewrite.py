@@ -12,7 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.sql.postgres_url import PostgresUrl, is_postgresql
+from mnemesh_kit.sql.postgresql import PostgresUrl, is_postgresql
 
 
 @dataclass(frozen=True, slots=True)

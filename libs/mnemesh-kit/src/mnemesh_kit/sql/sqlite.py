@@ -3,24 +3,259 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar, cast
 
 import sqlalchemy as sa
+import structlog
 
-from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.sql.calls import Threads
-from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable, from_sqlite
-from mnemesh_kit.sql.group_commit import GroupWriter, LogFile
+from mnemesh_kit.metrics import Counter
+from mnemesh_kit.retries import Backoff
+from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable, from_os_error, from_sqlite
 from mnemesh_kit.sql.readahead import Readahead
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Call:
+    """A function that a thread executes, with the context variables of its caller, who waits for `future`."""
+
+    future: asyncio.Future[Any]
+    context: contextvars.Context
+    fn: Callable[[], Any]
+    result: Any = None
+    error: BaseException | None = None
+
+    @classmethod
+    def of(cls, fn: Callable[[], Any]) -> Call:
+        """Returns the call of a function by the current task."""
+        return cls(asyncio.get_running_loop().create_future(), contextvars.copy_context(), fn)
+
+    def execute(self) -> None:
+        """Executes the function. Called in the thread."""
+        try:
+            self.result = self.context.run(self.fn)
+        except BaseException as error:  # the caller receives it
+            self.error = error
+
+    def deliver(self) -> None:
+        """Gives the caller the result. Called on the caller's event loop."""
+        if self.future.done():  # the caller was cancelled
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+def deliver(calls: Iterable[Call]) -> None:
+    """Gives callers the results of calls that were executed. Called in the thread."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+    for call in calls:
+        by_loop.setdefault(call.future.get_loop(), []).append(call)
+    for loop, of_loop in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_deliver_all, of_loop)
+        except RuntimeError:  # the loop of these callers is closed, so no one waits
+            continue
+
+
+def _deliver_all(calls: Iterable[Call]) -> None:
+    for call in calls:
+        call.deliver()
+
+
+class Threads:
+    """Threads that execute functions, each one at a time. An executor of the standard library does more for each call.
+
+    Example:
+        >>> readers = Threads(2, "sqlite-reader")
+        >>> await readers.submit(lambda: count_blocks(connection))
+        3
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        """Creates the threads. Each starts when all others are busy for the first time."""
+        self._count = count
+        self._name = name
+        self._threads: list[threading.Thread] = []
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._waiting = 0
+        self._is_closed = False
+
+    async def submit(self, fn: Callable[[], T]) -> T:
+        """Executes a function in a thread and returns its result. It is not begun if the caller is cancelled before."""
+        if self._is_closed:
+            raise RuntimeError("The database is closed.")
+        call = Call.of(fn)
+        self._waiting += 1
+        if len(self._threads) < min(self._waiting, self._count):
+            thread = threading.Thread(target=self._work, name=f"{self._name}_{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._queue.put(call)
+        try:
+            result: T = await call.future
+        finally:
+            self._waiting -= 1
+        return result
+
+    async def close(self) -> None:
+        """Waits for the submitted functions and ends the threads."""
+        self._is_closed = True
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+    def _work(self) -> None:
+        while (call := self._queue.get()) is not None:
+            if not call.future.done():
+                call.execute()
+                deliver((call,))
+
+
+_log = structlog.get_logger("mnemesh.sql")
+
+FLUSHES: Final = Counter("mnemesh_sqlite_flushes", "Flushes of SQLite's log to the disk by the writer.")
+"""The flushes of this process. The ratio of write transactions to flushes is the size of a group."""
+MAX_GROUP: Final = 32
+"""The maximum number of writes that share a flush. It bounds the time that the first of them waits for the others."""
+
+
+class LogFile:
+    """The write-ahead log of a database file. It is opened at the first flush, after SQLite created it."""
+
+    def __init__(self, database: str) -> None:
+        self._path = f"{database}-wal"
+        self._descriptor: int | None = None
+
+    def flush(self) -> None:
+        """Flushes the log to the disk. Blocks. Raises OSError."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            directory = os.open(Path(self._path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)  # the entry of the new file
+            finally:
+                os.close(directory)
+        os.fdatasync(self._descriptor)
+        FLUSHES.inc()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class GroupWriter:
+    """Executes functions in order in one thread. Returns each result after the log was flushed.
+
+    Example:
+        >>> writer = GroupWriter(changes=lambda: connection.total_changes, log=LogFile("/var/lib/mnemesh/blocks.db"))
+        >>> await writer.submit(lambda: insert_block(connection))
+    """
+
+    def __init__(
+        self, changes: Callable[[], int], log: LogFile | None, empty_log: Callable[[], None] = lambda: None
+    ) -> None:
+        """Creates a writer. The thread starts with the first write.
+
+        Args:
+            changes: returns the number of rows that the connection has changed since it was opened. Called in the
+                thread. A group that changed nothing is not flushed, unless the last flush failed.
+            log: the log to flush; None flushes nothing.
+            empty_log: moves the log into the database file, flushes that, and empties the log; raises OSError. Called
+                in the thread after a flush failed.
+        """
+        self._changes = changes
+        self._log = log
+        self._empty_log = empty_log
+        self._has_failed = False
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    async def submit(self, fn: Callable[[], T]) -> T:
+        """Executes `fn` in the thread, with the caller's context variables, and returns its result.
+
+        If the caller is cancelled, `fn` is executed nevertheless.
+
+        Raises:
+            DatabaseUnavailable, DatabaseFull: the log could not be flushed, so the result may not survive a power
+                failure.
+        """
+        if self._is_closed:
+            raise RuntimeError("The database is closed.")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="sqlite-writer", daemon=True)
+            self._thread.start()
+        call = Call.of(fn)
+        self._queue.put(call)
+        result: T = await call.future
+        return result
+
+    async def close(self) -> None:
+        """Waits for the submitted writes and ends the thread."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+        if self._log is not None:
+            self._log.close()
+
+    def _work(self) -> None:
+        while (first := self._queue.get()) is not None and self._execute_group(first):
+            pass
+
+    def _execute_group(self, first: Call) -> bool:
+        """Executes a write and those that wait. Returns False if the writer was closed."""
+        group = [first]
+        is_open = True
+        before = self._changes() if self._log is not None else 0
+        first.execute()
+        while self._log is not None and len(group) < MAX_GROUP:
+            try:
+                write = self._queue.get_nowait()
+            except Empty:
+                break
+            if write is None:
+                is_open = False
+                break
+            write.execute()
+            group.append(write)
+        # After a failed flush, a write that changes nothing may repeat one that is not durable yet.
+        if self._log is not None and (self._has_failed or self._changes() != before):
+            self._flush(self._log, group)
+        deliver(group)
+        return is_open
+
+    def _flush(self, log: LogFile, group: list[Call]) -> None:
+        try:
+            if self._has_failed:
+                self._empty_log()
+            log.flush()
+            self._has_failed = False
+        except OSError as error:
+            self._has_failed = True
+            _log.error("sqlite_flush_failed", error=str(error), writes=len(group))
+            for write in group:
+                if write.error is None:
+                    write.error = from_os_error(error, "could not be flushed to the disk")
+                    write.error.__cause__ = error
+
 
 BUSY_TIMEOUT_MS: Final = 5_000
 WRITE_ATTEMPTS: Final = 5

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.connection_failures import failure_of_connection
-from mnemesh_kit.proxies import may_use_proxy
+from mnemesh_kit.network import failure_of_connection, may_use_proxy
+from mnemesh_kit.retries import Backoff
 
 from mnemesh_retrieval.embedder import CountedVectors, Vector, normalized
 from mnemesh_retrieval.errors import EmbedderError, EmbedderRejected, EmbedderUnavailable

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.metrics import Gauge, Metric
+from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, IndexUnavailable, VectorIndexError
 from mnemesh_retrieval.index import NearestIndex

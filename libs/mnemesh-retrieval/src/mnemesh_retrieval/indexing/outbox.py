@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database, UtcDateTime
+from mnemesh_kit.time import Clock
 
 from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.time import Clock
 
 from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim

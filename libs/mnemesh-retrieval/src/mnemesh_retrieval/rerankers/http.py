@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.connection_failures import failure_of_connection
-from mnemesh_kit.proxies import may_use_proxy
+from mnemesh_kit.network import failure_of_connection, may_use_proxy
+from mnemesh_kit.retries import Backoff
 
 from mnemesh_retrieval.errors import RerankerError, RerankerRejected, RerankerUnavailable
 

@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Final
 
 import structlog
-from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.metrics import Counter, Histogram, Metric
+from mnemesh_kit.retries import Backoff
 
 from mnemesh_retrieval.errors import RerankerError, RerankerMisconfigured, RerankerRejected, RerankerUnavailable
 from mnemesh_retrieval.ranking.scores import EXACT, Id, Ranked

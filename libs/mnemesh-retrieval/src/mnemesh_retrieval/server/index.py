@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from mnemesh_kit.proxies import may_use_proxy
+from mnemesh_kit.network import may_use_proxy
 from qdrant_client import AsyncQdrantClient, models
 
 from mnemesh_retrieval.engine_queries import (

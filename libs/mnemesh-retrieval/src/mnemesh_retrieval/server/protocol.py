@@ -13,7 +13,7 @@ from uuid import UUID
 import grpc
 import httpx
 import numpy as np
-from mnemesh_kit.connection_failures import reason_of_failure
+from mnemesh_kit.network import reason_of_failure
 from qdrant_client import AsyncQdrantClient, models
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from enum import Enum
 
-from mnemesh_kit.addresses import IpAddress, embedded_ipv4, is_public
+from mnemesh_kit.network import IpAddress, embedded_ipv4, is_public
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 import h11
-from mnemesh_kit.connection_failures import reason_of_failure
+from mnemesh_kit.network import reason_of_failure
 
 from mnemesh_sandbox.egress.connections import MAX_RECORDED, EgressRefused, NetworkConnection, Refusal
 from mnemesh_sandbox.egress.grants import NetworkGrant

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from aiohttp.abc import AbstractResolver, ResolveResult
-from mnemesh_kit.addresses import IpAddress
+from mnemesh_kit.network import IpAddress
 
 from mnemesh_sandbox.egress.connections import EgressRefused, Refusal
 from mnemesh_sandbox.egress.grants import DEFAULT_PORTS, HostInvalid, normalized_host

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
+from mnemesh_kit.call_context import current_correlation_id, set_correlation_id
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.prepared import observed
 

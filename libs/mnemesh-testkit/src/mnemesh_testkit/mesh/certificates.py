@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from mnemesh_cli.certificates import CLIENT, ENVIRONMENT_NAME, create_certificates
-from mnemesh_kit.tls.settings import PREFIX, TlsSettings
+from mnemesh_kit.tls.credentials import PREFIX, TlsSettings
 
 _FIELD: Final = PREFIX.removeprefix("MNEMESH_").lower()
 

@@ -26,7 +26,7 @@ _IMPORTED: Final = (
     "alembic.command",
     "anyio._backends._asyncio",
     "mnemesh_kit.sql.sqlite",
-    "mnemesh_kit.sql.migrations",
+    "mnemesh_kit.sql.database",
     "mnemesh_orchestrator.llm.openai_chat",
     "mnemesh_retrieval.edge",
     "mnemesh_retrieval.embedders.built_in",

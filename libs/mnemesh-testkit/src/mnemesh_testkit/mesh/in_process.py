@@ -11,11 +11,11 @@ from typing import Any, Final, Self
 
 from mnemesh_client import Mnemesh
 from mnemesh_kit.channels import Channels
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.server import RunningServer
 from mnemesh_kit.services import STORE_NAMES
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.time import Clock
+from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_testkit.mesh.certificates import client_tls, tls_fields
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy

@@ -17,11 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, Role, as_principal, current_principal
 from mnemesh_kit.errors import MnemeshError, by_reason, typed_error
 from mnemesh_kit.failpoints import async_failpoint
-from mnemesh_kit.principal import Principal, Role, as_principal, current_principal
 from mnemesh_kit.server import Assembly
+from mnemesh_kit.time import Clock
 
 MEMORY_URL: Final = "sqlite:///:memory:"
 EMBEDDER: Final = "mnemesh/hashing-256"

@@ -12,7 +12,7 @@ from typing import Final, Self
 from mnemesh_cli.supervisor.health import wait_until_ready
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_kit.services import STORE_NAMES
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_testkit.failpoints.kill_orders import KillOrders
 from mnemesh_testkit.mesh.certificates import client_tls, tls_environment

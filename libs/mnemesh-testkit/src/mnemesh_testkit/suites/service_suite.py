@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
+from mnemesh_kit.call_context import Principal, Role, as_principal
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, Role, as_principal
 from mnemesh_kit.server import Assembly, RunningServer
 
 from mnemesh_testkit.mesh.local_services import LocalChannel, in_process

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mnemesh.archival.v1 import embeddings_service_pb2 as pb
 from mnemesh.archival.v1 import embeddings_service_pb2_grpc as pb_grpc
-from mnemesh_kit.principal import current_principal
+from mnemesh_kit.call_context import current_principal
 
 from mnemesh_archival.rpc.convert import embedded_texts_to_proto
 from mnemesh_archival.usecases.embeddings import EmbeddingService

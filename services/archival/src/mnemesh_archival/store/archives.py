@@ -9,11 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 from mnemesh_retrieval.indexing.records import Claim
 
 from mnemesh_archival.errors import ArchiveNotFound

@@ -14,11 +14,11 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 from mnemesh_retrieval.indexing.records import Change, Claim
 from mnemesh_retrieval.words.analysis import normal_form
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_archival.model.archives import (
     Archive,

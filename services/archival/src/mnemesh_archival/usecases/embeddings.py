@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
-from mnemesh_kit.deadline import remaining
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.call_context import Principal, remaining
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.errors import EmbedderRejected
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
 from mnemesh_retrieval.ranking.scores import REACH, Ranked, best_of_queries
 from mnemesh_retrieval.ranking.texts import fingerprint, utterance

@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
-from mnemesh_kit.principal import current_principal
 from mnemesh_kit.time import optional_timestamp_from_proto
 
 from mnemesh_blocks.rpc.convert import (

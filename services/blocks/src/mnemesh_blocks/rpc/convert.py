@@ -12,8 +12,8 @@ from google.protobuf.message import Message
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh.types.v1 import audit_pb2
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_blocks.model.blocks import (

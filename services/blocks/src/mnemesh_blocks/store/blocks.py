@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 
 from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder, BlockRevision
 from mnemesh_blocks.store.core_memory import CoreMemoryTransaction

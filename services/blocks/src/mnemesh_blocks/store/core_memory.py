@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import UtcDateTime
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.time import Clock
 
 from mnemesh_blocks.model.blocks import Block
 from mnemesh_blocks.model.core_memory import CoreMemory, Holder

@@ -10,12 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_blocks.errors import BlockNoHistory, BlockNotFound, BlockRevisionNotFound, ConversationNotFound
 from mnemesh_blocks.model.blocks import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, require_id
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.time import Clock
 
 from mnemesh_blocks.errors import AgentLinked, BlockLabelNotFound, ConversationNotFound
 from mnemesh_blocks.model.blocks import (

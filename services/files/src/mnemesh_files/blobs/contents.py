@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.metrics import Counter
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.errors import FileTooLarge
 from mnemesh_files.model.files import LIFETIME, Content, FileHeader, UploadPart, verify_content

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.metrics import Counter
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.errors import ArchiveGone, EmbedderUnknown
 from mnemesh_files.ports import ArchivalPort

@@ -18,12 +18,12 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import TEMPORARY, InvalidArgument, MnemeshError
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.metrics import Counter, Gauge, Histogram, Metric
-from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.time import Clock
 from mnemesh_sandbox.egress.connections import EgressRefused
 from mnemesh_sandbox.egress.downloads import Downloader, DownloadFailed, DownloadLimits
 from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkAccess

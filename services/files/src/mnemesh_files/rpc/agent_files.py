@@ -6,10 +6,10 @@ from typing import Any
 
 from mnemesh.files.v1 import agent_files_service_pb2 as pb
 from mnemesh.files.v1 import agent_files_service_pb2_grpc as pb_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_files.model.windows import view_of
 from mnemesh_files.rpc.convert.agent_files import (

@@ -9,9 +9,9 @@ from mnemesh.files.v1 import files_service_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2_grpc as pb_grpc
 from mnemesh.files.v1 import folders_service_pb2 as folders_pb
 from mnemesh.files.v1 import folders_service_pb2_grpc as folders_pb_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_files.rpc.convert.files import (
     file_filter_from_proto,

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import ResourceExhausted
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.errors import FolderNotHeld
 from mnemesh_files.model.agent_files import (

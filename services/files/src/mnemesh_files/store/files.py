@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.errors import FileNameTaken, FileNotFound, FileNotParsed, TooManyUploads, UploadNotFound
 from mnemesh_files.model.files import (

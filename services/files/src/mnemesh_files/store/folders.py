@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.errors import FolderNameTaken, FolderNotFound
 from mnemesh_files.model.folders import Folder, FolderDraft, FolderFilter, FolderOrder

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.errors import LeaseLost
 from mnemesh_files.model.files import Content, FilePassage, FileStatus, Job, ParsedText

@@ -10,12 +10,12 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError, NotFound, ResourceExhausted, Unavailable
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.model.agent_files import (
     MAX_REFERENCES,

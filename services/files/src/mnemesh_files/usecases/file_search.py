@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-from mnemesh_kit.deadline import remaining
+from mnemesh_kit.call_context import Principal, remaining
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.principal import Principal
 
 from mnemesh_files.errors import FileNotHeld
 from mnemesh_files.model.agent_files import HeldFile, without_folder

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.errors import EmbedderUnknown
 from mnemesh_files.ingestion.remover import archive_request

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
-from mnemesh_kit.connection_failures import failure_of_connection
+from mnemesh_kit.network import failure_of_connection
 from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
 
 from mnemesh_gateway.ports import CallResult

@@ -17,10 +17,9 @@ from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
 from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceStub
 from mnemesh.types.v1 import message_pb2, paging_pb2
 from mnemesh_client import run_stream
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import Aborted, FailedPrecondition, NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.time import timestamp_from_proto
+from mnemesh_kit.time import Clock, timestamp_from_proto
 
 from mnemesh_gateway.clients import agents
 from mnemesh_gateway.clients.agents import agent_from_proto

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import NotFound, Unimplemented
 from mnemesh_kit.http_health import READY_PATH, VERSION_PATH
-from mnemesh_kit.principal import current_principal
 from mnemesh_kit.server_info import version_of
 from starlette.exceptions import HTTPException
 from starlette.requests import Request

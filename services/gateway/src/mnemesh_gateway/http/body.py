@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 import msgspec
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import DeadlineExceeded
 from mnemesh_kit.heavy_work import ByteBudget, HeavyWork, Slots
 from mnemesh_kit.json_bounds import require_bounded_json
-from mnemesh_kit.principal import current_principal
 from starlette.requests import ClientDisconnect, Request
 
 from mnemesh_gateway.errors import BodyTooLarge, InvalidRequest

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import structlog
-from mnemesh_kit.principal import current_principal
+from mnemesh_kit.call_context import current_principal
 from starlette.requests import Request
 from starlette.responses import Response
 

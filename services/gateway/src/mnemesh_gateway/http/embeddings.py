@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mnemesh_kit.principal import current_principal
+from mnemesh_kit.call_context import current_principal
 from starlette.requests import Request
 from starlette.responses import Response
 

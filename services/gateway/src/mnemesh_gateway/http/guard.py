@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import structlog
 from mnemesh_kit.auth import Authenticator
-from mnemesh_kit.correlation import set_correlation_id
+from mnemesh_kit.call_context import set_correlation_id, set_principal
 from mnemesh_kit.errors import MnemeshError, PermissionDenied, ServerBusy
 from mnemesh_kit.metrics import Metrics
-from mnemesh_kit.principal import set_principal
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

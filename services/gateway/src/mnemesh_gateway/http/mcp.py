@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from mnemesh_client import Mnemesh
-from mnemesh_kit.principal import current_principal
+from mnemesh_kit.call_context import current_principal
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import is_id
-from mnemesh_kit.principal import current_principal
 from starlette.requests import Request
 from starlette.responses import Response
 

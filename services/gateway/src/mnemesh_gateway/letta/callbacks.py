@@ -10,8 +10,8 @@ import structlog
 from mnemesh.agents.v1 import batches_pb2, runs_pb2, runs_service_pb2_grpc
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
-from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_gateway.letta.convert.events import usage_from_proto
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto

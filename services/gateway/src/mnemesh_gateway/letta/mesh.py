@@ -24,7 +24,7 @@ from mnemesh.recall.v1 import messages_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2_grpc
 from mnemesh.tools.v1 import execution_service_pb2_grpc, mcp_servers_service_pb2_grpc, tools_service_pb2_grpc
 from mnemesh_client import Mnemesh
-from mnemesh_kit.principal import current_principal
+from mnemesh_kit.call_context import current_principal
 
 T = TypeVar("T")
 _SECONDS: Final = 10.0

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from mnemesh.files.v1 import files_service_pb2 as rpc
 from mnemesh_client.file_names import folder_name_of
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import DeadlineExceeded
 from mnemesh_kit.heavy_work import ByteBudget
-from mnemesh_kit.principal import current_principal
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request

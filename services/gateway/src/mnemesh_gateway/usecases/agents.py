@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import is_id
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_gateway.errors import InvalidRequest, UnknownAgent, UnsupportedParameter
 from mnemesh_gateway.model.models import AgentInfo, EmbeddedTexts, EmbeddingsRequest

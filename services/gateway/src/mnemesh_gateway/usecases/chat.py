@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_gateway.errors import ApprovalMismatch, InvalidRequest, NoPendingApproval, OtidReused, PendingApproval
 from mnemesh_gateway.model.chat import Caller, ChatRequest, Delta, Text

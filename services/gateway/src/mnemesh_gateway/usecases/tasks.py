@@ -8,9 +8,9 @@ from contextlib import aclosing
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_gateway.model.models import AgentInfo
 from mnemesh_gateway.model.runs import AnswerEvent, Begun

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.ids import is_id
 from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Role, TextPart
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, ChildOutcome, ChildRequest, ChildRunsPort, Refused

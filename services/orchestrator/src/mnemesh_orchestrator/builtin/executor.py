@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.builtin import code, core_memory, search, voice, web
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import is_id
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message, ReasoningPart, ToolCall, text_of
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse

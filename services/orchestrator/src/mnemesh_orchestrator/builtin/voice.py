@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import text_of
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.compaction.episodic import EpisodicSummarizer

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.clients.recall import RecallClient

@@ -6,8 +6,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.compaction.completion import SEND_MESSAGE, complete_text

@@ -6,9 +6,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_kit.time import Clock
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.builtin.call import ChildRequest, ChildRunsPort

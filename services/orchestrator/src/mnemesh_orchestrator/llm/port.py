@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 
-from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.retries import Backoff
 from mnemesh_types.messages import ContentPart, Message
 from mnemesh_types.usage import Usage
 

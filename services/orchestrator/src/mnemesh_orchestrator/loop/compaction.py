@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import (
     Aborted,
     DeadlineExceeded,
@@ -20,6 +19,7 @@ from mnemesh_kit.errors import (
     Unavailable,
 )
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.time import Clock
 from mnemesh_kit.tracing import current_trace_id
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NOT_BEGUN, TEMPORARY, MnemeshError
 from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.tools import ToolsClient

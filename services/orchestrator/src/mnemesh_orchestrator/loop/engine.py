@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import Internal
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message
 from mnemesh_types.usage import Usage
 

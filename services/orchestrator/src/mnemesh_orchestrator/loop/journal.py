@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import INTERNAL_TEXT, TEMPORARY, Internal, MnemeshError, typed_error
+from mnemesh_kit.time import Clock
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import ContextWindowOverflow, LeaseLost, RuleFault, SystemPromptOverflow, ToolsMissing

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.time import Clock
 from mnemesh_kit.unicode import well_formed
 from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage

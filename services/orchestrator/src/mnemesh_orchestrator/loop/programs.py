@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NOT_BEGUN, TEMPORARY, MnemeshError, Unavailable
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.clients.files import FilesClient

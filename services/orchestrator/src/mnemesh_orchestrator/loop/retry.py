@@ -6,9 +6,9 @@ from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import structlog
-from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import TEMPORARY, DeadlineExceeded, MnemeshError, ServerBusy, Unavailable
+from mnemesh_kit.retries import Backoff
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.journal import Lease

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import groupby
 from typing import Final
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import EFFECT_RETENTION, RETENTION
 from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Approve, ClientReturn, Deny, Role, ToolStatus
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall

@@ -9,11 +9,11 @@ from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.agents.v1 import agents_service_pb2_grpc
 from mnemesh.blocks.v1.blocks_pb2 import CoreMemory
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import PageQuery, bounded, next_page_token, page_of, page_query
-from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import tool_return_to_proto, usage_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent

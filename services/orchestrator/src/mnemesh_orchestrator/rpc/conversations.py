@@ -5,10 +5,10 @@ from typing import Any
 import grpc
 from mnemesh.agents.v1 import conversations_service_pb2 as rpc
 from mnemesh.agents.v1 import conversations_service_pb2_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_query
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.rpc.convert.conversations import (
     conversation_draft_from_proto,

@@ -6,10 +6,10 @@ import grpc
 from mnemesh.agents.v1 import identities_pb2 as pb
 from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh.agents.v1 import identities_service_pb2_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_of, page_query
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.identities import Identity
 from mnemesh_orchestrator.rpc.convert.agents import erased_to_proto

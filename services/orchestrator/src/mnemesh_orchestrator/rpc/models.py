@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 import grpc
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh.agents.v1 import models_service_pb2_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import Cursor, Page, PageQuery, bounded, next_page_token, page_of, page_query
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.models import EmbedderFilter
 from mnemesh_orchestrator.model.providers import ProviderFilter

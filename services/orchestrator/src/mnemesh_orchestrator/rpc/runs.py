@@ -7,11 +7,11 @@ from typing import Any, Final
 import grpc
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2_grpc
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import MAX_PAGE_BYTES, bounded, next_page_token, page_query
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.run_config import RunConfig

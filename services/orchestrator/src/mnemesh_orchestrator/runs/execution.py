@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
+from mnemesh_kit.time import Clock
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.builtin.call import ChildRunsPort

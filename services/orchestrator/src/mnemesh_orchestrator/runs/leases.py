@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
-from mnemesh_kit.clock import Clock
-from mnemesh_kit.deadline import remaining
+from mnemesh_kit.call_context import remaining
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import IdSource
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.journal import shielded

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.loop.deltas import DeltaLog
 from mnemesh_orchestrator.loop.step_messages import input_events

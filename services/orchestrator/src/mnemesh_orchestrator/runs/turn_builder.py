@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
-from mnemesh_kit.deadline import set_remaining
+from mnemesh_kit.call_context import Principal, as_principal, set_remaining
 from mnemesh_kit.errors import TEMPORARY, MnemeshError, Unavailable
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from mnemesh_kit.call_context import Principal, as_principal, set_remaining
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.deadline import set_remaining
 from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import Principal, as_principal
 from structlog.contextvars import bind_contextvars
 
 from mnemesh_orchestrator.errors import LeaseLost

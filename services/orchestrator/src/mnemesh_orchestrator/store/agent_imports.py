@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import Aborted, AlreadyExists, RequestIdReused
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationState

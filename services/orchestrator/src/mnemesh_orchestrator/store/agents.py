@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.paging import Cursor, Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState, LinkKind
 from mnemesh_orchestrator.model.creation import Partnership

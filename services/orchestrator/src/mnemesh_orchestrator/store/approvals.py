@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import ApprovalDecision, Approve
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.batches import Batch, BatchDraft
 from mnemesh_orchestrator.model.run_config import CallbackResult, ClaimedCallback, is_final, next_attempt

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.memory_extraction import ExtractedRange, ExtractionClaim, ExtractionJob, ExtractionUsage

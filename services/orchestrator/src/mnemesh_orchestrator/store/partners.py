@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState, LinkKind
 from mnemesh_orchestrator.model.creation import Partnership, PartnerStart

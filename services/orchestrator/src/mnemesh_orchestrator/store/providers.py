@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.sealing import Resealing
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
 from mnemesh_orchestrator.model.agents import Agent

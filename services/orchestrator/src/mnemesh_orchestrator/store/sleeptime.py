@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.conversations import ConversationState

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.runs import PoolLimits
 from mnemesh_orchestrator.store.agent_imports import AgentImportStore

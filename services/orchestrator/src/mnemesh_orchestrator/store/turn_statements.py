@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database, UtcDateTime
 from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.time import Clock
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import msgspec
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import Internal, InvalidArgument, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
-from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog

@@ -5,11 +5,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS

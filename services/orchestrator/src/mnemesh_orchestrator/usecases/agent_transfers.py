@@ -6,13 +6,13 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import AlreadyExists, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, is_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.clients.recall import RecallClient

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.text import require_search_text
 

@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Deny
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, is_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_text
+from mnemesh_kit.time import Clock
 from mnemesh_kit.unicode import well_formed
 
 from mnemesh_orchestrator.model.batches import (

@@ -2,10 +2,10 @@
 
 import msgspec
 import structlog
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.compaction.port import SummaryCall
 from mnemesh_orchestrator.errors import NothingToCompact

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools

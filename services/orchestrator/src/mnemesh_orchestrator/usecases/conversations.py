@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import (
     AlreadyExists,
     Internal,
@@ -18,7 +18,7 @@ from mnemesh_kit.errors import (
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient

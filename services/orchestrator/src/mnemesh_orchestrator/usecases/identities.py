@@ -5,12 +5,12 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient

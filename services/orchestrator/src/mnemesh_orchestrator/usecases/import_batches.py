@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.clients.recall_records import WindowRecords
 from mnemesh_orchestrator.clients.records import RecordParts

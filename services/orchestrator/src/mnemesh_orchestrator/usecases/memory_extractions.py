@@ -8,8 +8,7 @@ from itertools import groupby
 from typing import Final
 
 import structlog
-from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import (
     Aborted,
     DeadlineExceeded,
@@ -21,7 +20,8 @@ from mnemesh_kit.errors import (
     Unavailable,
 )
 from mnemesh_kit.ids import derive_id
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.retries import Backoff
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient

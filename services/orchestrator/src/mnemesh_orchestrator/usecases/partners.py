@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import GroupChanged
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent

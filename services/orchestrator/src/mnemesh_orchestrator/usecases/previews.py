@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import IdSource
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
 from mnemesh_orchestrator.loop.state import Turn

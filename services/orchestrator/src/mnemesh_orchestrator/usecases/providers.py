@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.sealing import SecretUnreadable
 from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
 from mnemesh_orchestrator.llm.dialects import DIALECTS

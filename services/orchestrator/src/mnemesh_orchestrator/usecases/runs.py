@@ -6,12 +6,12 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import TEMPORARY, InvalidArgument, NotFound, Unimplemented
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import GroupUnusable, RunEnded, RunUnderWay

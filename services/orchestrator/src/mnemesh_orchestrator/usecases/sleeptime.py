@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.model.conversations import default_conversation_id

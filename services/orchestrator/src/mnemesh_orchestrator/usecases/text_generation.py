@@ -5,11 +5,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import IdSource
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_text
+from mnemesh_kit.time import Clock
 from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage

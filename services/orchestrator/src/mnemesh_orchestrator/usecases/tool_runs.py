@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.unicode import has_lone_surrogate
 from mnemesh_types.messages import ToolReturn

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mnemesh_kit.call_context import Principal
+from mnemesh_kit.call_context import Role as CallerRole
 from mnemesh_kit.errors import InvalidArgument, PermissionDenied
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.principal import Principal
-from mnemesh_kit.principal import Role as CallerRole
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.errors import LeaseLost

@@ -6,9 +6,9 @@ from typing import Any
 
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import episodes_service_pb2_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_recall.rpc.convert import episode_requests as requests
 from mnemesh_recall.rpc.convert import episodes

@@ -6,7 +6,7 @@ from typing import Any
 
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2_grpc
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import Aborted
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import (
@@ -17,7 +17,7 @@ from mnemesh_kit.paging import (
     page_query,
     version_from_token,
 )
-from mnemesh_kit.principal import current_principal
+from mnemesh_kit.time import Clock
 from mnemesh_types.convert import message_to_proto
 
 from mnemesh_recall.rpc.convert import messages as convert

@@ -7,8 +7,8 @@ from typing import Any
 
 from mnemesh.recall.v1 import traces_service_pb2 as rpc
 from mnemesh.recall.v1 import traces_service_pb2_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.paging import bounded, next_page_token
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_recall.rpc.convert import traces as convert
 from mnemesh_recall.rpc.convert import traces as requests

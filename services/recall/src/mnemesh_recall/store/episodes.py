@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.scores import rarity
 from mnemesh_retrieval.words.analysis import indexed, terms

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.errors import no_message

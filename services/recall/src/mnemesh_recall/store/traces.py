@@ -7,10 +7,10 @@ from dataclasses import astuple, dataclass, replace
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 
 from mnemesh_recall.errors import no_agent, no_conversation
 from mnemesh_recall.model.episodes import Episode, Fact, ScopeKind

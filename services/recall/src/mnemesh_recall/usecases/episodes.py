@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 import structlog
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
 from mnemesh_retrieval.ranking.scores import Candidate, fuse_scores

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from mnemesh_kit.clock import Clock
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.call_context import Principal
+from mnemesh_kit.time import Clock
 
 from mnemesh_recall.model.episodes import Episode, Fact, Scope
 from mnemesh_recall.model.findings import (

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import numpy as np
 import structlog
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.call_context import Principal
 from mnemesh_retrieval.embedder import averages_words
 from mnemesh_retrieval.index import Comparison, SearchQuery
 from mnemesh_retrieval.index import SearchMode as IndexMode

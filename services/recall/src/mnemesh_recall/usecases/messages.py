@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.time import Clock
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_types.messages import Message
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.indexing.indexer import Indexer
 
 from mnemesh_recall.model.search import require_page

@@ -11,8 +11,8 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.background import with_pause
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError, Unavailable
+from mnemesh_kit.time import Clock
 
 from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.messages import MessageStore

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol, Self
 
 import msgspec
-from mnemesh_kit.addresses import IpAddress
+from mnemesh_kit.network import IpAddress
 from mnemesh_kit.unicode import well_formed
 from mnemesh_sandbox.redaction import Redactor
 

@@ -15,7 +15,7 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from mnemesh_kit.connection_failures import failure_of_connection
+from mnemesh_kit.network import failure_of_connection
 from pydantic import ValidationError
 
 from mnemesh_tools.mcp_clients.contracts import (

@@ -10,8 +10,8 @@ from typing import Any, Final
 import grpc
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import execution_service_pb2_grpc
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.principal import current_principal
 from mnemesh_sandbox.calls import ToolAnswer, ToolCall
 
 from mnemesh_tools.rpc.convert.executions import (

@@ -9,9 +9,9 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2_grpc
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as pb
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
-from mnemesh_kit.principal import current_principal
 from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_tools.model.mcp_servers import McpServer

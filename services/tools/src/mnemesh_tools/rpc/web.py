@@ -7,7 +7,7 @@ from typing import Any, Final
 import grpc
 from mnemesh.tools.v1 import web_service_pb2 as pb
 from mnemesh.tools.v1 import web_service_pb2_grpc
-from mnemesh_kit.principal import current_principal
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
 
 from mnemesh_tools.model.web import Category, PagePart, SearchAnswer, SearchResult, WebSearch, new_search

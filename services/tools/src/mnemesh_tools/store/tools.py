@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import RETENTION, Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sealing import Resealing
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.time import Clock
 
 from mnemesh_tools.model.mcp_servers import McpAuthorization, McpTransport
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec

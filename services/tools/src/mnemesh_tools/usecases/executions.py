@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import structlog
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.principal import Principal
 from mnemesh_sandbox import Access, AgentView, Language, Sandbox, SandboxUnavailable, Task
 from mnemesh_sandbox.calls import Answer, ToolAnswer, ToolCall
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_text
+from mnemesh_kit.time import Clock
 
 from mnemesh_tools.errors import McpAuthorizationNotPending, McpServerUnreachable
 from mnemesh_tools.mcp_clients.contracts import McpContactFailed

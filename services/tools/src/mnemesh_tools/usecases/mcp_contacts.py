@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 import structlog
-from mnemesh_kit import deadline
-from mnemesh_kit.clock import Clock
-from mnemesh_kit.connection_failures import address_of
+from mnemesh_kit import call_context
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.network import address_of
+from mnemesh_kit.time import Clock
 
 from mnemesh_tools.errors import STDIO_TEXT, McpServerNotFound, McpServerUnauthorized, McpServerUnreachable
 from mnemesh_tools.mcp_clients.contracts import Listing, McpContactFailed, McpTarget, McpUnauthorized, OAuthState
@@ -283,7 +283,7 @@ class McpContacts:
         if not is_stored:
             target = replace(target, is_stored=False)
         limits = self._pool.limits
-        seconds, left = seconds or limits.connect_seconds + limits.list_seconds, deadline.remaining()
+        seconds, left = seconds or limits.connect_seconds + limits.list_seconds, call_context.remaining()
         if left is not None:
             seconds = min(seconds, max(0.0, left - min(_MARGIN_SECONDS, left / 2)))
         named = server_id or address_of(transport.url) or transport.program.command

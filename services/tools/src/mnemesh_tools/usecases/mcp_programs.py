@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.metrics import Counter, Gauge, Metric
+from mnemesh_kit.time import Clock
 from mnemesh_sandbox import Access, Program, Sandbox, SandboxUnavailable
 from mnemesh_sandbox.node import NodeProgram
 from mnemesh_sandbox.process import Serve

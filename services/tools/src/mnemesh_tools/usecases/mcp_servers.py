@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import msgspec
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.time import Clock
 
 from mnemesh_tools.errors import (
     McpServerNameTaken,

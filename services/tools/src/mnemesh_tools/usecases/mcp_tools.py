@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import msgspec
 import structlog
-from mnemesh_kit import deadline
-from mnemesh_kit.clock import Clock
+from mnemesh_kit import call_context
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.metrics import Counter, Metric
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.time import Clock
 
 from mnemesh_tools.errors import McpOutcomeUnknown, McpServerUnauthorized, McpServerUnreachable
 from mnemesh_tools.mcp_clients.contracts import (
@@ -189,7 +189,7 @@ class McpToolService:
     async def _run(self, call: _Call) -> McpRunResult:
         target, started = call.target, time.monotonic()
         bound = self._pool.limits.execute_seconds if call.seconds is None else call.seconds
-        left = deadline.remaining()
+        left = call_context.remaining()
         if left is not None:
             bound = min(bound, max(0.0, left - min(_MARGIN_SECONDS, left / 2)))
         outcome = "cancelled"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.metrics import Gauge, Histogram, Metric
+from mnemesh_kit.time import Clock
 from mnemesh_sandbox import SandboxUnavailable
 
 from mnemesh_tools.errors import SandboxTooWeak, ToolRequirementsUnmet, ToolSlotsBusy

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any, Final
 
 import structlog
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_text
 from mnemesh_retrieval.embedder import Embedder, Vector
 from mnemesh_retrieval.errors import EmbedderUnavailable

@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import Aborted, InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id, require_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.time import Clock
 
 from mnemesh_tools.errors import ToolNameTaken, ToolSourceInvalid
 from mnemesh_tools.model.definitions import (

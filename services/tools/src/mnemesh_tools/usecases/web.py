@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.metrics import Counter, Metric
-from mnemesh_kit.principal import Principal
 from mnemesh_sandbox import SandboxUnavailable
 from mnemesh_sandbox.egress.connections import NetworkConnection
 from mnemesh_sandbox.egress.resolver import Resolver

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, Protocol
 
-from mnemesh_kit.clock import Clock
+from mnemesh_kit.time import Clock
 
 from mnemesh_tools.model.web import MAX_TEXT_CHARS, Category, SearchResult, WebSearch, new_result
 

@@ -9,8 +9,8 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
 import httpx2
-from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.connection_failures import failure_of_connection
+from mnemesh_kit.network import failure_of_connection
+from mnemesh_kit.retries import Backoff
 from mnemesh_sandbox.redaction import Redactor
 
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable

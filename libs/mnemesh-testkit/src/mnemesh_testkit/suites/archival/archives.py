@@ -27,9 +27,9 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 )
 from mnemesh.types.v1.audit_pb2 import Provenance
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
+from mnemesh_kit.call_context import as_principal, current_principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import as_principal, current_principal
 
 from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, reason, stranger
 

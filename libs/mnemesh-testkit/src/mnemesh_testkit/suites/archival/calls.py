@@ -23,9 +23,9 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     SearchPassagesRequest,
 )
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal
 
 from mnemesh_testkit.suites.service_suite import ServiceSuite
 

@@ -17,9 +17,9 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     PassageFilter,
     UpdatePassageRequest,
 )
+from mnemesh_kit.call_context import as_principal
 from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import as_principal
 
 from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, at, reason, stranger
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mnemesh.blocks.v1 import blocks_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_testkit.suites.blocks.calls import AGENT, PEER, BlocksCases, core, create, edit, update
 

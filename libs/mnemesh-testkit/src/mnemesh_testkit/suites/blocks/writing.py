@@ -9,9 +9,9 @@ import pytest
 from mnemesh.blocks.v1 import blocks_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.types.v1 import audit_pb2
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_testkit.suites.blocks.calls import (
     AGENT,

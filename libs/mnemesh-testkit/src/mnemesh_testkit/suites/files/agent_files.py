@@ -11,8 +11,8 @@ from mnemesh.files.v1 import agent_files_service_pb2 as rpc
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_DESCENDING
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.suites.files.agent_calls import AgentFiles, AgentFilesCases

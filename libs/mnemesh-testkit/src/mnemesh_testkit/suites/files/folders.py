@@ -9,8 +9,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import folders_service_pb2 as rpc
 from mnemesh.types.v1 import audit_pb2, paging_pb2
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.suites.files.calls import ABSENT_FOLDER, Files, FilesCases, reason

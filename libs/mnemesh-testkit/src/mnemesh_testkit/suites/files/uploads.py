@@ -12,8 +12,8 @@ from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit import request_bounds
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.suites.files.calls import ABSENT_FILE, ABSENT_FOLDER, Files, FilesCases, reason

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, message, part, said

@@ -7,8 +7,8 @@ from typing import Final, Literal
 import msgspec
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.server.v1 import server_service_pb2
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.principal import current_principal
 from mnemesh_kit.server_info import version_of
 from starlette.responses import Response
 

@@ -1,14 +1,58 @@
-"""Why another server cannot be reached, in the words of the system instead of those of an HTTP library."""
+"""Outgoing connections: which addresses are public, which may use a proxy, and why a connection failed, in words."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+# IPv4-compatible addresses, local NAT64, documentation and segment routing. Python 3.11 calls them global.
+_RESERVED: Final = tuple(map(ipaddress.IPv6Network, ("::/96", "64:ff9b:1::/48", "3fff::/20", "5f00::/16")))
+
+
+def is_public(address: IpAddress) -> bool:
+    """Returns whether an address is globally reachable, also if IPv6 embeds an IPv4 address."""
+    embedded = embedded_ipv4(address)
+    if embedded is not None:
+        return is_public(embedded)
+    if isinstance(address, ipaddress.IPv6Address) and any(address in network for network in _RESERVED):
+        return False
+    return address.is_global and not address.is_multicast
+
+
+def embedded_ipv4(address: IpAddress) -> ipaddress.IPv4Address | None:
+    """Returns the IPv4 address to which a mapped, 6to4, Teredo or NAT64 address leads; None for others."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return None
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+
+
+VARIABLES: Final = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+
+
+def may_use_proxy(url: str) -> bool:
+    """Returns whether proxies apply to a URL: not to one of loopback, nor to one whose name has no domain."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return "." in host and not host.endswith(".localhost")
+
+
+def proxies_of(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the variables of an environment that name a proxy, in lower or upper case."""
+    return tuple(name for each in VARIABLES for name in (each, each.upper()) if env.get(name))
+
 
 _LIBRARY_TEXTS: Final = re.compile(r"Connect call failed|Multiple exceptions|All connection attempts failed")
 """The texts that asyncio, aiohappyeyeballs and anyio have in place of the system's."""

@@ -1,7 +1,10 @@
-"""The principal: the organization, the subject and the role for which a call or a background task acts."""
+"""What a call carries: its principal, the correlation id, the deadline."""
 
 from __future__ import annotations
 
+import re
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,24 +44,59 @@ DEFAULT_PRINCIPAL: Final = Principal(
 )
 """The caller of a mesh without authentication, which may call everything."""
 
-_current: ContextVar[Principal] = ContextVar("mnemesh_principal", default=DEFAULT_PRINCIPAL)
+_principal: ContextVar[Principal] = ContextVar("mnemesh_principal", default=DEFAULT_PRINCIPAL)
 
 
 def current_principal() -> Principal:
     """Returns the principal of the request being served; outside of requests, the default one."""
-    return _current.get()
+    return _principal.get()
 
 
 def set_principal(principal: Principal) -> None:
     """Sets the current principal for the rest of this task."""
-    _current.set(principal)
+    _principal.set(principal)
 
 
 @contextmanager
 def as_principal(principal: Principal) -> Iterator[Principal]:
     """Makes `principal` the current one within the block, for background tasks, which have no caller."""
-    token = _current.set(principal)
+    token = _principal.set(principal)
     try:
         yield principal
     finally:
-        _current.reset(token)
+        _principal.reset(token)
+
+
+METADATA_KEY: Final = "mnemesh-correlation-id"
+_VALID: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,128}")
+_correlation_id: ContextVar[str] = ContextVar("mnemesh_correlation_id", default="")
+
+
+def current_correlation_id() -> str:
+    """Returns the correlation id of the call being served, or "" outside of calls."""
+    return _correlation_id.get()
+
+
+def set_correlation_id(value: str | None = None) -> str:
+    """Sets the correlation id of the current task to `value`, or to a new one if `value` is missing or not valid.
+
+    Returns:
+        The id that was set. A valid id has 1 to 128 ASCII letters, digits and `_.:/-`.
+    """
+    correlation_id = value if value and _VALID.fullmatch(value) else uuid.uuid4().hex
+    _correlation_id.set(correlation_id)
+    return correlation_id
+
+
+_deadline: ContextVar[float | None] = ContextVar("mnemesh_deadline", default=None)
+
+
+def remaining() -> float | None:
+    """Returns the seconds left for the current request, never below zero; None if it has no deadline."""
+    deadline = _deadline.get()
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def set_remaining(seconds: float | None) -> None:
+    """Sets the seconds that the current request may still take; None for no deadline."""
+    _deadline.set(None if seconds is None else time.monotonic() + seconds)

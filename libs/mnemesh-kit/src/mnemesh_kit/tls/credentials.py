@@ -1,17 +1,60 @@
-"""The gRPC channels of a process: which of them use TLS, and with which credentials."""
+"""TLS of clients and servers: the settings, and the credentials of channels and listeners, renewed with their files."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import grpc
 
-from mnemesh_kit.config import ConfigError
+from mnemesh_kit.config import ConfigError, ServerConfig
+from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.tls.certificates import read_authorities
-from mnemesh_kit.tls.reloaded import CertificateFiles, Reloaded
-from mnemesh_kit.tls.settings import PREFIX, TlsSettings
+from mnemesh_kit.tls.reloaded import CertificateFiles, Reloaded, seconds_left
+
+PREFIX: Final = "MNEMESH_GRPC_TLS"
+"""The prefix of the variables of these settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The PEM files of a process. Without any of them, its connections are not encrypted."""
+
+    cert_file: str | None = None
+    """The certificate chain of this process. Servers present it to callers, callers to servers that require one."""
+    key_file: str | None = None
+    """The private key of the certificate."""
+    ca_file: str | None = None
+    """The authorities that sign the certificates of the servers. Unset: the public authorities."""
+    client_ca_file: str | None = None
+    """Servers only: the authorities that sign the certificates of callers. If set, each caller must present one."""
+    server_name: str | None = None
+    """Callers only: the name that the certificates of servers must have. Unset: the host of the address."""
+
+    @property
+    def is_configured(self) -> bool:
+        """Returns whether connections use TLS."""
+        return self.cert_file is not None or self.ca_file is not None
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> TlsSettings:
+        """Returns the settings of a service."""
+        return cls(**{field.name: getattr(config, f"grpc_tls_{field.name}") for field in fields(cls)})
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ, process: str = "client") -> TlsSettings:
+        """Returns the settings of a caller: MNEMESH_<PROCESS>_GRPC_TLS_<FIELD>, or else MNEMESH_GRPC_TLS_<FIELD>."""
+        prefixes = (PREFIX.replace("_", f"_{process.upper()}_", 1), PREFIX)
+        values = {
+            field.name: next((env[name] for each in prefixes if env.get(name := f"{each}_{field.name.upper()}")), None)
+            for field in fields(cls)
+            if field.name != "client_ca_file"
+        }
+        return cls(**values)
+
 
 SCHEME: Final = "tls://"
 """The prefix of an address that demands TLS, whatever the settings are."""
@@ -102,3 +145,50 @@ def host_of(target: str) -> str:
         return target
     host, separator, port = target.rpartition("/")[2].rpartition(":")
     return host if separator and port.isdecimal() else target.rpartition("/")[2]
+
+
+EXPIRY: Final = Gauge(
+    "mnemesh_certificate_remaining_seconds",
+    "Seconds until the first of the certificates that this process uses expires.",
+    seconds_left,
+)
+
+
+class ServerTls:
+    """The certificate of a server, and the authorities of its callers. Replaced files apply to the next handshake."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        """Reads the files. Raises ConfigError if one is wrong."""
+        if settings.cert_file is None:
+            raise ConfigError(f"{PREFIX}_CERT_FILE must be set with {PREFIX}_KEY_FILE and {PREFIX}_CLIENT_CA_FILE.")
+        self._certificate = CertificateFiles(settings.cert_file, settings.key_file, PREFIX)
+        self._client_ca_file = settings.client_ca_file
+        self._authorities = Reloaded((settings.client_ca_file,), self._read_authorities)
+
+    @classmethod
+    def of(cls, settings: TlsSettings) -> ServerTls | None:
+        """Returns the credentials of a server with these settings; None if it has no TLS."""
+        needed = (settings.cert_file, settings.key_file, settings.client_ca_file)
+        return cls(settings) if any(file is not None for file in needed) else None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Returns the credentials for `add_secure_port`."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(), self._fetch, require_client_authentication=self._client_ca_file is not None
+        )
+
+    def _fetch(self) -> Any:  # the stubs of grpc do not know of None
+        """Returns what a handshake uses from now on; None if nothing has changed. gRPC calls it on its threads."""
+        changed = (self._certificate.refresh(), self._authorities.refresh())
+        return self._configuration() if any(changed) else None
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        certificate = self._certificate.current
+        return grpc.ssl_server_certificate_configuration(
+            [(certificate.key, certificate.chain)], self._authorities.value
+        )
+
+    def _read_authorities(self) -> bytes | None:
+        if self._client_ca_file is None:
+            return None
+        return read_authorities(self._client_ca_file, f"{PREFIX}_CLIENT_CA_FILE")
