@@ -151,7 +151,7 @@ def _read(progress: Progress, event: MemberEvent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupExecutor:
-    """Executes the runs of groups. Implements `runs.work.GroupWorks`."""
+    """Executes the runs of groups. Implements `runs.execution.GroupWorks`."""
 
     store: RunStore
     relations: RunRelationStore
@@ -165,7 +165,7 @@ class GroupExecutor:
 
 
 class GroupWork:
-    """The turns of one run of a group. Implements `runs.work.Work`."""
+    """The turns of one run of a group. Implements `runs.execution.Work`."""
 
     def __init__(self, parts: GroupExecutor, claim: GroupClaim, journal: JournalWriter) -> None:
         self._parts = parts
