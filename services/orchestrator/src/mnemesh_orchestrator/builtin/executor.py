@@ -1,4 +1,4 @@
-"""Runs the built-in tools over the ports of the other services."""
+"""Runs the built-in tools over the clients of the other services."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The interfaces of compaction: its requests, results, summarizers and model catalogs."""
+"""Compaction as its parts see it: requests, results, and the interface of summarizers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

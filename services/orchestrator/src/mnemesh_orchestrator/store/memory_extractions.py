@@ -1,4 +1,4 @@
-"""MemoryExtractionStore on SQL."""
+"""The extraction of facts from messages of agents: what is due, what a day has used, and what was extracted."""
 
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Batches: background runs that are started together."""
+"""Batches: background runs that are started together, and the callbacks of runs and batches."""
 
 from collections.abc import Sequence
 from dataclasses import replace
