@@ -257,7 +257,8 @@ async def test_large_rows_fill_pages_of_3_mb(mesh: Mesh) -> None:
     client = mesh.client
     for number in range(4):
         block = await client.blocks.create(f"notes-{number}", "x" * LARGE, limit=LARGE)
-        await client.agents.create(name=f"agent {number}", block_ids=[block.id])
+        agent = await client.agents.create(name=f"agent {number}")
+        await client.blocks.attach(agent.id, block.id)  # No agent is created with more than fits into its window.
     for letter in "abc":
         await client.blocks.update(block.id, value=letter * LARGE)
     for method in LISTS:

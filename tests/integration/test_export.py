@@ -150,7 +150,7 @@ async def test_imported_agent_has_all_data_of_the_exported_one(
     assert before["facts"] == ["Ada digs", "There is a rock"]
     await export(mesh, agent, tmp_path)
     printed = capsys.readouterr()
-    assert "1 blocks, 1 tools, 2 conversations, 3 passages in 2 archives" in printed.out
+    assert "1 block, 1 tool, 2 conversations, 3 passages in 2 archives" in printed.out
     assert printed.err == ""
     # The exporting agent has everything.
     await import_(mesh, tmp_path)
@@ -188,7 +188,9 @@ async def test_traces_of_other_programs_are_imported_into_every_agent_type(
         size = len(await window_of(mesh.client, agent))
         for traces in (4, 0):
             await import_(mesh, directory, kind)
-            assert f"{kind}: imported {traces} traces in {traces // 4} new turns" in capsys.readouterr().out
+            turns = traces // 4
+            said = f"{kind}: imported {traces} traces in {turns} new turn{'s' * (turns != 1)}"
+            assert said in capsys.readouterr().out
         assert len([found async for found in mesh.client.traces.turns(agent.id)]) == turns + 1
         assert len(await window_of(mesh.client, agent)) == size + 4
         await export(mesh, agent, tmp_path)
