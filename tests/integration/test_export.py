@@ -188,8 +188,8 @@ async def test_traces_of_other_programs_are_imported_into_every_agent_type(
         size = len(await window_of(mesh.client, agent))
         for traces in (4, 0):
             await import_(mesh, directory, kind)
-            turns = traces // 4
-            said = f"{kind}: imported {traces} traces in {turns} new turn{'s' * (turns != 1)}"
+            imported = traces // 4
+            said = f"{kind}: imported {traces} traces in {imported} new turn{'s' * (imported != 1)}"
             assert said in capsys.readouterr().out
         assert len([found async for found in mesh.client.traces.turns(agent.id)]) == turns + 1
         assert len(await window_of(mesh.client, agent)) == size + 4
