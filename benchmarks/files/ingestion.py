@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from mnemesh_cli.directories.parallel import for_each
+from mnemesh_cli.directories.sync import for_each
 from mnemesh_client import Mnemesh
 
 from benchmarks.files.texts import text

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
-from mnemesh_cli.directories.parallel import for_each
+from mnemesh_cli.directories.sync import for_each
 from mnemesh_client import Agent, Mnemesh
 
 from benchmarks.files.texts import text

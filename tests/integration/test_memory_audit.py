@@ -11,7 +11,7 @@ import pytest_asyncio
 import typer
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh_cli.commands.agents import _extraction
-from mnemesh_cli.commands.memory_audit import _audit
+from mnemesh_cli.commands.memory import _audit
 from mnemesh_cli.connection import Connection
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_client.memory_audit import AuditFinding, apply_finding, audit_memory

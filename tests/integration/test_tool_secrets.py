@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
-from mnemesh_cli.agent_exports.export import export_agent
+from mnemesh_cli.agent_exports.records import export_agent
 from mnemesh_cli.agent_exports.restore import AgentImport
 from mnemesh_client import Agent
 from mnemesh_kit.errors import InvalidArgument

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 from mnemesh.files.v1 import files_pb2
-from mnemesh_cli.directories.comparison import FolderFiles, compare
-from mnemesh_cli.directories.ignore import IgnoreRules
-from mnemesh_cli.directories.scan import FileState, scan
-from mnemesh_cli.directories.settling import Settling
+from mnemesh_cli.directories.scan import FileState, IgnoreRules, Settling, scan
+from mnemesh_cli.directories.sync import FolderFiles, compare
 from mnemesh_client.file_names import folder_name_of
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 

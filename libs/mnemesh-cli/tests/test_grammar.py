@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import pytest
 import typer
 from mnemesh_cli import completion
-from mnemesh_cli.examples import EXAMPLES
-from mnemesh_cli.global_options import MeshGroup, connection_of
+from mnemesh_cli.global_options import EXAMPLES, MeshGroup, connection_of
 from mnemesh_cli.profiles import config_file
 from mnemesh_testkit.timeouts import scaled
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from mnemesh_cli.display.table import Column, Kind, short_ids, table_lines, time_text
+from mnemesh_cli.display.records import Column, Kind, short_ids, table_lines, time_text
 from rich.cells import cell_len
 
 from .command_line import CommandLine

@@ -19,7 +19,7 @@ from mnemesh_cli.commands.doctor import Finding, examine
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment
-from mnemesh_cli.supervisor.handshake import handshake_problem
+from mnemesh_cli.supervisor.health import handshake_problem
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_client import Addresses, Mnemesh, TlsSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_cli.agent_exports import files
+from mnemesh_cli.agent_exports import records
 from mnemesh_cli.trace_files.convert import (
     episode_from_line,
     episode_to_line,
@@ -89,13 +89,13 @@ def test_incomplete_last_line_is_skipped_and_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "problem"), [(b'{"a": "\xff"}', "line 1: not JSON"), (None, "cannot be read")])
 def test_agent_file_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | None, problem: str) -> None:
-    path = tmp_path / files.BLOCKS
+    path = tmp_path / records.BLOCKS
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(InvalidArgument, match=problem) as error:
-        files.read(tmp_path, files.BLOCKS)
+        records.read(tmp_path, records.BLOCKS)
     assert error.value.message.startswith(str(path))
 
 
 def test_agent_file_without_a_last_line_break_is_read(tmp_path: Path) -> None:
-    (tmp_path / files.SETTINGS).write_text('{"format": 1}')
-    assert files.read(tmp_path, files.SETTINGS) == [{"format": 1}]
+    (tmp_path / records.SETTINGS).write_text('{"format": 1}')
+    assert records.read(tmp_path, records.SETTINGS) == [{"format": 1}]

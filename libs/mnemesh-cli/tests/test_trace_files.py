@@ -16,8 +16,7 @@ import pytest_asyncio
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
-from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
-from mnemesh_cli.trace_files.mirror import Mirror
+from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, Mirror, TraceDirectory
 from mnemesh_client import Mnemesh
 from mnemesh_client.episodes import memory_scope
 from mnemesh_kit.ids import derive_id, new_id

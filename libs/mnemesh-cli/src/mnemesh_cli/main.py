@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, cast
 import structlog
 import typer
 from mnemesh_cli.display.error_text import any_error_text, exit_code
-from mnemesh_cli.display.table import is_wide
+from mnemesh_cli.display.records import is_wide
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.global_options import MeshGroup, connection_of
 from mnemesh_cli.named_commands import NamedCommands

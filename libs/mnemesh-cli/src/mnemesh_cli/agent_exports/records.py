@@ -1,23 +1,37 @@
-"""Everything of an agent as one file: the records of ExportAgent, one JSON object per line."""
+"""The export of agents to files, and the records in them."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from mnemesh.agents.v1 import agent_records_pb2, agents_service_pb2
-from mnemesh_cli.agent_exports.files import from_line, to_line
-from mnemesh_cli.json_lines import encode_json, line_error, parse_line, sync_directory
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import Message
+from mnemesh.agents.v1 import agent_records_pb2, agents_service_pb2, conversations_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_cli.json_lines import Line, encode_json, line_error, parse_line, read_lines, sync_directory
 from mnemesh_client.inputs import present_fields
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from mnemesh_kit.ids import derive_id
 
 if TYPE_CHECKING:
+    from mnemesh_client.agent import Agent
     from mnemesh_client.mnemesh import Mnemesh
+
+M = TypeVar("M", bound=Message)
+
+SETTINGS: Final = "agent.json"
+BLOCKS: Final = "blocks.jsonl"
+TOOLS: Final = "tools.jsonl"
+CONVERSATIONS: Final = "conversations.jsonl"
+ARCHIVES: Final = "archives.jsonl"
+PASSAGES: Final = "passages.jsonl"
+NAMES: Final = (SETTINGS, BLOCKS, TOOLS, CONVERSATIONS, ARCHIVES, PASSAGES)
 
 RECORDS: Final = "records.jsonl"
 """The name of the file in a directory."""
@@ -27,6 +41,47 @@ _ATTEMPTS: Final = 5
 
 OnCount = Callable[[int], None]
 """Receives the number of records that were moved."""
+
+
+def to_line(message: Message) -> Line:
+    """Returns a message as a JSON object."""
+    return dict(MessageToDict(message, preserving_proto_field_name=True))
+
+
+def from_line(line: Mapping[str, Any], message: M, name: str) -> M:
+    """Returns the message of a JSON object. Unknown keys are ignored.
+
+    Raises:
+        InvalidArgument: a value does not fit its field.
+    """
+    try:
+        return ParseDict(dict(line), message, ignore_unknown_fields=True)
+    except ParseError as error:
+        raise InvalidArgument(f"{name}: {error}", field=name) from error
+
+
+def write(directory: Path, name: str, lines: Iterable[Line]) -> int:
+    """Replaces a file. A crash leaves the old one or the new one. Returns the number of lines."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new, count = directory / f".{name}.new", 0
+    with new.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(f"{encode_json(line)}\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(directory / name)
+    sync_directory(directory)
+    return count
+
+
+def read(directory: Path, name: str) -> list[Line]:
+    """Returns the lines of a file; an empty list if there is no file.
+
+    Raises:
+        InvalidArgument: the file cannot be read, or a line is not a JSON object.
+    """
+    return [line for _, line in read_lines(directory / name)]
 
 
 async def export_records(
@@ -134,3 +189,75 @@ def _requests(
         count += 1
     yield batch
     on_count(count)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCounts:
+    """The number of exported items, and the names of the secrets whose values are not exported."""
+
+    blocks: int
+    tools: int
+    conversations: int
+    archives: int
+    passages: int
+    secrets: tuple[str, ...]
+
+
+async def export_agent(mnemesh: Mnemesh, agent: Agent, directory: Path, *, with_vectors: bool = False) -> ExportCounts:
+    """Writes everything of an agent but its trace files. Values of secrets are left out.
+
+    Args:
+        mnemesh: the client.
+        agent: the agent.
+        directory: the directory of the files.
+        with_vectors: also write the vectors of passages.
+
+    Raises:
+        Unavailable: a service cannot be reached. Files that were written before stay.
+    """
+    core = await mnemesh.blocks.core_memory(agent.id)
+    blocks = write(directory, BLOCKS, map(to_line, core.blocks))
+    tool_ids = [tool.tool_id for tool in agent.proto.tools if tool.tool_id and not tool.builtin]
+    tools = write(directory, TOOLS, [to_line(await mnemesh.tools.get(tool_id)) for tool_id in tool_ids])
+    conversations = [line async for line in _conversations(mnemesh, agent)]
+    archives = [archive async for archive in mnemesh.archives.list(agent_id=agent.id, order="asc")]
+    passages = [
+        to_line(passage)
+        for archive in archives
+        async for passage in mnemesh.passages.list(archive_id=archive.id, order="asc", vectors=with_vectors)
+    ]
+    counts = ExportCounts(
+        blocks=blocks,
+        tools=tools,
+        conversations=write(directory, CONVERSATIONS, conversations),
+        archives=write(directory, ARCHIVES, map(to_line, archives)),
+        passages=write(directory, PASSAGES, passages),
+        secrets=tuple(secret.key for secret in agent.proto.secrets),
+    )
+    # Last: an export that is interrupted creates no agent.
+    write(directory, SETTINGS, [{"format": 1, "agent": _settings(agent)}])
+    return counts
+
+
+def _settings(agent: Agent) -> Line:
+    line = to_line(agent.proto)
+    for secret in line.get("secrets", ()):
+        secret.pop("value", None)
+    return line
+
+
+async def _conversations(mnemesh: Mnemesh, agent: Agent) -> AsyncIterator[Line]:
+    async for conversation in mnemesh.conversations.list(agent_id=agent.id, order="asc"):
+        blocks = [to_line(await mnemesh.blocks.get(block_id)) for block_id in conversation.isolated_block_ids]
+        summary = await _summary(mnemesh, conversation)
+        yield {
+            "conversation": to_line(conversation),
+            **({"blocks": blocks} if blocks else {}),
+            **({"summary_message": to_line(summary)} if summary is not None else {}),
+        }
+
+
+async def _summary(mnemesh: Mnemesh, conversation: conversations_pb2.Conversation) -> message_pb2.Message | None:
+    """Returns the summary at the head of a window, which is no trace; None if the window has none."""
+    window = await mnemesh.messages.window(conversation.id)
+    return next((message for message in window.messages if message.role == message_pb2.ROLE_SUMMARY), None)

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, conversations_pb2
+from mnemesh.archival.v1 import archives_pb2, archives_service_pb2, passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
+from mnemesh.recall.v1 import traces_pb2, traces_service_pb2
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
-from mnemesh_cli.agent_exports.archives import restore_passages
-from mnemesh_cli.agent_exports.conversations import ConversationImport
-from mnemesh_cli.agent_exports.files import BLOCKS, NAMES, SETTINGS, TOOLS, from_line, read
+from mnemesh.types.v1 import message_pb2
+from mnemesh_cli.agent_exports.records import (
+    ARCHIVES,
+    BLOCKS,
+    CONVERSATIONS,
+    NAMES,
+    PASSAGES,
+    SETTINGS,
+    TOOLS,
+    from_line,
+    read,
+)
+from mnemesh_cli.json_lines import Line
 from mnemesh_cli.trace_files.directory import TraceDirectory
 from mnemesh_client.agent import Agent
+from mnemesh_client.inputs import present_fields
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
 
 if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh
+
+_BATCH: Final = 500
+_BATCH_BYTES: Final = 2_000_000
+
+_CONVERSATION_OUTPUT_ONLY: Final = (
+    "id", "is_default", "archived", "isolated_block_ids", "forked_from_id", "message_ids", "last_message_time",
+    "create_time", "update_time",
+)  # fmt: skip
 
 _CREATION_SECONDS: Final = 60.0
 _TAG: Final = "imported-from:"
@@ -40,6 +61,192 @@ _OF_BLOCK: Final = (
     "provenance",
 )
 _OF_TOOL: Final = ("id", "create_time", "update_time", "provenance", "revision", "packages", "secrets")
+
+
+async def restore_passages(mnemesh: Mnemesh, agent: Agent, directory: Path) -> tuple[int, int, list[str]]:
+    """Creates the archives and passages of an export that the agent does not have.
+
+    An archive is known by its id or its name, and the archive that was created for an agent by that. A passage is known
+    by its id, or by the id that is derived from it for this agent.
+
+    Returns:
+        The number of new archives, the number of new passages, and the refusals of passages.
+    """
+    given = [from_line(line, archives_pb2.Archive(), ARCHIVES) for line in read(directory, ARCHIVES)]
+    passages = [from_line(line, archives_pb2.Passage(), PASSAGES) for line in read(directory, PASSAGES)]
+    if not given and not passages:
+        return 0, 0, []
+    own = [archive async for archive in mnemesh.archives.list(agent_id=agent.id, order="asc")]
+    existing = {passage.id async for passage in mnemesh.passages.list(agent_id=agent.id)} if own else set()
+    created, stored = 0, 0
+    notes: list[str] = []
+    for archive in given:
+        target = next((InsertTarget(archive_id=each.id) for each in own if _is_same(each, archive)), None)
+        if target is None:
+            target = await _create(mnemesh, agent, archive)
+            created += 1
+        new = [
+            _copy(passage, derive_id("passage", agent.id, passage.id))
+            for passage in passages
+            if passage.archive_id == archive.id
+            and existing.isdisjoint((passage.id, derive_id("passage", agent.id, passage.id)))
+        ]
+        for batch in _batches(new):
+            request = target.request(batch)
+            for result in (await mnemesh.passages.stub.InsertPassages(request)).results:
+                if result.WhichOneof("result") == "failure":
+                    notes.append(f"A passage was refused: {result.failure.message}")
+                else:
+                    stored += 1
+    return created, stored, notes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsertTarget:
+    """The target of an insert: an archive, or the archive that archival creates for an agent with an embedder."""
+
+    archive_id: str | None = None
+    agent_id: str | None = None
+    embedder: str = ""
+
+    def request(self, passages: Sequence[archives_pb2.Passage]) -> passages_service_pb2.InsertPassagesRequest:
+        """Returns the request that inserts passages. It is the same for the same passages."""
+        return passages_service_pb2.InsertPassagesRequest(
+            request_id=derive_id("request", *(passage.id for passage in passages)),
+            **present_fields(archive_id=self.archive_id, agent_id=self.agent_id),
+            default_embedder=self.embedder,
+            passages=passages,
+        )
+
+
+def _is_same(own: archives_pb2.Archive, given: archives_pb2.Archive) -> bool:
+    if given.HasField("created_for_agent_id") and own.HasField("created_for_agent_id"):
+        return True
+    return own.id == given.id or own.name == given.name
+
+
+async def _create(mnemesh: Mnemesh, agent: Agent, given: archives_pb2.Archive) -> InsertTarget:
+    if given.HasField("created_for_agent_id"):
+        return InsertTarget(agent_id=agent.id, embedder=given.embedder)
+    archive = archives_pb2.Archive(
+        name=given.name, embedder=given.embedder, deduplicate=given.deduplicate,
+        description=given.description if given.HasField("description") else None,
+        metadata=given.metadata if given.HasField("metadata") else None,
+    )  # fmt: skip
+    request = archives_service_pb2.CreateArchiveRequest(
+        request_id=derive_id("request", agent.id, given.id), archive=archive, agent_ids=[agent.id]
+    )
+    return InsertTarget(archive_id=(await mnemesh.archives.stub.CreateArchive(request)).archive.id)
+
+
+def _copy(passage: archives_pb2.Passage, passage_id: str) -> archives_pb2.Passage:
+    copy = archives_pb2.Passage()
+    copy.CopyFrom(passage)
+    for name in ("archive_id", "agent_id", "update_time"):
+        copy.ClearField(name)
+    copy.id = passage_id
+    return copy
+
+
+def _batches(passages: Sequence[archives_pb2.Passage]) -> Iterator[list[archives_pb2.Passage]]:
+    batch: list[archives_pb2.Passage] = []
+    size = 0
+    for passage in passages:
+        if batch and (len(batch) == _BATCH or size + passage.ByteSize() > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(passage)
+        size += passage.ByteSize()
+    if batch:
+        yield batch
+
+
+class ConversationImport:
+    """Maps the conversations of an export to those of an agent."""
+
+    def __init__(self, mnemesh: Mnemesh, agent: Agent, directory: Path, exported: agents_pb2.Agent | None) -> None:
+        self._mnemesh = mnemesh
+        self._agent = agent
+        self._exported = exported
+        self._lines = read(directory, CONVERSATIONS)
+        self._ids: dict[str, str] = {}
+
+    async def create_missing(self, records: Sequence[traces_service_pb2.TraceRecord], *, is_new: bool) -> int:
+        """Creates the conversations that the agent does not have, and returns their number.
+
+        A conversation is known by its id, or by the traces that an earlier import assigned to it. One without traces is
+        created for a new agent only.
+
+        Args:
+            records: the records of the export.
+            is_new: whether this import created the agent.
+        """
+        created = 0
+        known = {} if is_new or not self._lines else await self._known(records)
+        used = {record.raw_trace.conversation_id for record in records}
+        for line in self._lines:
+            given = from_line(line.get("conversation", {}), conversations_pb2.Conversation(), CONVERSATIONS)
+            own_id = self._agent.proto.default_conversation_id if given.is_default else known.get(given.id)
+            if own_id is None and (is_new or given.id in used):
+                own_id = await self._create(given, line)
+                created += 1
+            if own_id is None:
+                continue
+            self._ids[given.id] = own_id
+        return created
+
+    def mapped(self, records: Iterable[traces_service_pb2.TraceRecord]) -> list[traces_service_pb2.TraceRecord]:
+        """Returns the records with the agent and its conversations in place of the exported ones.
+
+        The summaries at the head of the exported windows come first, as snapshots.
+        """
+        return [*self._summaries(), *map(self._mapped, records)]
+
+    def _summaries(self) -> Iterator[traces_service_pb2.TraceRecord]:
+        for line in self._lines:
+            conversation_id = self._ids.get(line.get("conversation", {}).get("id", ""))
+            if conversation_id is not None and "summary_message" in line:
+                summary = from_line(line["summary_message"], message_pb2.Message(), CONVERSATIONS)
+                snapshot = traces_pb2.TraceSnapshot(conversation_id=conversation_id, messages=[summary])
+                yield traces_service_pb2.TraceRecord(snapshot=snapshot)
+
+    def _mapped(self, record: traces_service_pb2.TraceRecord) -> traces_service_pb2.TraceRecord:
+        kind = record.WhichOneof("record")
+        holder: Any = record.raw_trace if kind == "raw_trace" else getattr(record, kind or "episode").source
+        if holder.conversation_id in self._ids:
+            holder.conversation_id = self._ids[holder.conversation_id]
+        is_exporter = self._exported is not None and holder.agent_id == self._exported.id
+        if kind != "raw_trace" and is_exporter:
+            holder.agent_id = self._agent.id
+        return record
+
+    async def _known(self, records: Sequence[traces_service_pb2.TraceRecord]) -> dict[str, str]:
+        """Returns the agent's conversation for each exported one that it has."""
+        known = {item.id: item.id async for item in self._mnemesh.conversations.list(agent_id=self._agent.id)}
+        if all(line.get("conversation", {}).get("id") in known for line in self._lines):
+            return known
+        exported = {record.raw_trace.id: record.raw_trace.conversation_id for record in records}
+        async for record in self._mnemesh.traces.export(self._agent.id, kinds=("raw_trace",)):
+            trace = record.raw_trace
+            if trace.id in exported and trace.conversation_id in known:
+                known.setdefault(exported[trace.id], trace.conversation_id)
+        return known
+
+    async def _create(self, given: conversations_pb2.Conversation, line: Line) -> str:
+        new = conversations_pb2.Conversation()
+        new.CopyFrom(given)
+        for name in _CONVERSATION_OUTPUT_ONLY:
+            new.ClearField(name)
+        new.agent_id = self._agent.id
+        request_id = derive_id("request", self._agent.id, given.id)
+        created = await self._mnemesh.conversations.create(new, request_id=request_id)
+        values = [from_line(block, blocks_pb2.Block(), CONVERSATIONS) for block in line.get("blocks", ())]
+        by_label = {block.label: block.value for block in values}
+        for block_id in created.isolated_block_ids:
+            block = await self._mnemesh.blocks.get(block_id)
+            if block.label in by_label and block.value != by_label[block.label]:
+                await self._mnemesh.blocks.update(block_id, value=by_label[block.label])
+        return created.id
 
 
 @dataclass(slots=True)

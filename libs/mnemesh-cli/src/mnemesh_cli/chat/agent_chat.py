@@ -5,26 +5,79 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from mnemesh.agents.v1 import conversations_pb2, runs_pb2
+from mnemesh.agents.v1 import conversations_pb2, conversations_service_pb2, models_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.chat.agent_commands import price_of, show_models, use_model
-from mnemesh_cli.chat.chat_commands import ChatCommand
 from mnemesh_cli.chat.citations import show_sources
-from mnemesh_cli.chat.conversation import Conversation
-from mnemesh_cli.chat.memory_changes import MemoryTracker
-from mnemesh_cli.chat.render import LiveRenderer
-from mnemesh_cli.chat.tool_lines import shortened
-from mnemesh_cli.chat.undo import before_last_message
+from mnemesh_cli.chat.conversation import ChatCommand, Conversation
+from mnemesh_cli.chat.render import LiveRenderer, MemoryTracker, shortened
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.search_results import print_results
-from mnemesh_cli.display.styles import SPEAKERS
-from mnemesh_cli.display.terminal import notice
+from mnemesh_cli.display.terminal import SPEAKERS, notice
 from mnemesh_client.agent import Agent
+from mnemesh_client.inputs import new_request_id, text_of
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.errors import MnemeshError, NotFound
+from rich.console import Console
+from rich.text import Text
 
 _UNDONE_CHARS: Final = 60
+
+
+async def before_last_message(mnemesh: Mnemesh, conversation_id: str) -> tuple[str, str]:
+    """Forks a conversation before the last message of its user.
+
+    The conversation itself, its messages in recall, and what the turn changed in memory stay.
+
+    Returns:
+        The text of that message, and the id of the new conversation.
+
+    Raises:
+        NotFound: the context window has no message of the user.
+    """
+    messages = (await mnemesh.messages.window(conversation_id)).messages
+    users = [number for number, message in enumerate(messages) if message.role == message_pb2.ROLE_USER]
+    if not users or users[-1] == 0:
+        raise NotFound("There is no message to take back.", resource_id=conversation_id)
+    request = conversations_service_pb2.ForkConversationRequest(
+        request_id=new_request_id(),
+        conversation_id=conversation_id,
+        until_message_id=messages[users[-1] - 1].id,
+    )
+    forked = (await mnemesh.conversations.stub.ForkConversation(request)).conversation
+    return text_of(messages[users[-1]].content), forked.id
+
+
+async def price_of(mnemesh: Mnemesh, agent: Agent) -> models_pb2.ModelPrice | None:
+    """Returns the price of the agent's model. None if it is unknown."""
+    try:
+        model = await mnemesh.models.get(agent.model)
+    except MnemeshError:
+        return None
+    return model.price if model.HasField("price") else None
+
+
+async def show_models(mnemesh: Mnemesh, console: Console, agent: Agent) -> None:
+    """Prints the models of the mesh. That of the agent is marked."""
+    await agent.refresh()
+    handles = {model.handle: model.context_window async for model in mnemesh.models.list() if not model.hidden}
+    for handle, tokens in {agent.model: handles.get(agent.model, 0), **handles}.items():
+        marked = handle == agent.model
+        size = f"  {tokens:,} tokens" if tokens else ""
+        console.print(
+            Text.assemble(("› " if marked else "  "), (handle, "bold" if marked else ""), (size, "dim")), soft_wrap=True
+        )
+
+
+async def use_model(mnemesh: Mnemesh, console: Console, agent: Agent, handle: str) -> None:
+    """Makes the agent use a model.
+
+    Raises:
+        NotFound: MODEL_UNKNOWN.
+    """
+    await mnemesh.models.get(handle)
+    await agent.update(model=handle)
+    console.print(f"{agent.name} uses {handle} from the next message on", style="dim", markup=False)
 
 
 class AgentConversation(Conversation):

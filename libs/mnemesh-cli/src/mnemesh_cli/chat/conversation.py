@@ -6,27 +6,92 @@ import asyncio
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.chat.chat_commands import ChatCommand, ChatCommands, CommandError
 from mnemesh_cli.chat.json_renderer import JsonRenderer
 from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
-from mnemesh_cli.chat.stdin import pastes_marked, read_lines, typing_kept
+from mnemesh_cli.chat.terminal_input import pastes_marked, read_lines, typing_kept
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_client.approvals import approve, deny
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.transport import closing
 from mnemesh_kit.errors import MnemeshError
+from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
-    from mnemesh_cli.chat.line_editor import LineEditor
+    from mnemesh_cli.chat.terminal_input import LineEditor
+
+_ALIASES: Final = {"/exit": "/quit"}
 
 _QUESTION: Final = "  run {tool}? y, n, or a reason to deny › "
+
+
+class CommandError(Exception):
+    """A line that begins with a slash is no command, or its argument is missing or not allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCommand:
+    """A command: its name with the slash, its argument as in "[HANDLE]", what it does, and how."""
+
+    name: str
+    argument: str
+    description: str
+    run: Callable[[str], Awaitable[None]]
+
+    @property
+    def usage(self) -> str:
+        """How it is typed."""
+        return f"{self.name} {self.argument}".rstrip()
+
+
+class ChatCommands:
+    """The commands of one chat."""
+
+    def __init__(self, commands: Iterable[ChatCommand]) -> None:
+        self._commands = {command.name: command for command in commands}
+
+    @property
+    def names(self) -> list[str]:
+        """The names, with their slashes."""
+        return list(self._commands)
+
+    async def run(self, line: str) -> None:
+        """Executes a line that begins with a slash.
+
+        Raises:
+            CommandError: there is no such command, or its argument is missing or not allowed.
+        """
+        name, *rest = line.split(maxsplit=1)
+        argument = rest[0].strip() if rest else ""
+        command = self._commands.get(_ALIASES.get(name, name))
+        if command is None:
+            raise CommandError(
+                f"There is no command {name}. Use {', '.join(self.names)}; begin a message with a space to send it."
+            )
+        if bool(argument) > bool(command.argument) or (command.argument[:1].isalpha() and not argument):
+            raise CommandError(f"Type `{command.usage}`.")
+        await command.run(argument)
+
+    def print_help(self, console: Console) -> None:
+        """Prints what each command does, and the keys."""
+        lines = [(command.usage, command.description) for command in self._commands.values()]
+        keys = [
+            ("Enter", "send the message"),
+            ("Alt-Enter, Ctrl-J", "begin a new line; a pasted text keeps its lines"),
+            ("Up, Down", "earlier messages of this session"),
+            ("Ctrl-C", "stop the turn; without a turn, clear the text or leave"),
+        ]
+        width = max(len(usage) for usage, _ in (*lines, *keys)) + 2
+        for usage, description in (*lines, *keys):
+            console.print(Text.assemble((f"  {usage:{width}}", "bold"), description))
 
 
 class Conversation(ABC):
@@ -212,7 +277,7 @@ class Conversation(ABC):
 
 def _line_editor(commands: ChatCommands) -> LineEditor:
     # Here, because its import takes long and no other command needs it.
-    from mnemesh_cli.chat.line_editor import LineEditor  # noqa: PLC0415
+    from mnemesh_cli.chat.terminal_input import LineEditor  # noqa: PLC0415
 
     return LineEditor(commands.names)
 

@@ -10,12 +10,10 @@ from mnemesh.agents.v1 import agents_pb2
 from mnemesh_cli.chat.citations import show_sources
 from mnemesh_cli.chat.conversation import Conversation
 from mnemesh_cli.chat.json_renderer import JsonRenderer
-from mnemesh_cli.chat.memory_changes import MemoryTracker
-from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.chat.render import LiveRenderer, MemoryTracker, PlainRenderer
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.memory_view import print_memory
-from mnemesh_cli.display.styles import SPEAKERS
-from mnemesh_cli.display.terminal import notice
+from mnemesh_cli.display.terminal import SPEAKERS, notice
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.group import Group
 from mnemesh_client.group_events import GroupEvent

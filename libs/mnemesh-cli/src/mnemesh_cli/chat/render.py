@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2, models_pb2, runs_pb2
+from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.chat.memory_changes import BlockChange
-from mnemesh_cli.chat.status_line import StatusLine
-from mnemesh_cli.chat.streamed_text import StreamedText
-from mnemesh_cli.chat.tool_lines import call_line, folded_line, progress_text, shortened
-from mnemesh_cli.chat.usage_text import usage_text
-from mnemesh_cli.display import styles
+from mnemesh_cli.chat.status_line import StatusLine, duration_text
+from mnemesh_cli.display import terminal
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.markdown import markdown_lines
+from mnemesh_cli.display.markdown import complete_blocks, markdown_lines
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.inputs import text_of
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.errors import MnemeshError
 from rich.console import Console
 from rich.text import Text
+
+_ARGUMENT_CHARS: Final = 160
+_SHARE_OF_CALL: Final = 0.6
+_PROGRESS_CHARS: Final = 200
+_EMPTY: Final = ("", "None", "null")
+
+_PRICE_UNITS_PER_DOLLAR: Final = 10**12
 
 _SUMMARY_CHARS: Final = 240
 _MESSAGE_TOOLS: Final = ("send_message",)
@@ -34,6 +43,169 @@ _QUIET_STOPS: Final = (
 )
 _SILENT_SECONDS: Final = 30.0
 _DOCTOR: Final = "`mnemesh doctor` shows what is wrong with the mesh, such as a full disk"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChange:
+    """The lines that were removed from a block and added to it."""
+
+    label: str
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+class MemoryTracker:
+    """Tracks the core memory of one agent. It sees every change, whichever tool made it."""
+
+    def __init__(self, mnemesh: Mnemesh, agent_id: str) -> None:
+        self._mnemesh = mnemesh
+        self._agent_id = agent_id
+        self._known: blocks_pb2.CoreMemory | None = None
+
+    async def changes(self) -> list[BlockChange]:
+        """Returns the changes since the last call; none at the first call, and while the memory cannot be read."""
+        before = self._known
+        try:
+            if before is None:
+                self._known = await self._mnemesh.blocks.core_memory(self._agent_id)
+                return []
+            after = await self._mnemesh.blocks.core_memory_since(self._agent_id, before.revision)
+        except MnemeshError:
+            # The chat continues while only the view of the memory is unavailable.
+            return []
+        if after is None:
+            return []
+        self._known = after
+        return block_changes(before, after)
+
+
+def block_changes(before: blocks_pb2.CoreMemory, after: blocks_pb2.CoreMemory) -> list[BlockChange]:
+    """Returns the changed blocks, in the order of their labels in `before` and then in `after`."""
+    old = {block.label: block.value for block in before.blocks}
+    new = {block.label: block.value for block in after.blocks}
+    return [
+        _change(label, old.get(label, ""), new.get(label, ""))
+        for label in dict.fromkeys((*old, *new))
+        if old.get(label) != new.get(label)
+    ]
+
+
+def _change(label: str, old: str, new: str) -> BlockChange:
+    lines = [line for line in difflib.ndiff(old.splitlines(), new.splitlines()) if line[:2] in ("- ", "+ ")]
+    return BlockChange(
+        label,
+        removed=tuple(line[2:] for line in lines if line.startswith("- ")),
+        added=tuple(line[2:] for line in lines if line.startswith("+ ")),
+    )
+
+
+def call_line(mark: str, call: message_pb2.ToolCall, width: int, style: str = terminal.TOOL) -> Text:
+    """Returns a call without a result, as `mark name(argument=value, …)`."""
+    return Text(shortened(f"{mark} {call.name}({_arguments(call.arguments)})", width), style)
+
+
+def folded_line(call: message_pb2.ToolCall, result: message_pb2.ToolReturn, width: int) -> Text:
+    """Returns a call and the beginning of its result in one line."""
+    failed = result.status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    answer = " ".join(text_of(result.content).split())
+    if answer in _EMPTY:
+        answer = "failed" if failed else ""
+    if not answer:
+        return call_line("▸", call, width)
+    line = call_line("▸", call, max(int(width * _SHARE_OF_CALL), width - len(answer) - 3))
+    left = max(0, width - line.cell_len - 3)
+    return line.append(f" {'✗' if failed else '→'} {shortened(answer, left)}", terminal.REMOVED if failed else "dim")
+
+
+def progress_text(progress: runs_pb2.ToolProgress) -> str:
+    """Returns how far a call is, as `running name: 40%, message`; without a whole, the part that is done."""
+    if progress.HasField("total") and progress.total > 0:
+        done = f"{min(1.0, max(0.0, progress.progress / progress.total)):.0%}"
+    else:
+        done = f"{progress.progress:,.10g}"
+    message = f", {progress.message}" if progress.message else ""
+    return shortened(f"running {progress.name}: {done}{message}", _PROGRESS_CHARS)
+
+
+def shortened(text: str, length: int) -> str:
+    """Returns a text as one line of at most `length` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[: max(0, length - 1)]}…"
+
+
+def _arguments(text: str) -> str:
+    """Returns the arguments of a tool call as `name=value, …`."""
+    try:
+        values = json.loads(text or "{}")
+    except ValueError:
+        return shortened(text, _ARGUMENT_CHARS)
+    if not isinstance(values, dict):
+        return shortened(text, _ARGUMENT_CHARS)
+    return ", ".join(
+        f"{name}={shortened(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARS)}" for name, value in values.items()
+    )
+
+
+def usage_text(usage: message_pb2.Usage, seconds: float, price: models_pb2.ModelPrice | None) -> str:
+    """Returns the tokens that the provider reported, the duration, and the cost in US dollars if it is known."""
+    parts = []
+    if usage.HasField("prompt_tokens") or usage.HasField("completion_tokens"):
+        parts.append(f"{usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out")
+    parts.append(duration_text(seconds))
+    cost = _cost(usage, price)
+    if cost is not None:
+        parts.append(f"${cost:.4f}")
+    return " · ".join(parts)
+
+
+def _cost(usage: message_pb2.Usage, price: models_pb2.ModelPrice | None) -> float | None:
+    """Returns the cost in US dollars. None if the tokens or the price of a kind of token that was used is unknown."""
+    if price is None or not (usage.HasField("prompt_tokens") and usage.HasField("completion_tokens")):
+        return None
+    cached, written = usage.cached_input_tokens, usage.cache_write_tokens  # both are part of the prompt
+    kinds = (
+        (max(0, usage.prompt_tokens - cached - written), price.HasField("input"), price.input),
+        (cached, price.HasField("cached_input"), price.cached_input),
+        (written, price.HasField("cache_write"), price.cache_write),
+        (usage.completion_tokens, price.HasField("output"), price.output),
+    )
+    if any(count and not known for count, known, _ in kinds):
+        return None
+    return sum(count * each for count, _, each in kinds) / _PRICE_UNITS_PER_DOLLAR
+
+
+class StreamedText:
+    """The text of one answer. Its complete blocks are printed while it is streamed."""
+
+    def __init__(self) -> None:
+        self.printed = ""
+        self._received = ""
+
+    @property
+    def rest(self) -> str:
+        """The received text that is not printed yet."""
+        return self._received[len(self.printed) :]
+
+    def add(self, text: str, offset: int) -> bool:
+        """Adds a part that begins at an offset of the text. Returns False if a part before it is missing."""
+        if offset > len(self._received):
+            return False
+        self._received += text[len(self._received) - offset :]
+        return True
+
+    def take_complete(self) -> str:
+        """Returns the blocks that are complete and not printed. They count as printed."""
+        if "\n" not in self.rest:
+            return ""
+        complete, _ = complete_blocks(self.rest)
+        self.printed += complete
+        return complete
+
+    def finish(self, text: str) -> str:
+        """Returns what is left to print of the whole text: all of it, if it is not the text that was streamed."""
+        if not text.startswith(self.printed):
+            self.printed = ""
+        return text[len(self.printed) :]
 
 
 class PlainRenderer:
@@ -146,7 +318,7 @@ class LiveRenderer:
         elif kind == "compaction":
             result = event.compaction.result
             sizes = f"{result.messages_before} → {result.messages_after} messages"
-            self._print_line(f"✂ context window compacted: {sizes}", styles.WARNING)
+            self._print_line(f"✂ context window compacted: {sizes}", terminal.WARNING)
         elif kind == "error":
             self.show_error(error_text(RunFailed(event.run_id, event.error.error)))
         elif kind == "stop":
@@ -157,11 +329,11 @@ class LiveRenderer:
     def show_changes(self, changes: Sequence[BlockChange]) -> None:
         """Prints each changed block with its removed and added lines."""
         for change in changes:
-            self._print_line(f"✎ memory [{change.label}]", styles.MEMORY)
+            self._print_line(f"✎ memory [{change.label}]", terminal.MEMORY)
             for line in change.removed:
-                self._print_line(f"  - {line}", styles.REMOVED)
+                self._print_line(f"  - {line}", terminal.REMOVED)
             for line in change.added:
-                self._print_line(f"  + {line}", styles.ADDED)
+                self._print_line(f"  + {line}", terminal.ADDED)
 
     def show_note(self, text: str) -> None:
         """Prints a line about the turn itself."""
@@ -212,9 +384,9 @@ class LiveRenderer:
         elif kind == "approval_request":
             for call in message.approval_request.tool_calls:
                 self._asked[call.id] = call
-                self._print(call_line("?", call, self._width, styles.WARNING))
+                self._print(call_line("?", call, self._width, terminal.WARNING))
         elif kind == "summary":
-            self._print_line(f"≡ {shortened(message.summary.text, _SUMMARY_CHARS)}", styles.WARNING)
+            self._print_line(f"≡ {shortened(message.summary.text, _SUMMARY_CHARS)}", terminal.WARNING)
 
     def _assistant(self, message: runs_pb2.MessageEvent) -> None:
         text = text_of(message.assistant.content)

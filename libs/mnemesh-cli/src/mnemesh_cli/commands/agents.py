@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import textwrap
 from collections.abc import Sequence
@@ -12,25 +13,72 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from mnemesh.agents.v1 import agents_pb2
-from mnemesh_cli.commands.agent_prompts import preview, recompile
-from mnemesh_cli.commands.resources import id_column, text_column
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
+from mnemesh_cli.commands.resources import id_column, run, text_column
 from mnemesh_cli.commands.runs import dollars_text
+from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import NO_AGENTS, Connection, require_free_name
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.memory_view import print_memory
-from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
-from mnemesh_cli.display.table import local_time_text
+from mnemesh_cli.display.records import local_time_text, print_done, print_fields, print_json, print_list
 from mnemesh_cli.display.terminal import output
-from mnemesh_cli.options import AgentArgument, YesOption
+from mnemesh_cli.options import AgentArgument, YesOption, text_or_stdin
 from mnemesh_client.agent import Agent
-from mnemesh_client.inputs import AGENT_TYPES, agent_type
+from mnemesh_client.inputs import AGENT_TYPES, agent_type, input_messages
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
+
+ConversationOption = Annotated[
+    str | None,
+    typer.Option("--conversation", "-c", help="Id of a conversation.", autocompletion=completer("conversation")),
+]
 
 _LINE: Final = 100
 """The columns of a line if there is no terminal."""
 _PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
+
+
+def recompile(
+    context: typer.Context,
+    agent: AgentArgument,
+    conversation: ConversationOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the system message; change nothing.")] = False,
+) -> None:
+    """Render the system message of an agent again, with its present memory and settings."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        request = agents_service_pb2.RecompileAgentRequest(
+            agent_id=(await mnemesh.agents.find(agent)).id, conversation_id=conversation, dry_run=dry_run
+        )
+        done = await mnemesh.agents.stub.RecompileAgent(request)
+        text = done.system_text if dry_run else "changed" if done.changed else "not changed"
+        print_done(text, done, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+def preview(
+    context: typer.Context,
+    agent: AgentArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A message to send; - reads stdin.")] = "",
+    conversation: ConversationOption = None,
+) -> None:
+    """Print the request that the model would receive, as JSON. Sends nothing."""
+    content = text_or_stdin(text)
+
+    async def command(mnemesh: Mnemesh) -> None:
+        request = agents_service_pb2.PreviewRequestRequest(
+            agent_id=(await mnemesh.agents.find(agent)).id,
+            conversation_id=conversation,
+            messages=input_messages(content) if content else (),
+        )
+        body = json.loads((await mnemesh.agents.stub.PreviewRequest(request)).request_body)
+        if context.obj.as_json:
+            print_json(body)
+        else:
+            typer.echo(json.dumps(body, indent=2, ensure_ascii=False))
+
+    run(context, command)
 
 
 def _type(agent: agents_pb2.Agent) -> str:

@@ -9,8 +9,7 @@ import typer
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.render import PlainRenderer
 from mnemesh_cli.commands.resources import run, text_column
-from mnemesh_cli.display.records import as_dict, print_json, print_list
-from mnemesh_cli.display.table import Column, Kind
+from mnemesh_cli.display.records import Column, Kind, as_dict, print_json, print_list
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, text_or_stdin
 from mnemesh_client.approvals import approve, deny, returned

@@ -8,9 +8,8 @@ import typer
 from mnemesh.archival.v1 import archives_pb2
 from mnemesh_cli.commands.resources import Resource, id_column, resource_app, run, text_column
 from mnemesh_cli.completion import completer
-from mnemesh_cli.display.count_progress import counted_bar
-from mnemesh_cli.display.records import print_done, print_record
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.progress import counted_bar
+from mnemesh_cli.display.records import Column, print_done, print_record
 from mnemesh_cli.options import AgentArgument, AttachToOption
 from mnemesh_client.mnemesh import Mnemesh
 

@@ -8,8 +8,7 @@ import typer
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column, time_column
 from mnemesh_cli.completion import completer
-from mnemesh_cli.display.records import print_done, print_list, print_record
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, print_done, print_list, print_record
 from mnemesh_cli.options import AgentArgument, AttachToOption, LimitOption, text_or_stdin
 from mnemesh_client.mnemesh import Mnemesh
 

@@ -25,7 +25,7 @@ from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor import health
 from mnemesh_cli.supervisor.config import MeshConfig, service_module
 from mnemesh_cli.supervisor.data_lock import lock_holder
-from mnemesh_cli.supervisor.handshake import handshake_problem
+from mnemesh_cli.supervisor.health import handshake_problem
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import StartupError

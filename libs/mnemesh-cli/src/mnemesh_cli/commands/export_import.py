@@ -11,20 +11,18 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import agent_records_pb2
-from mnemesh_cli.agent_exports import files
-from mnemesh_cli.agent_exports.export import export_agent
-from mnemesh_cli.agent_exports.records import RECORDS, count_records, export_records, import_records
+from mnemesh_cli.agent_exports import records
+from mnemesh_cli.agent_exports.records import RECORDS, count_records, export_agent, export_records, import_records
 from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
 from mnemesh_cli.commands.import_letta import CONTINUE, import_letta
 from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, import_letta_file
 from mnemesh_cli.connection import Connection, with_free_name
-from mnemesh_cli.display.count_progress import counted_bar
 from mnemesh_cli.display.error_text import plain_message
+from mnemesh_cli.display.progress import counted_bar
 from mnemesh_cli.display.records import count_text, print_done
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import AgentArgument
-from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
-from mnemesh_cli.trace_files.mirror import Mirror
+from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, Mirror, TraceDirectory
 from mnemesh_cli.vector_uses import vector_lines
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
@@ -288,7 +286,7 @@ def _import_report(agent: Agent, counts: ImportCounts) -> str:
 
 
 def _agent_directories(base: Path) -> list[Path]:
-    if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS, RECORDS, *files.NAMES)):
+    if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS, RECORDS, *records.NAMES)):
         return [base.resolve()]
     directories = sorted(path for path in (base / "agents").glob("*") if path.is_dir())
     if not directories:

@@ -13,13 +13,11 @@ from typing import Annotated, Final
 import typer
 from mnemesh.files.v1 import files_pb2, files_service_pb2
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.directories.comparison import FolderFiles
-from mnemesh_cli.directories.ignore import IgnoreRules
-from mnemesh_cli.directories.parallel import for_each
-from mnemesh_cli.directories.scan import scan
+from mnemesh_cli.directories.scan import IgnoreRules, scan
+from mnemesh_cli.directories.sync import FolderFiles, for_each
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.file_progress import TransferBars, processing_bar, transfer_bars
 from mnemesh_cli.display.file_views import FolderNames
+from mnemesh_cli.display.progress import TransferBars, processing_bar, transfer_bars
 from mnemesh_cli.display.records import json_line
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_client.file_names import folder_name_of

@@ -3,37 +3,292 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from datetime import UTC, timedelta
+from enum import StrEnum
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from mnemesh_cli.commands import group_messages
-from mnemesh_cli.commands.group_options import (
-    FrequencyOption,
-    GroupType,
-    InactivityOption,
-    IntervalOption,
-    ManagerOption,
-    MaxBufferOption,
-    MaxStepsOption,
-    MaxTurnsOption,
-    MetadataOption,
-    MinBufferOption,
-    SharedBlockOption,
-    TokenOption,
-    cleared_fields,
-    manager_fields,
-    require_json_object,
-)
+from mnemesh.agents.v1 import groups_pb2
+from mnemesh.agents.v1.runs_service_pb2 import CANCEL_OUTCOME_CANCELLED, CancelOutcome
+from mnemesh_cli.chat.group_chat import GroupDisplay
+from mnemesh_cli.chat.json_renderer import JsonRenderer
+from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.group_views import AgentNames, print_group
-from mnemesh_cli.display.records import print_done, print_json, print_list
-from mnemesh_cli.display.table import Column, Kind
+from mnemesh_cli.display.group_views import AgentNames, message_text, print_group, role_name
+from mnemesh_cli.display.records import Column, Kind, local_time_text, print_done, print_json, print_list
+from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import GroupArgument, YesOption
 from mnemesh_client.group import Group
+from mnemesh_client.groups import manager_field_names
 from mnemesh_client.mnemesh import Mnemesh
+from rich.text import Text
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
 app = typer.Typer(no_args_is_help=True, help="Create groups of agents, send them messages, show and delete them.")
+NO_GROUPS = "There are no groups. Create one with `mnemesh groups create`."
+
+
+class GroupType(StrEnum):
+    """The types of managers, as the command line names them."""
+
+    ROUND_ROBIN = "round-robin"
+    SUPERVISOR = "supervisor"
+    DYNAMIC = "dynamic"
+    SLEEPTIME = "sleeptime"
+    VOICE_SLEEPTIME = "voice-sleeptime"
+    SWARM = "swarm"
+
+    @property
+    def field(self) -> str:
+        """The field of ManagerConfig."""
+        return self.value.replace("-", "_")
+
+
+ManagerOption = Annotated[
+    str | None,
+    typer.Option(help="Id or name of the managing agent. For supervisor, dynamic, sleeptime and voice-sleeptime."),
+]
+MaxTurnsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Turns per message. For round-robin and dynamic.", show_default="one per member"),
+]
+TokenOption = Annotated[str | None, typer.Option(help="Words that end the round. For dynamic.", show_default="DONE!")]
+FrequencyOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Members run after every n-th turn of the manager. For sleeptime.", show_default="1"),
+]
+IntervalOption = Annotated[
+    str | None,
+    typer.Option(help="Members run at least this often, such as 30m or 12h, if there are new messages. For sleeptime."),
+]
+InactivityOption = Annotated[
+    str | None,
+    typer.Option(help="Members run when the manager has had no turn for this time, such as 10m. For sleeptime."),
+]
+MaxStepsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Steps of a member's run. For sleeptime and voice-sleeptime.", show_default="50"),
+]
+MaxBufferOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Messages in the window above which older ones are passed on. For voice-sleeptime.",
+        show_default="30",
+    ),
+]
+MinBufferOption = Annotated[
+    int | None, typer.Option(min=1, help="Messages that stay in the window. For voice-sleeptime.", show_default="15")
+]
+MetadataOption = Annotated[str | None, typer.Option(help="A JSON object.")]
+SharedBlockOption = Annotated[
+    list[str] | None,
+    typer.Option("--shared-block", help="Id of a block that all agents of the group share. Can be repeated."),
+]
+
+_FIELDS: Final = {
+    "manager": "manager_agent_id",
+    "max_turns": "max_turns",
+    "termination_token": "termination_token",
+    "frequency": "sleeptime_agent_frequency",
+    "interval": "interval",
+    "inactivity": "inactivity",
+    "max_steps": "max_steps",
+    "max_buffer": "max_message_buffer_length",
+    "min_buffer": "min_message_buffer_length",
+}
+"""Options of the manager and the fields of the manager configs that they set."""
+GROUP_FIELDS: Final = ("description", "metadata")
+"""Options with the name of the field of Group that they set."""
+
+
+async def manager_fields(mnemesh: Mnemesh, group_type: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a manager config that options set.
+
+    Args:
+        mnemesh: the client, to find the manager by its name.
+        group_type: the field of ManagerConfig.
+        options: the values of the options by parameter name; None is not set.
+
+    Raises:
+        typer.BadParameter: an option does not belong to the type, or its value is invalid.
+    """
+    fields: dict[str, Any] = {}
+    for option, value in options.items():
+        if value is None:
+            continue
+        fields[manager_field(group_type, option)] = (
+            _duration(option, value) if option in ("interval", "inactivity") else value
+        )
+    if (manager := fields.get("manager_agent_id")) is not None:
+        fields["manager_agent_id"] = (await mnemesh.agents.find(manager)).id
+    return fields
+
+
+def manager_field(group_type: str, option: str) -> str:
+    """Returns the field of a manager config that an option sets.
+
+    Raises:
+        typer.BadParameter: the type has no such field.
+    """
+    field = _FIELDS[option]
+    if field not in manager_field_names(group_type):
+        configs = groups_pb2.ManagerConfig.DESCRIPTOR.fields_by_name
+        types = [name.replace("_", "-") for name in configs if field in manager_field_names(name)]
+        problem = f"A {group_type.replace('_', '-')} group has no such setting. It is for {', '.join(types)}."
+        raise typer.BadParameter(problem, param_hint=option_name(option))
+    return field
+
+
+def cleared_fields(group_type: str, names: list[str]) -> dict[str, None]:
+    """Returns the fields that `--clear` names, each with None.
+
+    Raises:
+        typer.BadParameter: there is no such option, or the type has no such field.
+    """
+    fields: dict[str, None] = {}
+    for name in names:
+        option = name.removeprefix("--").replace("-", "_")
+        if option in GROUP_FIELDS:
+            fields[option] = None
+        elif option in _FIELDS and option != "manager":
+            fields[manager_field(group_type, option)] = None
+        else:
+            known = ", ".join(each.replace("_", "-") for each in (*GROUP_FIELDS, *_FIELDS) if each != "manager")
+            raise typer.BadParameter(f"{name!r} cannot be cleared. Use one of {known}.", param_hint="--clear")
+    return fields
+
+
+def require_json_object(text: str | None) -> str | None:
+    """Returns the value of `--metadata`. Raises BadParameter if it is no JSON object."""
+    if text is not None:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise typer.BadParameter(f"{text!r} is not a JSON object.", param_hint="--metadata")
+    return text
+
+
+def option_name(parameter: str) -> str:
+    """Returns an option as it is typed."""
+    return f"--{parameter.replace('_', '-')}"
+
+
+def _duration(option: str, text: str) -> timedelta:
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise typer.BadParameter(
+            f"{text!r} is not a duration. Write a number and a unit: 90s, 30m, 12h or 1d.",
+            param_hint=option_name(option),
+        )
+    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+
+
+def send(
+    context: typer.Context,
+    group: GroupArgument,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The text.")],
+    background: Annotated[
+        bool, typer.Option("--background", help="Print the id of the run, and do not wait for the answers.")
+    ] = False,
+) -> None:
+    """Send a message to a group and print the answers, each with the name of the speaker; with --json each event."""
+    raise typer.Exit(asyncio.run(_send(context.obj, group, message, background)))
+
+
+async def _send(connection: Connection, key: str, message: str, background: bool) -> int:
+    async with connection.open() as mnemesh:
+        group = await mnemesh.groups.find(key)
+        if background:
+            started = await group.start(message)
+            print_done(started.id, started, as_json=connection.as_json)
+            return 0
+        console = output()
+        live = console.is_terminal and not connection.as_json
+        text = LiveRenderer(console) if live else PlainRenderer(console)
+        display, failed = GroupDisplay(JsonRenderer(console) if connection.as_json else text), False
+        async for item in group.send(message, stream_tokens=live):
+            display.show(item)
+            failed = failed or item.event.HasField("error")
+            if item.event.message.HasField("approval_request"):
+                command = f"mnemesh chat --group {group.id}"
+                print_error(f"{item.agent_name} is waiting for an approval; run `{command}` in a terminal")
+                return 1
+        return int(failed)
+
+
+def cancel(context: typer.Context, group: GroupArgument) -> None:
+    """Cancel the runs of a group that have not ended, with the turns of its agents in them."""
+    asyncio.run(_cancel(context.obj, group))
+
+
+async def _cancel(connection: Connection, key: str) -> None:
+    async with connection.open() as mnemesh:
+        group = await mnemesh.groups.find(key)
+        outcomes = await group.cancel()
+        cancelled = [run_id for run_id, outcome in outcomes.items() if outcome == CANCEL_OUTCOME_CANCELLED]
+        if connection.as_json:
+            print_json({run_id: CancelOutcome.Name(outcome) for run_id, outcome in outcomes.items()})
+            return
+        for run_id in cancelled:
+            output().print(f"cancelled {run_id}", markup=False)
+        if not cancelled:
+            notice("The group has no runs that have not ended.")
+
+
+def messages(
+    context: typer.Context,
+    group: GroupArgument,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="Only messages of this agent, by id or name.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages.")] = 50,
+) -> None:
+    """List the newest messages that the agents of a group wrote or received in its runs, oldest first."""
+    asyncio.run(_messages(context.obj, group, agent, limit))
+
+
+async def _messages(connection: Connection, key: str, agent: str | None, limit: int) -> None:
+    async with connection.open() as mnemesh:
+        group = await mnemesh.groups.find(key)
+        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+        names, console = AgentNames(mnemesh), output()
+        newest = [message async for message in group.messages(agent_id=agent_id, order="desc", limit=limit)]
+        newest.reverse()
+        # The server lists them as they were stored: those of a turn after those of the agents that it asked.
+        for message in sorted(newest, key=lambda each: each.create_time.ToNanoseconds()):
+            if connection.as_json:
+                print_json(message)
+                continue
+            time = local_time_text(message.create_time.ToDatetime(UTC))
+            name = await names.name(message.agent_id)
+            head = (Text(time, style="dim"), Text(name, style="bold"), Text(f"{role_name(message):9}", style="cyan"))
+            console.print(*head, Text(message_text(message)))
+        if not newest:
+            notice("The group has no messages.")
+
+
+def reset(context: typer.Context, group: GroupArgument, yes: YesOption = False) -> None:
+    """Remove all messages from the context windows of a group's agents. The messages can still be searched."""
+    asyncio.run(_reset(context.obj, group, yes))
+
+
+async def _reset(connection: Connection, key: str, confirmed: bool) -> None:
+    async with connection.open() as mnemesh:
+        group = await mnemesh.groups.find(key)
+        if not confirmed:
+            label = group.description or group.id
+            typer.confirm(f"Remove all messages from the windows of the agents of {label}?", abort=True, err=True)
+        await group.reset()
+        print_done(f"reset {group.id}", {"reset": group.id}, as_json=connection.as_json)
+
 
 _COLUMNS = tuple(
     Column(
@@ -44,7 +299,6 @@ _COLUMNS = tuple(
     )
     for name in ("id", "description", "type", "members", "manager")
 )
-NO_GROUPS = "There are no groups. Create one with `mnemesh groups create`."
 
 
 @app.command("list")
@@ -260,7 +514,7 @@ async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
         print_done(f"deleted {group.id}", {"deleted": group.id}, as_json=connection.as_json)
 
 
-app.command("send")(group_messages.send)
-app.command("cancel")(group_messages.cancel)
-app.command("messages")(group_messages.messages)
-app.command("reset")(group_messages.reset)
+app.command("send")(send)
+app.command("cancel")(cancel)
+app.command("messages")(messages)
+app.command("reset")(reset)

@@ -9,8 +9,7 @@ import typer
 from mnemesh.agents.v1 import identities_pb2
 from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column
 from mnemesh_cli.completion import completer
-from mnemesh_cli.display.records import print_done, print_record
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, print_done, print_record
 from mnemesh_cli.options import AttachToOption, YesOption
 from mnemesh_client.mnemesh import Mnemesh
 

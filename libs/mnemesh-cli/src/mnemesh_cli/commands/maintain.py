@@ -7,8 +7,8 @@ import sys
 from collections.abc import AsyncIterator
 
 import typer
+from mnemesh_cli.display.progress import step_bar
 from mnemesh_cli.display.records import json_line
-from mnemesh_cli.display.step_progress import step_bar
 from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module

@@ -10,8 +10,7 @@ import typer
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
 from mnemesh_cli.commands.resources import enum_text, id_column, text_column
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import count_text, print_done, print_list, print_record
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, count_text, print_done, print_list, print_record
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.options import YesOption
 from mnemesh_client.mnemesh import Mnemesh

@@ -3,24 +3,251 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from datetime import UTC
 from typing import Annotated
 
 import click
 import typer
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh_cli.commands import memory_audit, memory_facts
+from mnemesh.recall.v1 import episodes_pb2
 from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.display.error_text import plain_message
 from mnemesh_cli.display.memory_view import print_memory
-from mnemesh_cli.display.records import print_json
-from mnemesh_cli.display.terminal import output
-from mnemesh_cli.options import AgentArgument, OptionalAgentArgument
+from mnemesh_cli.display.records import count_text, local_time_text, print_done, print_json
+from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.options import AgentArgument, OptionalAgentArgument, YesOption
 from mnemesh_client.agent import Agent
+from mnemesh_client.memory_audit import AuditFinding, apply_finding, audit_memory
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, NotFound
+from rich.text import Text
+
+FactArgument = Annotated[str, typer.Argument(metavar="FACT", help="Id of the fact.")]
+ReasonOption = Annotated[str | None, typer.Option(help="Why. It is stored with the fact.")]
 
 app = typer.Typer(no_args_is_help=True, help="Show, correct and check what agents remember.")
-app.command("audit")(memory_audit.audit)
-memory_facts.register(app)
+
+
+def audit(
+    context: typer.Context,
+    agent: OptionalAgentArgument = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Examine the whole organization, and look for what has no owner.")
+    ] = False,
+    stale_days: Annotated[
+        int, typer.Option(min=1, max=36_500, help="Days after which an unconfirmed fact is stale.")
+    ] = 365,
+    apply: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Do what the finding suggests. May be repeated.")
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Report duplicates, contradictions, stale facts, secrets and orphans. Changes nothing without --apply."""
+    if everything and agent is not None:
+        raise typer.BadParameter("name an agent or use --all, not both")
+    asyncio.run(
+        _audit(
+            context.obj,
+            agent,
+            apply or [],
+            everything=everything,
+            as_json=context.obj.as_json,
+            days=stale_days,
+            yes=yes,
+        )
+    )
+
+
+async def _audit(
+    connection: Connection,
+    key: str | None,
+    wanted: list[str],
+    *,
+    everything: bool,
+    as_json: bool,
+    days: int,
+    yes: bool,
+) -> None:
+    async with connection.open() as mnemesh:
+        agent = None if everything else await choose_agent(mnemesh, key)
+        findings = [finding async for finding in audit_memory(mnemesh, agent, stale_days=days)]
+        if not wanted:
+            _print_all(findings, as_json=as_json)
+            return
+        by_id = {finding.id: finding for finding in findings}
+        failed = [
+            id_
+            for id_ in dict.fromkeys(wanted)
+            if not await _apply(mnemesh, id_, by_id.get(id_), yes=yes, as_json=as_json)
+        ]
+    if failed:
+        raise typer.Exit(1)
+
+
+async def _apply(mnemesh: Mnemesh, finding_id: str, finding: AuditFinding | None, *, yes: bool, as_json: bool) -> bool:
+    """Applies a finding, and returns whether nothing failed. Others are applied in any case."""
+    if finding is None:
+        notice(f"there is no finding {finding_id} now: it was applied, or does not exist")
+        return True
+    if not yes:
+        if not as_json:
+            _print_audit(finding)
+        typer.confirm(f"{finding.action} this {finding.resource}?", abort=True, err=True)
+    try:
+        await apply_finding(mnemesh, finding)
+    except (FailedPrecondition, InvalidArgument, NotFound) as error:
+        notice(f"{finding.id} was not applied: {plain_message(error)} Run the audit again.")
+        return False
+    print_done(f"{finding.action}: {finding.id}", {"applied": finding.id, "action": finding.action}, as_json=as_json)
+    return True
+
+
+def _print_all(findings: list[AuditFinding], *, as_json: bool) -> None:
+    if as_json:
+        for finding in findings:
+            print_json(finding.as_json())
+        return
+    for finding in findings:
+        _print_audit(finding)
+    counts = Counter(finding.kind for finding in findings)
+    summary = ", ".join(f"{count} {kind.replace('_', '-')}" for kind, count in sorted(counts.items()))
+    output().print(summary or "no findings", style="dim")
+
+
+def _print_audit(finding: AuditFinding) -> None:
+    console = output()
+    kind = finding.kind.replace("_", "-")
+    console.print(Text(finding.id, style="cyan"), Text(kind, style="bold"), Text(f"{finding.action}: {finding.detail}"))
+    for id_, text in zip(finding.ids, finding.texts, strict=True):
+        kept = " (stays)" if id_ == finding.kept_id else ""
+        console.print(Text(f"  {id_}{kept}: {' '.join(text.split())}"))
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to `mnemesh memory`."""
+    for name, command in (
+        ("facts", facts),
+        ("correct", correct),
+        ("forget", forget),
+        ("restore", restore),
+        ("history", history),
+        ("extract", extract),
+    ):
+        app.command(name)(command)
+
+
+def facts(
+    context: typer.Context,
+    agent: OptionalAgentArgument = None,
+    closed: Annotated[bool, typer.Option("--closed", help="Also show facts that no longer hold.")] = False,
+) -> None:
+    """List the facts that an agent has learned, in its own scope and its named scope."""
+    asyncio.run(_facts(context.obj, agent, closed=closed))
+
+
+async def _facts(connection: Connection, key: str | None, *, closed: bool) -> None:
+    async with connection.open() as mnemesh:
+        agent = await choose_agent(mnemesh, key)
+        name = agent.proto.compaction_settings.memory_scope
+        listed = mnemesh.facts.list(agent_id=agent.id, names=[name] if name else [], include_invalid=closed)
+        shown = [_print_fact(fact, as_json=connection.as_json) async for fact in listed]
+        if not shown and not connection.as_json:
+            output().print("no facts", style="dim")
+
+
+def correct(
+    context: typer.Context,
+    fact: FactArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What holds instead.")],
+    reason: ReasonOption = None,
+) -> None:
+    """Replace a fact from now on. The earlier statement stays in the history."""
+    asyncio.run(_correct(context.obj, fact, text, reason))
+
+
+async def _correct(connection: Connection, fact_id: str, text: str, reason: str | None) -> None:
+    async with connection.open() as mnemesh:
+        _print_fact(await mnemesh.facts.supersede(fact_id, text, reason=reason), as_json=connection.as_json)
+
+
+def forget(context: typer.Context, fact: FactArgument, reason: ReasonOption = None) -> None:
+    """Withdraw a fact. It stays in the history; `mnemesh memory restore` undoes it."""
+    asyncio.run(_forget(context.obj, fact, reason))
+
+
+async def _forget(connection: Connection, fact_id: str, reason: str | None) -> None:
+    async with connection.open() as mnemesh:
+        _print_fact(await mnemesh.facts.invalidate(fact_id, reason=reason), as_json=connection.as_json)
+
+
+def restore(context: typer.Context, fact: FactArgument, reason: ReasonOption = None) -> None:
+    """State a corrected or forgotten fact again, in place of the one that replaced it."""
+    asyncio.run(_restore(context.obj, fact, reason))
+
+
+async def _restore(connection: Connection, fact_id: str, reason: str | None) -> None:
+    async with connection.open() as mnemesh:
+        _print_fact(await mnemesh.facts.restore(fact_id, reason=reason), as_json=connection.as_json)
+
+
+def history(context: typer.Context, fact: FactArgument) -> None:
+    """Show the facts that replaced one another, oldest first."""
+    asyncio.run(_history(context.obj, fact))
+
+
+async def _history(connection: Connection, fact_id: str) -> None:
+    async with connection.open() as mnemesh:
+        async for fact in mnemesh.facts.history(fact_id):
+            _print_fact(fact, as_json=connection.as_json)
+
+
+def extract(
+    context: typer.Context,
+    agent: AgentArgument,
+    max_calls: Annotated[int, typer.Option(min=1, max=100, help="Largest number of calls of the model.")] = 10,
+) -> None:
+    """Extract facts from the messages of an agent that no extraction has processed."""
+    asyncio.run(_extract(context.obj, agent, max_calls))
+
+
+async def _extract(connection: Connection, key: str, max_calls: int) -> None:
+    async with connection.open() as mnemesh:
+        agent = await mnemesh.agents.find(key)
+        done = await agent.extract_memories(max_calls=max_calls)
+        if connection.as_json:
+            print_json(done)
+            return
+        output().print(
+            f"{count_text(done.message_count, 'message')} in {count_text(done.call_count, 'call')}: "
+            f"{count_text(done.added_count, 'fact')} added, "
+            f"{done.superseded_count} replaced, {done.confirmed_count} confirmed, {done.retracted_count} withdrawn"
+        )
+        if done.budget_exhausted:
+            output().print("The budget of the day is used up. The rest waits for the next day.", style="yellow")
+        elif done.has_more:
+            output().print("Messages remain. Run the command again.", style="yellow")
+
+
+def _print_fact(fact: episodes_pb2.Fact, *, as_json: bool) -> bool:
+    if as_json:
+        print_json(fact)
+        return True
+    times = [
+        f"{name} {local_time_text(getattr(fact, field).ToDatetime(UTC))}"
+        for name, field in (("since", "valid_from_time"), ("until", "invalid_time"), ("learned", "create_time"))
+        if fact.HasField(field)  # type: ignore[arg-type]
+    ]
+    reason = f" ({fact.invalid_reason})" if fact.invalid_reason else ""
+    style = "dim" if fact.HasField("close_time") else ""
+    console = output()
+    console.print(Text(fact.id, style="cyan"), Text(f"{fact.text}{reason}", style=style))
+    console.print(Text(f"  {', '.join(times)}; {count_text(len(fact.source.message_ids), 'message')}", style="dim"))
+    return True
+
+
+app.command("audit")(audit)
+register(app)
 
 
 @app.command("show")

@@ -23,8 +23,7 @@ from mnemesh_cli.commands.resources import (
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import choose_agent
 from mnemesh_cli.display.group_views import message_text, role_name
-from mnemesh_cli.display.records import print_done, print_json, print_list
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, print_done, print_json, print_list
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, text_or_stdin
 from mnemesh_client.mnemesh import Mnemesh

@@ -8,8 +8,7 @@ import typer
 from mnemesh.agents.v1 import models_pb2
 from mnemesh_cli.commands.resources import run, text_column
 from mnemesh_cli.completion import completer
-from mnemesh_cli.display.records import print_list, print_record
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, print_list, print_record
 from mnemesh_cli.options import LimitOption
 from mnemesh_client.mnemesh import Mnemesh
 

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 from mnemesh_cli.commands.resources import text_column
-from mnemesh_cli.display.records import print_done, print_list, print_record
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, print_done, print_list, print_record
 from mnemesh_cli.profiles import Profile, Profiles, config_file, read_profiles, require_name
 
 app = typer.Typer(no_args_is_help=True, help="Name meshes and their credentials for --profile.")

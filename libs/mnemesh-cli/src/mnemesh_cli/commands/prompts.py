@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import print_done, print_list
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, print_done, print_list
 
 app = typer.Typer(no_args_is_help=True, help="List and show the system prompts for new agents.")
 

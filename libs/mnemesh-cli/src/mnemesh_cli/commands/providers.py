@@ -13,8 +13,7 @@ from mnemesh.agents.v1 import models_pb2
 from mnemesh_cli.commands.resources import id_column, text_column
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import count_text, print_done, print_list, print_record
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, count_text, print_done, print_list, print_record
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import YesOption
 from mnemesh_client.mnemesh import Mnemesh

@@ -12,8 +12,7 @@ import typer
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.group_views import AgentNames
-from mnemesh_cli.display.records import print_done, print_list, print_record
-from mnemesh_cli.display.table import Column, Kind
+from mnemesh_cli.display.records import Column, Kind, print_done, print_list, print_record
 from mnemesh_cli.options import LimitOption, OfAgentOption, YesOption
 from mnemesh_client.mnemesh import Mnemesh
 

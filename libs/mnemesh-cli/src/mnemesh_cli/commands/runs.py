@@ -11,8 +11,7 @@ from mnemesh_cli.chat.render import LiveRenderer
 from mnemesh_cli.chat.status_line import duration_text
 from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column, time_column
 from mnemesh_cli.completion import completer
-from mnemesh_cli.display.records import print_done, print_json, print_list
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, print_done, print_json, print_list
 from mnemesh_cli.display.terminal import output
 from mnemesh_client.mnemesh import Mnemesh
 

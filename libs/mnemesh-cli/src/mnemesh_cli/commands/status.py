@@ -11,8 +11,7 @@ import typer
 from mnemesh_cli.chat.status_line import duration_text
 from mnemesh_cli.commands.version import service_version
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import print_json
-from mnemesh_cli.display.table import Column, table_lines
+from mnemesh_cli.display.records import Column, print_json, table_lines
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.supervisor import health

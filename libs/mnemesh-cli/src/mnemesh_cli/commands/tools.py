@@ -10,17 +10,20 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
-from mnemesh_cli.commands import tool_changes
-from mnemesh_cli.commands.resources import id_column, of_hits, text_column
-from mnemesh_cli.commands.tool_changes import ToolArgument
+from mnemesh_cli.commands.resources import id_column, of_hits, run, text_column
+from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.records import Column, print_done, print_fields, print_json, print_list, print_record
 from mnemesh_cli.display.terminal import notice, output, print_error
-from mnemesh_cli.options import YesOption
+from mnemesh_cli.options import AgentArgument, YesOption
+from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.tools import Language, ToolTypeName
 from mnemesh_kit.errors import InvalidArgument
 from rich.text import Text
+
+ToolArgument = Annotated[
+    str, typer.Argument(metavar="TOOL", help="Id or name of the tool.", autocompletion=completer("tool"))
+]
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, change, attach, run and delete tools.")
 
@@ -39,6 +42,65 @@ ApprovalOption = Annotated[bool | None, typer.Option("--approval/--no-approval",
 LimitOption = Annotated[int, typer.Option(min=1, help="Maximum number of tools.")]
 _TYPESCRIPT: Final = (".ts", ".mts")
 _SUCCESS: Final = execution_service_pb2.EXECUTION_STATUS_SUCCESS
+
+
+def update(
+    context: typer.Context,
+    tool: ToolArgument,
+    description: Annotated[
+        str | None,
+        typer.Option("--description", "-d", help='What the model reads; "" is the description of the source.'),
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag, in place of all others. Can be repeated.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="A host that it may connect to, in place of all others. Can be repeated.")
+    ] = None,
+    approval: Annotated[
+        bool | None, typer.Option("--approval/--no-approval", help="Calls wait for an approval.", show_default=False)
+    ] = None,
+    seconds: Annotated[int | None, typer.Option(min=0, help="Seconds after which it is killed; 0 is 180.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Most characters of a result; 0 is 50000.")] = None,
+) -> None:
+    """Change the settings of a tool. `upsert` replaces its source."""
+    values: dict[str, Any] = {
+        "tags": tag,
+        "network_hosts": host,
+        "default_requires_approval": approval,
+        "timeout_seconds": seconds,
+        "return_char_limit": limit,
+    }
+    fields = {name: value for name, value in values.items() if value is not None}
+    if description is not None:
+        fields["description"] = description or None
+    if not fields:
+        raise typer.BadParameter("Name at least one change. See `mnemesh tools update --help`.", param_hint="options")
+
+    async def command(mnemesh: Mnemesh) -> None:
+        found = await mnemesh.tools.get(tool)
+        print_record(await mnemesh.tools.update(found.id, **fields), as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+def attach(context: typer.Context, tool: ToolArgument, agent: AgentArgument) -> None:
+    """Attach a tool to an agent, which can call it from its next step on."""
+    _change(context, tool, agent, "attached")
+
+
+def detach(context: typer.Context, tool: ToolArgument, agent: AgentArgument) -> None:
+    """Detach a tool from an agent. The tool is kept."""
+    _change(context, tool, agent, "detached")
+
+
+def _change(context: typer.Context, tool: str, agent: str, verb: str) -> None:
+    async def command(mnemesh: Mnemesh) -> None:
+        found = await mnemesh.agents.find(agent)
+        attaches = verb == "attached"
+        await (found.attach_tool if attaches else found.detach_tool)(tool)
+        text = f"{verb} {tool} {'to' if attaches else 'from'} {found.name}"
+        print_done(text, {verb: tool, "agent_id": found.id}, as_json=context.obj.as_json)
+
+    run(context, command)
 
 
 def _type(tool: tools_pb2.Tool) -> str:
@@ -149,9 +211,9 @@ async def _write(connection: Connection, file: Path, settings: dict[str, Any], *
     print_done(tool.id, tool, as_json=connection.as_json)
 
 
-app.command("update")(tool_changes.update)
-app.command("attach")(tool_changes.attach)
-app.command("detach")(tool_changes.detach)
+app.command("update")(update)
+app.command("attach")(attach)
+app.command("detach")(detach)
 
 
 @app.command("delete")

@@ -12,8 +12,7 @@ from mnemesh.agents.v1 import runs_pb2
 from mnemesh_cli.chat.status_line import duration_text
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.group_views import AgentNames
-from mnemesh_cli.display.records import print_json
-from mnemesh_cli.display.table import Column, Kind, table_lines
+from mnemesh_cli.display.records import Column, Kind, print_json, table_lines
 from mnemesh_cli.display.terminal import output
 from mnemesh_client.mnemesh import Mnemesh
 from rich.console import Group

@@ -15,7 +15,7 @@ from mnemesh_cli.commands.file_uploads import (
     find_or_create_folder,
 )
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.directories.ignore import IgnoreRules
+from mnemesh_cli.directories.scan import IgnoreRules
 from mnemesh_cli.directories.sync import FolderSync, Pass, SyncReport
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import count_text, print_done

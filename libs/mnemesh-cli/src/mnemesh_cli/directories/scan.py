@@ -1,15 +1,119 @@
-"""The files below a directory that belong to a folder."""
+"""The files of a directory: which are ignored, which are there, and which have settled."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import time
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from mnemesh_cli.directories.ignore import IgnoreRules
-from mnemesh_kit.errors import FailedPrecondition
+from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
+from pathspec import GitIgnoreSpec
+
+IGNORE_FILES: Final = (".gitignore", ".mnemeshignore")
+"""In every directory; the second overrides the first."""
+
+_ALWAYS: Final = (
+    # Version control, whose files are never content.
+    *(".git/", ".hg/", ".svn/", ".jj/"),
+    # Temporary files of editors and office programs: Vim, Emacs, JetBrains, GNOME, LibreOffice, Microsoft Office.
+    *("*.sw[a-p]", "4913", "*~", r"\#*#", ".#*", "___jb_tmp___", "___jb_old___", ".goutputstream-*"),
+    *(".~lock.*#", "~$*", "*.tmp", "*.temp"),
+    # Incomplete downloads and copies.
+    *("*.part", "*.partial", "*.crdownload", "*.download", ".*.??????"),
+    # What systems and programs leave in directories.
+    *(".DS_Store", "Thumbs.db", "desktop.ini", "__pycache__/", "node_modules/"),
+)
+_HIDDEN: Final = ".*"
+_LARGEST_BYTES: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Rules for the files below a directory. `base` is its relative path with a "/" at the end, or empty."""
+
+    base: str
+    spec: GitIgnoreSpec
+
+    def verdict(self, path: str) -> bool | None:
+        """Returns whether a path is ignored; None if no rule is about it."""
+        return self.spec.check_file(path[len(self.base) :]).include
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRules:
+    """The rules that apply in one directory, with the semantics of .gitignore.
+
+    Of all matching rules the last one decides, and rules of a directory come after those of its parents. Files below an
+    ignored directory are not looked at, so no rule can include them again.
+    """
+
+    rules: tuple[_Rules, ...]
+
+    @classmethod
+    def of_root(cls, patterns: Sequence[str] = (), *, hidden: bool = False) -> IgnoreRules:
+        """Returns the built-in rules and those of the caller, which precede the ignore files.
+
+        Args:
+            patterns: further rules, in the syntax of .gitignore.
+            hidden: whether files and directories whose name begins with "." are included.
+
+        Raises:
+            InvalidArgument: a pattern is invalid.
+        """
+        for pattern in patterns:
+            if not _is_valid(pattern):
+                raise InvalidArgument(
+                    f"{pattern!r} is no rule. Use the syntax of .gitignore, such as '*.log'.", field="ignore"
+                )
+        built_in = [*_ALWAYS, *(() if hidden else (_HIDDEN,))]
+        return cls((_Rules("", _spec([*built_in, *patterns])),))
+
+    def within(self, directory: Path, base: str) -> IgnoreRules:
+        """Returns the rules with those of the ignore files in a directory, whose relative path is `base`.
+
+        Invalid rules are left out, as git does.
+        """
+        own = tuple(
+            _Rules(base, _spec(filter(_is_valid, lines)))
+            for name in IGNORE_FILES
+            if (lines := _lines(directory / name))
+        )
+        return IgnoreRules((*self.rules, *own)) if own else self
+
+    def ignores(self, path: str) -> bool:
+        """Returns whether a relative path is ignored. The path of a directory ends with "/"."""
+        for rules in reversed(self.rules):
+            verdict = rules.verdict(path)
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def _spec(rules: Iterable[str]) -> GitIgnoreSpec:
+    # Without the argument, the result would depend on which engines of expressions are installed.
+    return GitIgnoreSpec.from_lines(rules, backend="simple")
+
+
+def _is_valid(rule: str) -> bool:
+    try:
+        _spec([rule])
+    except ValueError:
+        return False
+    return True
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_BYTES:
+            return []
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 class DirectoryUnreadable(FailedPrecondition):
@@ -113,3 +217,26 @@ def _is_utf8(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+class Settling:
+    """The states in which files were seen, and since when."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._seen: dict[str, tuple[FileState | None, float]] = {}
+
+    def is_settled(self, path: str, state: FileState | None) -> bool:
+        """Returns whether a file is in a state long enough; None is the state of an absent file."""
+        now = self._clock()
+        seen = self._seen.get(path)
+        if seen is None or seen[0] != state:
+            # A file that changed long before it is seen for the first time is complete.
+            is_old = seen is None and state is not None and time.time() - state.changed_ns / 1e9 > self._seconds
+            seen = self._seen[path] = (state, now - self._seconds if is_old else now)
+        return now - seen[1] >= self._seconds
+
+    def keep(self, paths: Container[str]) -> None:
+        """Forgets all other files."""
+        self._seen = {path: seen for path, seen in self._seen.items() if path in paths}

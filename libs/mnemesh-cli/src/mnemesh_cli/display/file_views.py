@@ -8,7 +8,7 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.files.v1 import agent_files_service_pb2, files_pb2
-from mnemesh_cli.display.table import Column, Kind, local_time_text
+from mnemesh_cli.display.records import Column, Kind, local_time_text
 from mnemesh_client.mnemesh import Mnemesh
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.archival.v1.passages_service_pb2 import PassageHit
 from mnemesh.recall.v1.messages_service_pb2 import MessageHit
-from mnemesh_cli.display import styles
+from mnemesh_cli.display import terminal
 from mnemesh_cli.display.terminal import notice, output, print_labelled
 from mnemesh_client.agent import Agent
 from mnemesh_client.hits import Hits, said, said_by
@@ -117,7 +117,7 @@ def _print_passage(hit: PassageHit, zone: tzinfo) -> None:
 
 
 def _print_hit(hit: MessageHit | PassageHit, time: Timestamp, zone: tzinfo, kind: str, text: str) -> None:
-    label = Text.assemble((f"{hit.score:5.2f}  {_time(time, zone)}", "dim"), " ", (f"{kind:9}", styles.TOOL))
+    label = Text.assemble((f"{hit.score:5.2f}  {_time(time, zone)}", "dim"), " ", (f"{kind:9}", terminal.TOOL))
     print_labelled(label, Text(_shortened(text)))
 
 

@@ -8,6 +8,14 @@ from typing import Final, TextIO
 from rich.console import Console
 from rich.text import Text
 
+TOOL: Final = "color(31)"
+ADDED: Final = "color(28)"
+REMOVED: Final = "color(160)"
+WARNING: Final = "color(130)"
+MEMORY: Final = "bold color(133)"
+SPEAKERS: Final = (TOOL, ADDED, "color(133)", "color(63)", WARNING)
+"""The colours of the names of a group's members, in the order in which they first speak."""
+
 _UNBOUNDED: Final = 4096
 _LEAST_WIDTH: Final = 20
 

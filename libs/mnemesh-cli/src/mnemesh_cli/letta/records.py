@@ -11,11 +11,10 @@ from mnemesh.agents.v1.agents_pb2 import Agent, AttachedTool
 from mnemesh.agents.v1.conversations_pb2 import Conversation
 from mnemesh.types.v1 import message_pb2
 from mnemesh.types.v1.message_pb2 import Usage
-from mnemesh_cli.letta.archives import archive_records
+from mnemesh_cli.letta.archives import archive_records, same_model
 from mnemesh_cli.letta.database import LettaDatabase
 from mnemesh_cli.letta.histories import ENDED, add_usage, block_revision, run_record, step_record, step_status, usage_of
 from mnemesh_cli.letta.report import Report
-from mnemesh_cli.letta.vectors import same_model
 from mnemesh_client.letta_files import resources
 from mnemesh_client.letta_files.agents import agent as agent_settings
 from mnemesh_client.letta_files.agents import conversation_settings

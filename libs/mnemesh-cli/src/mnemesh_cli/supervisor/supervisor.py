@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -11,12 +13,11 @@ from typing import Final
 from mnemesh_cli.supervisor import health
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module
 from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
-from mnemesh_cli.supervisor.handshake import handshake_problem
-from mnemesh_cli.supervisor.ports import PortInUseError, require_free_ports
+from mnemesh_cli.supervisor.health import handshake_problem
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.retries import Backoff
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import SERVICE_NAMES, SERVICES
 
 _RESTART_BACKOFF: Final = Backoff(first=0.25, maximum=5.0, jitter=0.0)
 _STABLE_SECONDS: Final = 10.0
@@ -27,6 +28,33 @@ _CALLERS: Final = ("gateway", "orchestrator")
 """The services that call others, in the order in which they are stopped before them."""
 
 Notify = Callable[[str], None]
+
+
+class PortInUseError(StartupError):
+    """Another process listens on a port of the mesh."""
+
+
+def require_free_ports(config: MeshConfig) -> None:
+    """Checks that each service of the mesh can listen on its port.
+
+    Raises:
+        PortInUseError: another process listens on a port. The message names the port and the variable to change.
+        StartupError: the mesh cannot listen on a port for another reason.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    for spec in SERVICES:
+        port = config.port(spec.name)
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((config.host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(
+                    f"Port {port} on {config.host} is already in use. "
+                    f"Choose another port for {spec.name} with {spec.port_variable}."
+                ) from error
+            raise StartupError(f"Cannot listen on {config.host}:{port}: {error.strerror or error}.") from error
 
 
 class Supervisor:

@@ -1,9 +1,9 @@
-"""Progress bars of uploads, downloads and processing, on stderr if it is a terminal."""
+"""The progress of work on the terminal: counts, files and steps."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mnemesh.files.v1 import files_pb2
@@ -19,11 +19,36 @@ from rich.progress import (
     TaskID,
     TaskProgressColumn,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
 _NAME_CHARS = 24
+
+
+@contextmanager
+def counted_bar(verb: str, nouns: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Shows a bar, and yields the function that moves it to a count.
+
+    Args:
+        verb: what happens, such as "Importing".
+        nouns: what is counted, such as "records".
+        total: the count at the end; None if it is not known.
+    """
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(nouns),
+    )
+    more = (TimeRemainingColumn(),) if total is not None else ()
+    with Progress(
+        *columns, *more, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True
+    ) as progress:
+        task = progress.add_task(verb, total=total)
+        yield lambda count: progress.update(task, completed=count)
 
 
 class TransferBars:
@@ -114,3 +139,39 @@ def _short(name: str) -> str:
 
 def _console() -> Console:
     return Console(file=sys.stderr)
+
+
+class StepBar:
+    """The bar, and lines above it."""
+
+    def __init__(self, progress: Progress, steps: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=steps)
+
+    def begin(self, name: str) -> None:
+        """Shows the name of the step that begins."""
+        self._progress.update(self._task, description=name)
+
+    def end(self) -> None:
+        """Counts the step."""
+        self._progress.advance(self._task)
+
+    def print(self, line: str) -> None:
+        """Prints a line to stdout; above the bar, if both are on the terminal."""
+        console = self._progress.console if sys.stdout.isatty() and not self._progress.disable else output()
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def step_bar(steps: int) -> Iterator[StepBar]:
+    """Shows a bar for so many steps."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as progress:
+        yield StepBar(progress, steps)
