@@ -19,6 +19,7 @@ _SYSTEM_PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/b
 _FUNCTION: Final = "start"
 _SOURCE: Final = """
 import os
+import sys
 
 
 def start(command, arguments, directory):
@@ -27,8 +28,10 @@ def start(command, arguments, directory):
     os.environ.setdefault("HOME", os.getcwd())
     try:
         os.execvp(command, [command, *arguments])
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no program {command}") from None
+    except OSError as error:
+        reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror
+        print(f"The program {command!r} cannot be started: {reason}.", file=sys.stderr, flush=True)
+        os._exit(127)
 """
 
 

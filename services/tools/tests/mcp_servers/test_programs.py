@@ -229,6 +229,13 @@ async def test_a_program_that_does_not_start_is_a_clear_status(tmp_path: Path, a
             assert "no configuration" in health.stderr
 
 
+async def test_a_program_that_does_not_exist_is_one_sentence(stubs: Stubs) -> None:
+    server = await _create(stubs, pb.McpServer(name="program", stdio=pb.StdioTransport(command="notaurl")))
+    assert server.status == pb.MCP_SERVER_STATUS_UNREACHABLE
+    assert "The program 'notaurl' cannot be started: it does not exist." in server.status_message
+    assert "Traceback" not in server.status_message
+
+
 async def test_programs_of_other_organizations_share_nothing(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(KEY)
