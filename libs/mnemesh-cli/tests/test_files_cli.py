@@ -135,7 +135,7 @@ def test_watch_compares_once(cli: CommandLine, directory: Path) -> None:
     (directory / "guide" / "intro.md").rename(directory / "intro.md")
     assert lines(cli.run(*once)[1]) == ["deleted docs-5/readme.md", "renamed docs-5/intro.md"]
     code, out, err = cli.run(*once)
-    assert (code, out, "1 files compared, 0 changes" in err) == (0, "", True)
+    assert (code, out, "1 file compared, 0 changes" in err) == (0, "", True)
 
 
 async def test_watch_ends_with_ctrl_c(cli: CommandLine, directory: Path) -> None:

@@ -178,10 +178,10 @@ def test_swarm_is_refused_with_a_reason(cli: CommandLine) -> None:
 
 def test_failed_turn_is_reported_with_the_name_of_the_agent(cli: CommandLine) -> None:
     small = agents_pb2.ModelSettings(context_window=4_000)
-    ada, bob = cli.agent("ada-7", system="A long prompt. " * 4_000, settings=small), cli.agent("bob-7")
+    ada, bob = cli.agent("ada-7", settings=small), cli.agent("bob-7")
     group_id = cli.run("groups", "create", ada.id, bob.id)[1].strip()
 
-    code, out, err = cli.run("groups", "send", group_id, "What is my name?")
+    code, out, err = cli.run("groups", "send", group_id, "A long story. " * 4_000 + "What is my name?")
 
     assert code == 0, "the other turn completed"
     assert err.startswith("mnemesh: ada-7: ")
