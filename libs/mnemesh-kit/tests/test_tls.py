@@ -19,7 +19,8 @@ from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ConfigError, ServerConfig
 from mnemesh_kit.probe import health_status
-from mnemesh_kit.tls.credentials import EXPIRY, ClientTls, ServerTls, TlsSettings, host_of
+from mnemesh_kit.tls.credentials import ClientTls, TlsSettings, host_of
+from mnemesh_kit.tls.server import EXPIRY, ServerTls
 from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_fields
 from mnemesh_testkit.timeouts import scaled
 

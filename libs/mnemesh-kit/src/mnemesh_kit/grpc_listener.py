@@ -21,7 +21,8 @@ from mnemesh_kit.interceptors import Pipeline
 from mnemesh_kit.listener import ListenerParts
 from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
 from mnemesh_kit.server_info import ServerInfoServicer
-from mnemesh_kit.tls.credentials import ClientTls, ServerTls, TlsSettings
+from mnemesh_kit.tls.credentials import ClientTls, TlsSettings
+from mnemesh_kit.tls.server import ServerTls
 from mnemesh_kit.tracing import server_interceptors
 from mnemesh_kit.transport import server_options
 

@@ -26,8 +26,8 @@ from mnemesh_kit.listener import Listener, ListenerParts
 from mnemesh_kit.metrics import Metric, Metrics
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql.database import TRANSACTIONS
-from mnemesh_kit.tls.credentials import EXPIRY
 from mnemesh_kit.tls.reloaded import report_certificates
+from mnemesh_kit.tls.server import EXPIRY
 
 _log = structlog.get_logger("mnemesh.server")
 
