@@ -128,3 +128,9 @@ def _answers(spec: ServiceSpec, full_name: str) -> tuple[list[str], list[str]]:
     answered = {name for kind in own for name in vars(kind)}
     names = [method.name for method in service_of(full_name).methods]
     return [name for name in names if name not in answered], [name for name in names if name in answered]
+
+
+def test_tests_that_the_ci_names_exist() -> None:
+    named = re.findall(r"(?:libs|services|tests)/[\w./-]*tests/[\w./-]+", (ROOT / ".ci/run").read_text())
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).exists()] == []
