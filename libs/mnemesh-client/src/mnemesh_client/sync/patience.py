@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import grpc
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
-from mnemesh_kit.retries import Backoff, is_repeatable, service_descriptor
-
 from mnemesh_client.inputs import new_request_id
 from mnemesh_client.sync_transport import Channel, sleep
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.retries import Backoff, is_repeatable, service_descriptor
 
 T = TypeVar("T")
 

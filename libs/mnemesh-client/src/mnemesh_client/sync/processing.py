@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from mnemesh.files.v1 import files_pb2
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError
-from mnemesh_kit.retries import Backoff
-
 from mnemesh_client.sync.patience import Patience
 from mnemesh_client.sync_transport import sleep
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError
+from mnemesh_kit.retries import Backoff
 
 _ENDED: Final = (files_pb2.FILE_STATUS_COMPLETED, files_pb2.FILE_STATUS_ERROR)
 _POLLS: Final = Backoff(first=0.1, maximum=2.0, jitter=0.0)

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import grpc
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
+from mnemesh_client.sync_transport import closing, sleep
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
 from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS
 from mnemesh_kit.retries import Backoff
-
-from mnemesh_client.sync_transport import closing, sleep
 
 _RETRYABLE: Final = {("UNAVAILABLE", grpc.StatusCode.UNAVAILABLE), ("INTERNAL", grpc.StatusCode.CANCELLED)}
 _BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
