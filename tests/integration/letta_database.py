@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,5 +42,5 @@ async def migrate(mesh: Mesh, path: Path, progress: Silent | None = None) -> Rep
 
 def rows(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:
     """Returns the rows of a query of an SQLite database."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(query, values).fetchall()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import asyncpg
@@ -80,7 +81,7 @@ async def test_a_wrong_url_is_named(url: str, message: str) -> None:
 
 
 async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "other.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as connection, connection:
         connection.execute("CREATE TABLE agents (id TEXT)")
 
     with pytest.raises(FailedPrecondition, match="no table organizations"):

@@ -7,6 +7,7 @@ import gzip
 import json
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -190,7 +191,7 @@ async def test_a_reader_that_is_cancelled_does_not_cost_the_connection(database:
 
 def add_messages(database: Path, count: int, *, agent: str = "Sleeper-sleeptime") -> None:
     """Gives an agent so many more messages: more than one request of an import takes."""
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.row_factory = sqlite3.Row
         row = dict(connection.execute("SELECT * FROM messages WHERE role = 'user' LIMIT 1").fetchone())
         ((agent_id,),) = connection.execute("SELECT id FROM agents WHERE name = ?", (agent,)).fetchall()
@@ -217,7 +218,7 @@ async def test_a_migrated_agent_goes_on(mesh: Mesh, database: Path, provider: Fa
 
 
 async def test_an_agent_whose_model_is_unknown_stops_the_migration_before_it_begins(mesh: Mesh, database: Path) -> None:
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE agents SET llm_config = replace(llm_config, 'gpt-4o-mini', 'gpt-9')")
 
     with pytest.raises(FailedPrecondition, match=r"openai/gpt-9.*--model"):
@@ -228,7 +229,7 @@ async def test_an_agent_whose_model_is_unknown_stops_the_migration_before_it_beg
 
 async def test_what_only_letta_accepts_costs_no_agent(mesh: Mesh, database: Path) -> None:
     ids = dict(rows(database, "SELECT name, id FROM agents"))
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         change = connection.execute
         for table in ("block", "blocks_agents"):
             label = "label" if table == "block" else "block_label"
@@ -262,7 +263,7 @@ async def test_what_only_letta_accepts_costs_no_agent(mesh: Mesh, database: Path
 
 
 async def test_a_group_that_cannot_exist_is_skipped_with_its_reason(mesh: Mesh, database: Path) -> None:
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(
             "UPDATE groups SET manager_type = 'dynamic', max_turns = -1 WHERE manager_type = 'supervisor'"
         )
@@ -276,7 +277,7 @@ async def test_a_group_that_cannot_exist_is_skipped_with_its_reason(mesh: Mesh, 
 async def test_an_approval_that_still_waits_is_reported(mesh: Mesh, database: Path) -> None:
     request, answer = "role = 'approval' AND tool_calls <> '[]'", "role = 'approval' AND tool_calls = '[]'"
     ((newest,),) = rows(database, f"SELECT id FROM messages WHERE {request} ORDER BY sequence_id DESC LIMIT 1")
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(
             "DELETE FROM messages WHERE conversation_id IS NULL AND agent_id = (SELECT agent_id FROM messages WHERE"
             " id = ?) AND sequence_id > (SELECT sequence_id FROM messages WHERE id = ?)",
@@ -293,7 +294,7 @@ async def test_an_approval_that_still_waits_is_reported(mesh: Mesh, database: Pa
 async def test_a_fork_shows_the_messages_that_it_shares(mesh: Mesh, database: Path) -> None:
     fork = "conv-00000000-0000-4000-8000-0000000000f0"
     ((source,),) = rows(database, "SELECT id FROM conversations WHERE summary IS NOT NULL")
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         for table, new, equal in (
             ("conversations", {"id": "?1", "summary": "'A fork'"}, "id"),
             ("conversation_messages", {"id": "'fork-' || id", "conversation_id": "?1"}, "conversation_id"),
@@ -313,7 +314,7 @@ async def test_a_fork_shows_the_messages_that_it_shares(mesh: Mesh, database: Pa
 
 
 async def test_what_no_agent_holds_is_reported_as_created_once(mesh: Mesh, database: Path) -> None:
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("DELETE FROM identities_agents")
         connection.execute("DELETE FROM archives_agents")
     first = await migrate(mesh, database)
@@ -330,7 +331,7 @@ async def test_what_no_agent_holds_is_reported_as_created_once(mesh: Mesh, datab
 
 async def test_errors_of_runs_and_steps_are_those_of_letta(mesh: Mesh, database: Path) -> None:
     (run_id, step_id), *_ = rows(database, "SELECT run_id, id FROM steps WHERE run_id IS NOT NULL ORDER BY id")
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         failed = ["failed", '{"error": "The model was busy."}', run_id]
         connection.execute("UPDATE runs SET status = ?, metadata_ = ? WHERE id = ?", failed)
         error = ["FAILED", "LLMServerError", '{"message": "Busy.", "traceback": "…"}', step_id]

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def add_organization(path: Path, name: str = "other", *, messages: int = 1) -> s
     """Adds an organization with one agent, its block, and messages. Returns its id."""
     organization, agent, block = derive_id("org", name), derive_id("agent", name), derive_id("block", name)
     ids = [derive_id("message", name, str(number)) for number in range(messages)]
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         copy(connection, "organizations", "1", id=organization, name=name.capitalize())
         copy(
             connection,

@@ -339,7 +339,7 @@ async def test_times_of_all_zones_are_compared_in_utc(plants: FlatIndex) -> None
 
 
 async def test_file_of_another_version_is_replaced(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "vectors.db") as old:
+    with closing(sqlite3.connect(tmp_path / "vectors.db")) as old, old:
         old.execute("CREATE TABLE collections (name TEXT)")
         old.execute("INSERT INTO collections VALUES ('old')")
         old.execute("PRAGMA user_version = 99")
