@@ -258,6 +258,6 @@ async def _conversations(mnemesh: Mnemesh, agent: Agent) -> AsyncIterator[Line]:
 
 
 async def _summary(mnemesh: Mnemesh, conversation: conversations_pb2.Conversation) -> message_pb2.Message | None:
-    """Returns the summary at the head of a window, which is no trace; None if the window has none."""
+    """Returns the summary at the head of a window, which is not a trace; None if the window has none."""
     window = await mnemesh.messages.window(conversation.id)
     return next((message for message in window.messages if message.role == message_pb2.ROLE_SUMMARY), None)

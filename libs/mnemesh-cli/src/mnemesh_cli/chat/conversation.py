@@ -34,7 +34,7 @@ _QUESTION: Final = "  run {tool}? y, n, or a reason to deny › "
 
 
 class CommandError(Exception):
-    """A line that begins with a slash is no command, or its argument is missing or not allowed."""
+    """A line that begins with a slash is not a command, or its argument is missing or not allowed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The models that agents, conversations and runs name: some provider serves each, and its figures allow the settings.
 
-A model is served if its provider is configured. Whether that provider has the model, it alone knows, and it may have it
-tomorrow: a turn reports a model that its provider does not have.
+A model is served if its provider is configured. The list of models of a provider can change, so it is not checked here:
+a turn reports a model that its provider does not have.
 """
 
 from mnemesh_orchestrator.llm.errors import ModelUnknown
