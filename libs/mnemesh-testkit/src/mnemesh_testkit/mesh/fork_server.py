@@ -49,10 +49,11 @@ class ForkServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it and every process that it has forked."""
+        """Kills it; the kernel then kills every process that it has forked."""
+        self._process.kill()
+        self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
         self._reader.join()
 
     async def fork(self, name: str, service: str, environment: Mapping[str, str], log: Path) -> tuple[int, Future[int]]:
