@@ -24,7 +24,7 @@ from mnemesh_gateway.http.convert.chat import chat_request_from_json
 from mnemesh_gateway.http.convert.messages import json_object
 from mnemesh_gateway.http.streams import sse
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 
 from benchmarks.agents import Connection, MeasuredAgent, create_agent
 from benchmarks.measurement import percentiles

@@ -20,7 +20,7 @@ from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.services import service
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
 
 from benchmarks.processes import Processes
 

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 from mnemesh_cli.supervisor.config import MeshConfig
 from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_kit.services import SERVICES
-from mnemesh_testkit.mesh.certificates import certificates as create
-from mnemesh_testkit.mesh.certificates import tls_environment
+from mnemesh_testkit.mesh.in_process import certificates as create
+from mnemesh_testkit.mesh.in_process import tls_environment
 
 from benchmarks.processes import Processes
 

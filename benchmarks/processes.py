@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mnemesh_testkit.mesh.descendants import descendants
+from mnemesh_testkit.mesh.processes import descendants
 
 
 class Processes:

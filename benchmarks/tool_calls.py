@@ -21,7 +21,7 @@ from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.services import service
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
 
 from benchmarks.measurement import percentiles
 from benchmarks.memory_services import STOP_SECONDS, start

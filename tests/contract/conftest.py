@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 

@@ -16,9 +16,8 @@ import pytest_asyncio
 from google.protobuf.descriptor import MethodDescriptor
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer
-from mnemesh_testkit.fuzzing.contract import methods
-from mnemesh_testkit.fuzzing.mesh_fuzzer import Known, MeshFuzzer
-from mnemesh_testkit.fuzzing.wire import GARBAGE, no_utf8
+from mnemesh_testkit.fuzzing.contract import GARBAGE, methods, no_utf8
+from mnemesh_testkit.fuzzing.fuzzers import Known, MeshFuzzer
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
 

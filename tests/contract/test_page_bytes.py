@@ -14,7 +14,7 @@ from mnemesh_kit.errors import PageTokenInvalid
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fakes.mcp_server import ECHO, running
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.fuzzing.contract import new_request, service_of
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES

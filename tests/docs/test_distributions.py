@@ -16,9 +16,8 @@ from typing import Any, Final
 
 import pytest
 from mnemesh_kit.services import SERVICES
-from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
+from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 

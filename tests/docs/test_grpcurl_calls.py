@@ -16,8 +16,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from mnemesh_kit.services import SERVICES
-from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 PAGE = Path(__file__).parents[2] / "docs/clients.md"

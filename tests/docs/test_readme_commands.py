@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_cli.main import main
-from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, texts, turn, window_of
 from mnemesh_testkit.timeouts import scaled

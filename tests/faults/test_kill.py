@@ -14,10 +14,9 @@ from mnemesh_client import Agent
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
-from mnemesh_testkit.mesh.descendants import alive, descendants
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.faulty_proxy import Delay
-from mnemesh_testkit.mesh.processes import ProcessMesh
+from mnemesh_testkit.mesh.processes import ProcessMesh, alive, descendants
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, stored, turn, window_of
 from mnemesh_testkit.timeouts import scaled
 

@@ -10,7 +10,7 @@ from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply, Usage
+from mnemesh_testkit.fakes.server import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, stored, turn, window_of
 from mnemesh_testkit.timeouts import scaled

@@ -13,7 +13,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply, Usage
+from mnemesh_testkit.fakes.server import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
 from mnemesh_testkit.timeouts import scaled

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mnemesh_client import Agent, text_of
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, window_of
 from mnemesh_testkit.timeouts import scaled

@@ -22,7 +22,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.cuttable_disk import CuttableDisk
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, stored, turn

@@ -18,7 +18,7 @@ import pytest_asyncio
 from mnemesh_client import Mnemesh
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import texts

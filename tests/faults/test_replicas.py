@@ -16,7 +16,7 @@ from mnemesh_client import Agent, Mnemesh
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, collect, texts, window_of

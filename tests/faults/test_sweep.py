@@ -19,7 +19,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.failpoints.kill_orders import Failpoint, KillOrders
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of

@@ -12,7 +12,7 @@ from mnemesh.files.v1 import agent_files_service_pb2 as rpc
 from mnemesh_client import Agent
 from mnemesh_kit.errors import NotFound
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn
 from mnemesh_testkit.timeouts import scaled

@@ -19,7 +19,7 @@ from mnemesh_client import Agent
 from mnemesh_client.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.ids import derive_id
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import stored, turn, window_of
 

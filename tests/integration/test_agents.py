@@ -16,7 +16,7 @@ from mnemesh.types.v1 import audit_pb2
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import InvalidArgument, MnemeshError, NotFound, Unavailable
-from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes import server
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh import faulty_proxy
 from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
@@ -133,7 +133,7 @@ async def test_late_write_for_a_deleted_agent_is_refused(mesh: Mesh) -> None:
 
 
 async def test_deletion_of_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
-    fake_openai.script = [script.hang()]
+    fake_openai.script = [server.hang()]
     agent = await mesh.client.agents.create(model="openai/fake-model", blocks=MEMORY)
     run = await mesh.client.runs.start(agent.id, "Think for ever.")
     following = asyncio.create_task(collect(mesh.client.runs.stream(run.id)))

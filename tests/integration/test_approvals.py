@@ -10,7 +10,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, approve, deny, returned
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import window_of
 

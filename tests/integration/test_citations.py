@@ -7,7 +7,7 @@ import io
 from mnemesh_cli.chat.agent_chat import AgentConversation
 from mnemesh_cli.chat.render import LiveRenderer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from rich.console import Console
 

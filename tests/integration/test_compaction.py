@@ -10,11 +10,10 @@ from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes import server
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply, Usage
-from mnemesh_testkit.fakes.server import FakeProvider
+from mnemesh_testkit.fakes.server import Call, FakeProvider, Reply, Usage
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, stored, texts, turn, window_of
 
@@ -147,7 +146,7 @@ async def test_provider_that_rejects_two_requests(mesh: Mesh, provider: FakeProv
             return "They spoke of weather."
         if len(rejected) < 2:
             rejected.append(len(body["messages"]))
-            return script.context_overflow(9_000, 7_000)
+            return server.context_overflow(9_000, 7_000)
         return "At last."
 
     provider.script = reject

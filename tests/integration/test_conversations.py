@@ -13,7 +13,7 @@ from mnemesh.types.v1 import message_pb2, paging_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, turn
 

@@ -10,7 +10,7 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import texts, tool_texts, turn
 

@@ -21,8 +21,7 @@ from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.fakes.server import FakeProvider
+from mnemesh_testkit.fakes.server import FakeProvider, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of
 

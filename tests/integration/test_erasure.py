@@ -19,7 +19,7 @@ from mnemesh_kit.config import StartupError
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import EMBEDDER, Mesh
 from mnemesh_testkit.mesh.turns import turn
 from mnemesh_testkit.timeouts import scaled

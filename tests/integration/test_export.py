@@ -18,7 +18,7 @@ from mnemesh_cli.commands import export_import
 from mnemesh_client import Agent, text_of
 from mnemesh_client.errors import InvalidArgument
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn, window_of
 

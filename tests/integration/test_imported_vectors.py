@@ -17,7 +17,7 @@ from mnemesh_cli.commands import export_import
 from mnemesh_cli.vector_uses import vector_lines, vector_report
 from mnemesh_client import Agent
 from mnemesh_client.errors import InvalidArgument
-from mnemesh_testkit.fakes.embedder import FakeEmbedder
+from mnemesh_testkit.fakes.embedders import FakeEmbedder
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
 

@@ -18,7 +18,7 @@ from mnemesh_cli.letta.report import Report, table_lines
 from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.ids import derive_id
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn
 

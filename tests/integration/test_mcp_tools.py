@@ -14,7 +14,7 @@ from mnemesh_client import Mnemesh, approve, deny
 from mnemesh_client.mcp_servers import Transport
 from mnemesh_testkit.fakes.mcp_server import ECHO, running
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, tool_texts, turn, window_of
 from mnemesh_testkit.timeouts import scaled

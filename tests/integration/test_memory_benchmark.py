@@ -12,8 +12,8 @@ import pytest
 from mnemesh_retrieval.tuning.dialogues import Dialogue, Question
 from mnemesh_retrieval.tuning.formats import read_dialogues
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Answer as Scripted
-from mnemesh_testkit.fakes.script import Reply, status
+from mnemesh_testkit.fakes.server import Answer as Scripted
+from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
 
 from benchmarks.memory.__main__ import main

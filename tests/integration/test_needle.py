@@ -19,7 +19,7 @@ from mnemesh_client import Agent, text_of
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, texts, turn, window_of
 from mnemesh_testkit.plugin import Sample

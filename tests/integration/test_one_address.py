@@ -6,8 +6,7 @@ from pathlib import Path
 
 from mnemesh_client import Mnemesh
 from mnemesh_kit.services import SERVICES, Protocol
-from mnemesh_testkit.mesh.certificates import certificates, client_tls
-from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.in_process import Mesh, certificates, client_tls
 
 
 async def test_every_service_answers_at_the_address_of_the_orchestrator(tmp_path: Path) -> None:

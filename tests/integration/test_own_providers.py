@@ -12,9 +12,9 @@ from mnemesh.agents.v1 import models_pb2, runs_service_pb2
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal, as_principal
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes import server
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn
 
@@ -37,7 +37,7 @@ async def create(mesh: Mesh, **options: Any) -> Any:
 async def test_key_is_sent_to_the_provider_and_shown_nowhere(
     mesh: Mesh, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with FakeOpenAI(["Hello.", script.status(401, f"{KEY} is no key, Bearer {KEY}")]) as fake:
+    async with FakeOpenAI(["Hello.", server.status(401, f"{KEY} is no key, Bearer {KEY}")]) as fake:
         await register(mesh, fake)
         agent = await create(mesh)
         assert (await turn(agent, "Hi")).said == "Hello."

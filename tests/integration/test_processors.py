@@ -14,7 +14,7 @@ from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
 from mnemesh_testkit.fakes.fake_distributions import install
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import texts, tool_texts, turn
 

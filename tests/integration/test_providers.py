@@ -9,10 +9,10 @@ import pytest
 from mnemesh.agents.v1 import agents_pb2, models_pb2, models_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
-from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes import server
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, collect, stored, texts, turn, window_of
 
@@ -26,12 +26,12 @@ async def create(mesh: Mesh, **options: Any) -> Agent:
 @pytest.mark.parametrize(
     ("faults", "attempts"),
     [
-        ([script.rate_limited(0)], 1),
-        ([script.status(500), script.rate_limited(0)], 1),
-        ([script.overloaded()], 1),
-        ([script.html_page(502)], 1),
-        ([script.cut_stream()], 2),
-        ([script.cut_stream(is_clean=True)], 2),
+        ([server.rate_limited(0)], 1),
+        ([server.status(500), server.rate_limited(0)], 1),
+        ([server.overloaded()], 1),
+        ([server.html_page(502)], 1),
+        ([server.cut_stream()], 2),
+        ([server.cut_stream(is_clean=True)], 2),
     ],
     ids=["429", "500", "overloaded", "html", "cut", "ended-early"],
 )
@@ -51,21 +51,21 @@ async def test_temporary_failures_are_retried(
 @pytest.mark.parametrize(
     ("fault", "stop", "reason"),
     [
-        (script.rate_limited(3600), "LLM_API_ERROR", "PROVIDER_RATE_LIMITED"),
-        (script.status(401, "Incorrect API key"), "LLM_API_ERROR", "PROVIDER_AUTH"),
-        (script.status(402, "No credit"), "INSUFFICIENT_CREDITS", "PROVIDER_PAYMENT_REQUIRED"),
-        (script.status(400, "Bad tools"), "LLM_API_ERROR", "PROVIDER_REFUSED"),
-        (script.garbage(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (script.garbage(streamed=False), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (script.empty_answer(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (server.rate_limited(3600), "LLM_API_ERROR", "PROVIDER_RATE_LIMITED"),
+        (server.status(401, "Incorrect API key"), "LLM_API_ERROR", "PROVIDER_AUTH"),
+        (server.status(402, "No credit"), "INSUFFICIENT_CREDITS", "PROVIDER_PAYMENT_REQUIRED"),
+        (server.status(400, "Bad tools"), "LLM_API_ERROR", "PROVIDER_REFUSED"),
+        (server.garbage(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (server.garbage(streamed=False), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (server.empty_answer(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (Reply(text=None), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (Reply(text=None, reasoning="Hm."), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (Reply(text=None, finish_reason="MALFORMED_FUNCTION_CALL"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (Reply(text=None, finish_reason="content_filter: SAFETY"), "CONTENT_FILTER", "PROVIDER_CONTENT_FILTER"),
-        (script.raw_stream(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (script.raw_stream("data: [DONE]", ""), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (script.raw_stream("upstream connect error"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (script.raw_stream('data: {"error": {"code": 401, "message": "Nope."}}', ""), "LLM_API_ERROR", "PROVIDER_AUTH"),
+        (server.raw_stream(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (server.raw_stream("data: [DONE]", ""), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (server.raw_stream("upstream connect error"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (server.raw_stream('data: {"error": {"code": 401, "message": "Nope."}}', ""), "LLM_API_ERROR", "PROVIDER_AUTH"),
     ],
     ids=[
         "429",
@@ -137,8 +137,8 @@ async def test_lone_surrogates_of_a_provider_neither_fail_a_run_nor_block_an_age
 ) -> None:
     agent = await create(mesh)
     fake_openai.script = [
-        script.raw_stream(half("Hi \ud83d"), half("\ude00 \udc00", "stop"), "data: [DONE]\n"),
-        script.Fault(kind="body", status=400, body=b'{"error": {"message": "odd \\ud800 text"}}'),
+        server.raw_stream(half("Hi \ud83d"), half("\ude00 \udc00", "stop"), "data: [DONE]\n"),
+        server.Fault(kind="body", status=400, body=b'{"error": {"message": "odd \\ud800 text"}}'),
         "Still here.",
     ]
     result = await turn(agent, "Hello", stream_tokens=True)
@@ -152,7 +152,7 @@ async def test_lone_surrogates_of_a_provider_neither_fail_a_run_nor_block_an_age
 
 async def test_error_has_the_retry_after_of_the_provider(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
-    fake_openai.script = [script.rate_limited(3600)]
+    fake_openai.script = [server.rate_limited(3600)]
     failed = await turn(agent, "Hello")
     assert failed.error is not None
     assert failed.error.metadata["retry_after_seconds"] == "3600"
@@ -161,7 +161,7 @@ async def test_error_has_the_retry_after_of_the_provider(mesh: Mesh, fake_openai
 
 async def test_failed_run_is_retried_with_its_input(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
-    fake_openai.script = [script.status(401), "Your key is under the mat."]
+    fake_openai.script = [server.status(401), "Your key is under the mat."]
     failed = await turn(agent, "Where is my key?")
     retried = await mesh.client.runs.retry(failed.run_id)
     result = await collect(mesh.client.runs.stream(retried.id))
@@ -273,10 +273,10 @@ async def test_v2_run_fails_if_the_model_calls_no_tool(mesh: Mesh, fake_openai: 
 @pytest.mark.parametrize(
     ("fault", "stop"),
     [
-        (script.rate_limited(3600), "LLM_API_ERROR"),
-        (script.context_overflow(), "CONTEXT_WINDOW_OVERFLOW"),
-        (script.garbage(streamed=False), "INVALID_LLM_RESPONSE"),
-        (script.empty_answer(), "INVALID_LLM_RESPONSE"),
+        (server.rate_limited(3600), "LLM_API_ERROR"),
+        (server.context_overflow(), "CONTEXT_WINDOW_OVERFLOW"),
+        (server.garbage(streamed=False), "INVALID_LLM_RESPONSE"),
+        (server.empty_answer(), "INVALID_LLM_RESPONSE"),
     ],
     ids=["429", "overflow", "garbage", "empty"],
 )

@@ -14,10 +14,10 @@ from mnemesh_client import Agent, text_of
 from mnemesh_client.inputs import text_part
 from mnemesh_kit.errors import Aborted, InvalidArgument
 from mnemesh_kit.time import FrozenClock
-from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes import server
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.faulty_proxy import Delay
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, collect, stored, texts, turn, window_of
@@ -209,7 +209,7 @@ async def test_run_is_streamed_again_from_any_event_without_loss(
 
 async def test_cancellation_during_a_model_call_leaves_the_agent_usable(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
-    fake_openai.script = ["Hello.", script.hang()]
+    fake_openai.script = ["Hello.", server.hang()]
     await turn(agent, "Hello")
     before = await window_of(mesh.client, agent)
     run = await mesh.client.runs.start(agent.id, "Think for ever.")
@@ -309,7 +309,7 @@ async def test_retry_after_a_failed_second_step_duplicates_nothing(mesh: Mesh, f
     agent = await create(mesh)
     fake_openai.script = [
         Reply(tool_calls=[("archival_memory_insert", {"content": "The key is under the mat."})]),
-        script.status(401),
+        server.status(401),
         "Stored.",
     ]
     failed = await turn(agent, "Remember the key.")

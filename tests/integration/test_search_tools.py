@@ -12,7 +12,7 @@ from mnemesh_client import Agent
 from mnemesh_client.inputs import optional_timestamp, text_part
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn
 

@@ -10,9 +10,9 @@ import pytest
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh_client import Agent
 from mnemesh_client.inputs import text_part
-from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes import server
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply, Usage
+from mnemesh_testkit.fakes.server import Call, Reply, Usage
 from mnemesh_testkit.mesh.in_process import Mesh
 
 KINDS = {
@@ -173,14 +173,14 @@ async def test_error_event_precedes_the_end_of_the_stream(mesh: Mesh, fake_opena
     agent = await create(mesh)
     fake_openai.script = [
         Reply(tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})]),
-        script.status(400, "No such parameter."),
+        server.status(400, "No such parameter."),
     ]
     events = await sent(mesh, agent)
     assert kinds(events)[-5:] == ["tool_return", "step_started", "error", *ENDING]
     assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3, 4, 5, 6]
     assert (events[-3].error.error.reason, events[-1].usage.step_count) == ("PROVIDER_REFUSED", 2)
     assert kinds(await attached(mesh, events[0].run_id, starting_after=3)) == ["accepted", "error", *ENDING]
-    fake_openai.script = [script.status(400, "No such parameter.")]
+    fake_openai.script = [server.status(400, "No such parameter.")]
     assert kinds(await waited(mesh, agent)) == ["accepted", "user", "step_started", "error", *ENDING]
 
 

@@ -11,7 +11,7 @@ from mnemesh.agents.v1 import agents_pb2
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.fakes.strict import (
     Check,
     Echo,

@@ -18,9 +18,8 @@ from mnemesh_cli.supervisor.health import health_status
 from mnemesh_client import Mnemesh, TlsSettings
 from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.services import STORE_NAMES
-from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_environment
 from mnemesh_testkit.mesh.fork_server import ForkServer
-from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.in_process import Mesh, certificates, client_tls, tls_environment
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.timeouts import scaled
 

@@ -14,7 +14,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.config import Config as OrchestratorConfig
 from mnemesh_orchestrator.maintenance import maintain as maintain_orchestrator
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn
 from mnemesh_tools.config import Config as ToolsConfig

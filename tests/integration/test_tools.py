@@ -12,9 +12,9 @@ from mnemesh.agents.v1 import runs_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.mesh.descendants import descendants
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.processes import descendants
 from mnemesh_testkit.mesh.turns import assert_whole, texts, tool_texts, turn, window_of
 from mnemesh_testkit.timeouts import scaled
 

@@ -9,7 +9,7 @@ from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh_client import Agent, errors
 from mnemesh_client.inputs import text_part
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.faulty_proxy import Delay, ExecuteThenTimeout, Fault, Unavailable
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, stored, turn, window_of

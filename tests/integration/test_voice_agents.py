@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import window_of
 

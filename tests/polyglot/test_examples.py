@@ -10,9 +10,8 @@ from typing import Any
 import grpc
 import pytest
 import yaml
-from mnemesh_testkit.mesh.certificates import certificates
 from mnemesh_testkit.mesh.faulty_proxy import ExecuteThenTimeout, Unavailable
-from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.in_process import Mesh, certificates
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.timeouts import scaled
 

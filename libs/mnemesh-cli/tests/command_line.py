@@ -12,7 +12,7 @@ import pytest
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh_cli.main import main
 from mnemesh_client import Agent, Group, Mnemesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import MeshThread
 
 
 class _Output(io.StringIO):

@@ -13,9 +13,8 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.services import service
 from mnemesh_testkit.mesh.fake_mesh import FakeMesh, fake_mesh
-from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
+from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
 
 from .command_line import CommandLine
 

@@ -14,7 +14,7 @@ from mnemesh_cli.chat.citations import show_sources
 from mnemesh_cli.chat.render import LiveRenderer
 from mnemesh_client import Agent, FileProcessingFailed, NotFound, window
 from mnemesh_client.inputs import text_part
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import MeshThread
 from rich.console import Console
 
 from .command_line import CommandLine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_cli.commands import file_uploads
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import MeshThread
 
 from .command_line import CommandLine
 from .terminal import Terminal

@@ -19,7 +19,7 @@ from mnemesh_cli.directories.sync import FolderSync, Pass, SyncReport
 from mnemesh_cli.directories.watch import Watch
 from mnemesh_client.errors import FailedPrecondition, MnemeshError, NotFound
 from mnemesh_testkit.mesh.faulty_proxy import ExecuteThenTimeout, Unavailable
-from mnemesh_testkit.mesh.files_mesh import FilesMesh
+from mnemesh_testkit.mesh.in_process import FilesMesh
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 import pytest
 import typer
 from mnemesh.recall.v1 import episodes_pb2
-from mnemesh_testkit.fakes.authorization_server import protected
+from mnemesh_testkit.fakes.mcp_server import protected
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import MeshThread
 
 from .command_line import CommandLine
 from .command_tree import all_commands

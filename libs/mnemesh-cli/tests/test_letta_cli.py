@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 from mnemesh_kit.ids import derive_id
-from mnemesh_testkit.mesh.in_process import REHEARSAL
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import REHEARSAL, MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 from .command_line import CommandLine

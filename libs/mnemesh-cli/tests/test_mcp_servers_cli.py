@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 import pytest
 import typer
-from mnemesh_testkit.fakes.authorization_server import protected
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.fakes.mcp_server import protected
+from mnemesh_testkit.mesh.in_process import MeshThread
 
 from .command_line import CommandLine
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from mnemesh_cli.commands import doctor
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route

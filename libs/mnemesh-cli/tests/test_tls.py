@@ -27,7 +27,7 @@ from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.services import SERVICE_NAMES, service
-from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_environment, tls_fields
+from mnemesh_testkit.mesh.in_process import certificates, client_tls, tls_environment, tls_fields
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mnemesh_client.inputs import npm_requirements
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import MeshThread
 
 from .command_line import CommandLine
 

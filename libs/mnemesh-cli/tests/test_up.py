@@ -19,7 +19,7 @@ import pytest_asyncio
 from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_kit.services import SERVICE_NAMES, STORE_NAMES, service
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Fault, Reply, status
+from mnemesh_testkit.fakes.server import Fault, Reply, status
 from mnemesh_testkit.timeouts import scaled
 
 pytestmark = pytest.mark.timeout(scaled(300))

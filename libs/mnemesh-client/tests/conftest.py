@@ -9,11 +9,10 @@ from typing import cast
 import pytest
 import pytest_asyncio
 from mnemesh_client import Mnemesh
-from mnemesh_testkit.awaited import FACES, Face, with_face
 from mnemesh_testkit.mesh.fake_mesh import FakeMesh, fake_mesh
-from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
+from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
+from mnemesh_testkit.timeouts import FACES, Face, with_face
 
 
 @pytest.fixture

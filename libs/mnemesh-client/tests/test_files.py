@@ -17,7 +17,7 @@ from mnemesh_client import Mnemesh
 from mnemesh_client.errors import AlreadyExists, FailedPrecondition, FileProcessingFailed, InvalidArgument, NotFound
 from mnemesh_client.uploads import PART_BYTES
 from mnemesh_testkit.mesh.faulty_proxy import ExecuteThenTimeout, Unavailable
-from mnemesh_testkit.mesh.files_mesh import FilesMesh
+from mnemesh_testkit.mesh.in_process import FilesMesh
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

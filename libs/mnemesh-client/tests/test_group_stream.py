@@ -12,7 +12,7 @@ from mnemesh_client.inputs import text_part
 from mnemesh_kit.ids import new_id
 
 if TYPE_CHECKING:
-    from mnemesh_testkit.awaited import Face
+    from mnemesh_testkit.timeouts import Face
 from mnemesh_testkit.mesh.fake_mesh import FakeMesh
 
 GROUP = "group-11111111-1111-4111-8111-111111111111"

@@ -18,7 +18,7 @@ from mnemesh_client.inputs import text_of, text_part
 from mnemesh_client.sync import Agent, Mnemesh
 from mnemesh_kit import paging
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import MeshThread
 
 DOUBLE: Final = '''
 def double(number: int) -> int:

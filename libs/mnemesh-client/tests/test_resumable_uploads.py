@@ -13,10 +13,10 @@ from mnemesh.files.v1 import files_pb2
 from mnemesh_client import Mnemesh, uploads
 from mnemesh_client.errors import FailedPrecondition, Unavailable
 from mnemesh_client.sync import uploads as sync_uploads
-from mnemesh_testkit.awaited import Face, with_face
 from mnemesh_testkit.mesh import faulty_proxy
 from mnemesh_testkit.mesh.faulty_proxy import ExecuteThenTimeout
-from mnemesh_testkit.mesh.files_mesh import FilesMesh
+from mnemesh_testkit.mesh.in_process import FilesMesh
+from mnemesh_testkit.timeouts import Face, with_face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

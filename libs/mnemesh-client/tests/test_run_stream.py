@@ -10,8 +10,7 @@ from mnemesh_client import Agent, Mnemesh, approve, patience, returned
 from mnemesh_client.errors import NotFound, Unavailable
 from mnemesh_client.sync import patience as sync_patience
 from mnemesh_kit.retries import Backoff
-from mnemesh_testkit.awaited import Face, with_face
-from mnemesh_testkit.timeouts import scaled
+from mnemesh_testkit.timeouts import Face, scaled, with_face
 
 if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fake_mesh import FakeMesh

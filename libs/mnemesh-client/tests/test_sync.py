@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from mnemesh_client import sync
 from mnemesh_testkit.mesh.fake_mesh import FakeMesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 README: Final = Path(__file__).parents[1] / "README.md"

@@ -35,7 +35,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.run import CANNOT_START, run
 from mnemesh_kit.server import Assembly, RunningServer
-from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_fields
+from mnemesh_testkit.mesh.in_process import certificates, client_tls, tls_fields
 from mnemesh_testkit.timeouts import scaled
 
 from .served_blocks import GET, ME, SERVICE, FakeServicer, calling, serving

@@ -21,7 +21,7 @@ from mnemesh_kit.config import ConfigError, ServerConfig
 from mnemesh_kit.probe import health_status
 from mnemesh_kit.tls.credentials import ClientTls, TlsSettings, host_of
 from mnemesh_kit.tls.server import EXPIRY, ServerTls
-from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_fields
+from mnemesh_testkit.mesh.in_process import certificates, client_tls, tls_fields
 from mnemesh_testkit.timeouts import scaled
 
 from .served_blocks import GET, calling, serving

@@ -21,8 +21,7 @@ from mnemesh_retrieval.edge.shard import Shard
 from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexFull, IndexLocked, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
-from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point, unit
-from mnemesh_testkit.suites.vector_index import VectorIndexSuite
+from mnemesh_testkit.suites.vector_index import PLANTS, VectorIndexSuite, pid, point, unit
 
 
 class TestEdgeIndex(VectorIndexSuite):
@@ -56,7 +55,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point
+from mnemesh_testkit.suites.vector_index import PLANTS, pid, point
 
 async def write_for_ever():
     index = await EdgeIndex.open(Path(sys.argv[1]), flush_interval_seconds=0.05)

@@ -23,7 +23,7 @@ from mnemesh_retrieval.flat.connections import READER_THREADS, Connections
 from mnemesh_retrieval.flat.segments import CAPACITY, Codes
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.index_directory import move_aside
-from mnemesh_testkit.suites.nearest_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
+from mnemesh_testkit.suites.vector_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
 
 
 class TestFlatIndex(NearestIndexSuite):
@@ -219,7 +219,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from mnemesh_retrieval.flat import FlatIndex
-from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point
+from mnemesh_testkit.suites.vector_index import PLANTS, pid, point
 
 async def write_forever():
     index = await FlatIndex.open(Path(sys.argv[1]), flush_interval_seconds=0.05)

@@ -19,8 +19,7 @@ from mnemesh_retrieval.index import Point, WriteMode
 from mnemesh_retrieval.server import ServerIndex, ServerSettings
 from mnemesh_retrieval.server.protocol import own_name, server_name
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
-from mnemesh_testkit.suites.nearest_index import PLANTS
-from mnemesh_testkit.suites.vector_index import VectorIndexSuite
+from mnemesh_testkit.suites.vector_index import PLANTS, VectorIndexSuite
 from qdrant_client import AsyncQdrantClient
 
 QDRANT_URL = os.environ.get("QDRANT_URL", "")

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from mnemesh_sandbox import Level, Outcome, Sandbox, SandboxSettings, Task
 from mnemesh_sandbox.inside import plan as layer
-from mnemesh_testkit.directories import shared_parent
+from mnemesh_testkit.databases.postgres import shared_parent
 from mnemesh_testkit.timeouts import scaled
 
 _WITHOUT_NAMESPACES = {layer.LANDLOCK, layer.SECCOMP} | ({layer.OWN_UID} if os.geteuid() == 0 else set())

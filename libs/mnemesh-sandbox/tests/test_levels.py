@@ -17,7 +17,7 @@ import pytest
 from mnemesh_sandbox import Access, Isolation, Level, Sandbox, SandboxSettings, SandboxUnavailable, Task, network_probe
 from mnemesh_sandbox.inside import plan as layer
 from mnemesh_sandbox.isolation import probe
-from mnemesh_testkit.directories import shared_parent
+from mnemesh_testkit.databases.postgres import shared_parent
 from mnemesh_testkit.timeouts import scaled
 
 from . import attempts

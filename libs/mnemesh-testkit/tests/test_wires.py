@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.wires import WIRES, encoded
 
 SENT = (Reply(reasoning="Hm.", tool_calls=[("a", {})]), Reply(text="Done."))

@@ -34,7 +34,7 @@ from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING, SORT_ORDER_DESCEND
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.errors import refused
-from mnemesh_testkit.fuzzing.service_fuzzer import ACCEPTED_CODES, FuzzedService
+from mnemesh_testkit.fuzzing.fuzzers import ACCEPTED_CODES, FuzzedService
 
 from .conftest import ArchivalServer
 

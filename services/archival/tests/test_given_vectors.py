@@ -23,7 +23,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 )
 from mnemesh_archival.config import Config
 from mnemesh_archival.maintenance import maintain
-from mnemesh_testkit.fakes.embedder import FakeEmbedder
+from mnemesh_testkit.fakes.embedders import FakeEmbedder
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer, serving

@@ -14,7 +14,7 @@ from mnemesh.archival.v1 import passages_service_pb2 as rpc
 from mnemesh_archival.config import Config
 from mnemesh_archival.wiring import assemble
 from mnemesh_kit.config import ConfigError
-from mnemesh_testkit.fakes.reranker import FakeReranker
+from mnemesh_testkit.fakes.embedders import FakeReranker
 from starlette.responses import PlainTextResponse
 
 from .conftest import ArchivalServer, serving

@@ -14,7 +14,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.fuzzing.service_fuzzer import FuzzedService
+from mnemesh_testkit.fuzzing.fuzzers import FuzzedService
 
 METHODS: list[MethodDescriptor] = list(blocks_service_pb2.DESCRIPTOR.services_by_name["BlockService"].methods)
 BY_NAME = {method.name: method for method in METHODS}

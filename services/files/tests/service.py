@@ -20,8 +20,8 @@ from mnemesh_files.ports import NewPassage
 from mnemesh_files.wiring import assemble
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.mesh.local_services import in_process, local_services
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.suites.files.calls import Files
 
 

@@ -22,7 +22,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import SystemClock
 from mnemesh_testkit.mesh.local_services import local_services
 from mnemesh_testkit.suites.files import AgentFilesSuite
-from mnemesh_testkit.suites.files.agent_calls import Parsed
+from mnemesh_testkit.suites.files.calls import Parsed
 from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, OverTheWire, Parts
 
 SEGMENT_LINES = 7

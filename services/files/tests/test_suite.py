@@ -10,8 +10,8 @@ from mnemesh_files.clients import ArchivalClient
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
 from mnemesh_files.wiring import assemble
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.mesh.local_services import local_services
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.suites.files import FilesSuite
 from mnemesh_testkit.suites.service_suite import InProcess, OnPgBouncer, OnPostgres, OnSqlite, OverTheWire, Parts
 

@@ -16,7 +16,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply, status
+from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import stored, texts
 from mnemesh_testkit.timeouts import scaled

@@ -18,7 +18,7 @@ from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import ORGANIZATION_KEY, Principal
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 from mnemesh.types.v1 import message_pb2
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import stored
 from mnemesh_testkit.timeouts import scaled

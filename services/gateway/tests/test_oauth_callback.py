@@ -11,7 +11,7 @@ from mnemesh_client import Mnemesh
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.fakes.authorization_server import protected
+from mnemesh_testkit.fakes.mcp_server import protected
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
 

@@ -21,9 +21,8 @@ from mnemesh_kit.config import StartupError
 from mnemesh_kit.http_health import http_status, http_version
 from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.mesh.certificates import certificates
-from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.fakes.server import Reply
+from mnemesh_testkit.mesh.in_process import Mesh, certificates
 from mnemesh_testkit.timeouts import scaled
 
 

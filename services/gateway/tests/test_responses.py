@@ -9,7 +9,7 @@ import pytest
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import stored
 

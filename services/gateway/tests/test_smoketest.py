@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "proxy_overlay_smoketest.py"
 

@@ -23,7 +23,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fuzzing.contract import hostile_request, spoiled
-from mnemesh_testkit.fuzzing.service_fuzzer import ACCEPTED_CODES, RAW, FuzzedService
+from mnemesh_testkit.fuzzing.fuzzers import ACCEPTED_CODES, RAW, FuzzedService
 
 METHODS: list[MethodDescriptor] = [
     *messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].methods,

@@ -15,7 +15,7 @@ from mnemesh_kit.config import ConfigError
 from mnemesh_kit.ids import new_id
 from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
-from mnemesh_testkit.fakes.reranker import FakeReranker
+from mnemesh_testkit.fakes.embedders import FakeReranker
 from starlette.responses import PlainTextResponse
 
 from .conftest import Serve

@@ -15,7 +15,7 @@ from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 from mnemesh.tools.v1.web_service_pb2_grpc import WebServiceStub
 from mnemesh_kit.server import RunningServer
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits

@@ -13,7 +13,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, Mnemesh, text_of
 from mnemesh_kit.errors import DeadlineExceeded, Unavailable
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.turns import texts
 
 T = TypeVar("T")

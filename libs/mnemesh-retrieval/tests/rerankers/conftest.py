@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from mnemesh_testkit.fakes.reranker import FakeReranker
+from mnemesh_testkit.fakes.embedders import FakeReranker
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def _direct_postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def pooled_postgres(_direct_postgres: PostgresServer) -> Iterator[PostgresServer]:
     """The PostgreSQL server of this test process, behind a PgBouncer in transaction mode."""
-    from mnemesh_testkit.databases.pgbouncer import pgbouncer_program, running_pgbouncer  # noqa: PLC0415
+    from mnemesh_testkit.databases.postgres import pgbouncer_program, running_pgbouncer  # noqa: PLC0415
 
     try:
         program = pgbouncer_program()

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply, cut_stream, hang, rate_limited
+from mnemesh_testkit.fakes.server import Reply, cut_stream, hang, rate_limited
 from mnemesh_testkit.timeouts import scaled
 
 

@@ -12,8 +12,7 @@ from mnemesh_gateway.config import Config
 from mnemesh_gateway.wiring import assemble
 from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 from .lab import Lab

@@ -13,7 +13,7 @@ from mnemesh_gateway.config import Config
 from mnemesh_gateway.letta import uploads
 from mnemesh_kit.config import ConfigError
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply, status
+from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
 

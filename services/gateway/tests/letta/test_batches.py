@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mnemesh_gateway.clients.callbacks import CallbackClient
 from mnemesh_gateway.letta.callbacks import POLL_SECONDS
-from mnemesh_testkit.fakes.script import Reply, status
+from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.timeouts import scaled
 
 from .lab import Lab

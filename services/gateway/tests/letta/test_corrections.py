@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest_asyncio
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from mnemesh_kit import paging
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 
 from .drivers.tools import SOURCE
 from .lab import MODEL, Lab

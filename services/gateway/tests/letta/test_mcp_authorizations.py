@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from mnemesh_kit.server import RunningServer
-from mnemesh_testkit.fakes.authorization_server import Protected, protected
+from mnemesh_testkit.fakes.mcp_server import Protected, protected
 from mnemesh_testkit.timeouts import scaled
 
 from .lab import Lab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 
 from .lab import MODEL, Lab
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.timeouts import scaled
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response

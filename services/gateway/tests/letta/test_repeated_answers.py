@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mnemesh_testkit.fakes.script import Reply, status
+from mnemesh_testkit.fakes.server import Reply, status
 
 from .drivers.agent_messages import WEATHER, ended
 from .lab import Lab

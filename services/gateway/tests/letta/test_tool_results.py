@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.timeouts import scaled
 
 from .lab import MODEL, Lab

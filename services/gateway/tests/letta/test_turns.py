@@ -12,7 +12,7 @@ import httpx
 import letta_client
 import pytest
 from mnemesh_gateway.letta import turns
-from mnemesh_testkit.fakes.script import Reply, hang, status
+from mnemesh_testkit.fakes.server import Reply, hang, status
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import FakedMesh

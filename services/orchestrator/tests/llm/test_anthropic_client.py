@@ -17,7 +17,7 @@ from mnemesh_orchestrator.llm.port import (
     ToolCallDelta,
 )
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
-from mnemesh_testkit.fakes.script import (
+from mnemesh_testkit.fakes.server import (
     Call,
     Fault,
     Reply,

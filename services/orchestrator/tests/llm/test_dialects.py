@@ -16,7 +16,7 @@ from mnemesh_orchestrator.llm.provider import make_client
 from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Reply, raw_stream
+from mnemesh_testkit.fakes.server import Reply, raw_stream
 from mnemesh_types.messages import ReasoningPart, Role, TextPart
 from starlette.requests import Request
 from starlette.responses import JSONResponse

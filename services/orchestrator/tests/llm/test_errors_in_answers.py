@@ -14,7 +14,7 @@ from mnemesh_orchestrator.llm.provider_errors import error_from_response, report
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.openai_responses import FakeResponses
-from mnemesh_testkit.fakes.script import Fault, cut_stream, garbage, raw_stream, status
+from mnemesh_testkit.fakes.server import Fault, cut_stream, garbage, raw_stream, status
 from mnemesh_types.messages import Role
 
 from .windows import CLAUDE, OPENAI, THINKER, ask, at, called, everything, hello, message, returned

@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.openai_responses import FakeResponses
-from mnemesh_testkit.fakes.script import Fault, context_overflow, raw_stream, status
+from mnemesh_testkit.fakes.server import Fault, context_overflow, raw_stream, status
 from mnemesh_types.messages import (
     ImagePart,
     Message,

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from mnemesh_orchestrator.llm.port import DEFAULT_LIMITS, MAX_OTHER_FORMS
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_testkit.fakes.script import Fault, Reply, raw_stream
+from mnemesh_testkit.fakes.server import Fault, Reply, raw_stream
 from mnemesh_testkit.wires import WIRES, Wire
 
 from ..support.world import World, opened, require_valid

@@ -11,7 +11,7 @@ import pytest_asyncio
 from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.model.runs import RunStatus
-from mnemesh_testkit.fakes.script import Fault, Reply
+from mnemesh_testkit.fakes.server import Fault, Reply
 from mnemesh_testkit.wires import WIRES, Event, Wire, encoded
 from mnemesh_types.messages import TextPart
 

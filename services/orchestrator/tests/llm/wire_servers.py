@@ -13,8 +13,7 @@ from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.openai_responses import FakeResponses
-from mnemesh_testkit.fakes.script import Fault, Reply, status
-from mnemesh_testkit.fakes.server import FakeProvider
+from mnemesh_testkit.fakes.server import FakeProvider, Fault, Reply, status
 from mnemesh_testkit.wires import Wire, encoded
 
 from ..support.model import OneOffer, OneProvider

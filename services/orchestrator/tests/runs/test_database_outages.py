@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 import asyncpg
 import pytest
 from mnemesh_orchestrator.model.runs import RunStatus
-from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
-from mnemesh_testkit.directories import shared_parent
+from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres, shared_parent
 
 from ..support.faults import Faults
 from ..support.model import by_place, call, say

@@ -18,7 +18,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
 from mnemesh_testkit.errors import refused
-from mnemesh_testkit.fakes.authorization_server import Protected, protected
+from mnemesh_testkit.fakes.mcp_server import Protected, protected
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.maintenance import maintain

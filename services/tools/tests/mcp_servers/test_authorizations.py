@@ -11,7 +11,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_testkit.errors import refused
-from mnemesh_testkit.fakes.authorization_server import Protected, protected
+from mnemesh_testkit.fakes.mcp_server import Protected, protected
 from mnemesh_tools.config import Config
 
 from ..conftest import Stubs, serve

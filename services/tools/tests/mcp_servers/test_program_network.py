@@ -16,7 +16,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_sandbox import Level
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits

@@ -13,7 +13,7 @@ from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import SystemClock
 from mnemesh_sandbox import Level
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits

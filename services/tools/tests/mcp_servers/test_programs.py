@@ -21,7 +21,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
 from mnemesh_sandbox import Level
 from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.timeouts import growing, scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits

@@ -20,7 +20,7 @@ from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import OUTPUT_DIRECTORY, Level
 from mnemesh_sandbox.inside.root import WORK_DIRECTORY
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits

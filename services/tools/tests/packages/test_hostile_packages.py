@@ -15,7 +15,7 @@ from mnemesh.tools.v1 import tools_pb2
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_sandbox import OUTPUT_DIRECTORY, Level
 from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools import config as settings
 from mnemesh_tools.config import Config

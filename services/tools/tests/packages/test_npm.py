@@ -12,7 +12,7 @@ from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh_sandbox import Level
 from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_tools.config import Config
 from mnemesh_tools.model.packages import npm_line
 from mnemesh_tools.model.tools import Requirement

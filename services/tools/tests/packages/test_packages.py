@@ -13,7 +13,7 @@ from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh_sandbox import Level
 from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 

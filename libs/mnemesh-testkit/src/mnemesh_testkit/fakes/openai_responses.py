@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from mnemesh_testkit.fakes.script import AUTOMATIC, Call, Fault, Reply, Script, Usage, pieces
-from mnemesh_testkit.fakes.server import FakeProvider
+from mnemesh_testkit.fakes.server import AUTOMATIC, Call, FakeProvider, Fault, Reply, Script, Usage, pieces
 
 _CREATED = 1_767_225_600
 _OUT_OF_TOKENS = frozenset({"length", "max_output_tokens"})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from mnemesh_testkit.fakes.script import Fault, Reply, status
+from mnemesh_testkit.fakes.server import Fault, Reply, status
 
 Answer = Callable[[dict[str, Any]], "str | Reply | Fault"]
 Check = Callable[[list[dict[str, Any]]], "Fault | None"]

@@ -25,7 +25,7 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.server import Assembly, RunningServer
 
 from mnemesh_testkit.fakes.orchestrator import FakeOrchestrator, FakeRecall
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -11,7 +12,25 @@ from typing import Any
 import grpc
 from mnemesh_kit.transport import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, server_options
 
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+
+class ReservedPort:
+    """A free port that is bound without listening: no other process gets it, and a server can still bind it."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"127.0.0.1:{self.number}"
+
+    def release(self) -> None:
+        """Releases the port."""
+        self._socket.close()
+
 
 _HOP_HEADERS = ("user-agent", "grpc-", ":")
 

@@ -1,27 +1,75 @@
-"""A whole mesh in this process: the real wiring of every service, on free loopback ports, over embedded stores."""
+"""The mesh in the process of the test: all services, in its event loop or in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import shlex
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
+from mnemesh_archival.config import Config as ArchivalConfig
+from mnemesh_archival.wiring import assemble as assemble_archival
+from mnemesh_cli.certificates import CLIENT, ENVIRONMENT_NAME, create_certificates
 from mnemesh_client import Mnemesh
+from mnemesh_files.config import Config as FilesConfig
+from mnemesh_files.wiring import assemble as assemble_files
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.server import RunningServer
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_kit.time import Clock
-from mnemesh_kit.tls.credentials import TlsSettings
+from mnemesh_kit.tls.credentials import PREFIX, TlsSettings
+from mnemesh_sandbox import Sandbox, SandboxSettings
 
-from mnemesh_testkit.mesh.certificates import client_tls, tls_fields
-from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
-from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy, ReservedPort
 from mnemesh_testkit.mesh.stubs import Stubs
+from mnemesh_testkit.timeouts import scaled
+
+_FIELD: Final = PREFIX.removeprefix("MNEMESH_").lower()
+
+
+def certificates(directory: Path) -> Path:
+    """Creates certificates for every service and the client. Returns their directory."""
+    create_certificates(directory, days=1)
+    return directory
+
+
+def tls_environment(directory: Path) -> dict[str, str]:
+    """Returns the variables of a mesh with these certificates."""
+    words = shlex.split((directory / ENVIRONMENT_NAME).read_text())
+    return dict(word.split("=", 1) for word in words)
+
+
+def tls_fields(directory: Path, service: str) -> dict[str, str]:
+    """Returns the fields of a service's Config."""
+    authority = str(directory / "ca.crt")
+    own = {"ca_file": authority, "client_ca_file": authority, **_own_files(directory, service)}
+    return {f"{_FIELD}_{name}": path for name, path in own.items()}
+
+
+def client_tls(directory: Path) -> TlsSettings:
+    """Returns the settings of a client."""
+    return TlsSettings(ca_file=str(directory / "ca.crt"), **_own_files(directory, CLIENT))
+
+
+def _own_files(directory: Path, name: str) -> dict[str, str]:
+    return {f"{kind}_file": str(directory / name / f"tls.{end}") for kind, end in (("cert", "crt"), ("key", "key"))}
+
+
+_OPEN: Final[dict[SandboxSettings, Sandbox]] = {}
+
+
+async def probed_sandbox(settings: SandboxSettings) -> Sandbox:
+    """Returns the sandbox with these settings. The first call opens it, which probes the host."""
+    if settings not in _OPEN:
+        _OPEN[settings] = await Sandbox.open(settings)
+    return _OPEN[settings]
+
 
 EMBEDDER: Final = "mnemesh/hashing-256"
 """A fast embedder, for which texts that share words are similar."""
@@ -167,3 +215,71 @@ async def connect(addresses: Mapping[str, str], exits: AsyncExitStack, tls: TlsS
 
 def _provider(name: str, base_url: str | None) -> dict[str, str]:
     return {} if base_url is None else {f"{name}_base_url": base_url, f"{name}_api_key": "sk-test"}
+
+
+T = TypeVar("T")
+
+
+class MeshThread:
+    """A mesh whose event loop runs in another thread; a context manager."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mesh", daemon=True)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the mesh's loop and returns its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=scaled(120))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self.mesh.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self.mesh.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        self._loop.close()
+
+
+class FilesMesh:
+    """An async context manager. `client` calls the files service, whose `settings` are given, through `proxy`."""
+
+    def __init__(self, directory: Path, *, patience: float = 60.0, **settings: Any) -> None:
+        self._port = ReservedPort()
+        self._shared: dict[str, Any] = {"data_dir": str(directory), "shutdown_grace_seconds": 0.2}
+        self._patience = patience
+        self._settings = settings
+        self._archival, self._files = RunningServer(), RunningServer()
+        self._exits = AsyncExitStack()
+        self.proxy = FaultyProxy(self._port.address)
+
+    async def __aenter__(self) -> Self:
+        """Starts the services."""
+        config = ArchivalConfig(port=0, embedder=EMBEDDER, **self._shared)
+        self._archival_address = await self._archival.start(await assemble_archival(config), config)
+        await self.start()
+        await self._exits.enter_async_context(self.proxy)
+        self.client = await self._exits.enter_async_context(Mnemesh(files=self.proxy.address, patience=self._patience))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stops the services."""
+        await self._exits.aclose()
+        await self._files.stop()
+        await self._archival.stop()
+        self._port.release()
+
+    async def start(self) -> None:
+        """Starts the files service, on the same port and store as before."""
+        config = FilesConfig(
+            port=self._port.number, archival_target=self._archival_address, **self._shared, **self._settings
+        )
+        self._files = RunningServer()
+        await self._files.start(await assemble_files(config), config)
+
+    async def stop(self) -> None:
+        """Stops the files service."""
+        await self._files.stop()

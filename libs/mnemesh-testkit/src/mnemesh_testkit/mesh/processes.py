@@ -15,12 +15,38 @@ from mnemesh_kit.services import STORE_NAMES
 from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_testkit.failpoints.kill_orders import KillOrders
-from mnemesh_testkit.mesh.certificates import client_tls, tls_environment
-from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
+from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy, ReservedPort
 from mnemesh_testkit.mesh.fork_server import ForkedService, ForkServer
-from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, connect
-from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, client_tls, connect, tls_environment
 from mnemesh_testkit.timeouts import scaled
+
+
+def descendants(pid: int) -> set[int]:
+    """Returns all descendants of `pid`, without zombies."""
+    parents = _parents()
+    found: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
+        found |= more
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Returns the processes that still run."""
+    return pids & set(_parents())
+
+
+def _parents() -> dict[int, int]:
+    parents: dict[int, int] = {}
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue  # it has ended since
+            if state != "Z":
+                parents[int(process.name)] = int(parent)
+    return parents
+
 
 START_SECONDS: Final = scaled(60)
 STOP_SECONDS: Final = scaled(15)

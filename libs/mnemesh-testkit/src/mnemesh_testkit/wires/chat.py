@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mnemesh_testkit.fakes.script import Call, Reply, pieces
-from mnemesh_testkit.wires.wire import Body, Event, Wire, arguments_of
+from mnemesh_testkit.fakes.server import Call, Reply, pieces
+from mnemesh_testkit.wires.blocks import Body, Event, Wire, arguments_of
 
 Delta = dict[str, Any]
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}

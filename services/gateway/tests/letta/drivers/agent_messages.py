@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import letta_client
 import pytest
-from mnemesh_testkit.fakes.script import Reply, hang, status
+from mnemesh_testkit.fakes.server import Reply, hang, status
 from mnemesh_testkit.timeouts import scaled
 
 from ..lab import Lab, drives

@@ -13,7 +13,7 @@ from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, ReasoningDelt
 from mnemesh_orchestrator.llm.provider import served_models
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import Call, Fault, Reply, Usage, cut_stream, empty_answer, raw_stream
+from mnemesh_testkit.fakes.server import Call, Fault, Reply, Usage, cut_stream, empty_answer, raw_stream
 from mnemesh_types import usage as model
 from mnemesh_types.messages import ReasoningPart, TextPart
 

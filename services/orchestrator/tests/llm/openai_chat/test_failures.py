@@ -8,7 +8,7 @@ from mnemesh_orchestrator.llm import errors
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.port import CallLimits, LlmAnswer, LlmEvent, TextDelta
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.script import (
+from mnemesh_testkit.fakes.server import (
     Fault,
     Reply,
     context_overflow,

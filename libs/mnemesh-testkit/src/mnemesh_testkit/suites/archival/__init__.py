@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from mnemesh_testkit.suites.archival.archives import Archives
-from mnemesh_testkit.suites.archival.asking import Asking
-from mnemesh_testkit.suites.archival.embedding import Embedding
-from mnemesh_testkit.suites.archival.finding import Finding
-from mnemesh_testkit.suites.archival.given_vectors import GivenVectors
-from mnemesh_testkit.suites.archival.passages import Passages
-from mnemesh_testkit.suites.archival.reembedding import Reembedding
+from mnemesh_testkit.suites.archival.archives import Archives, Reembedding
+from mnemesh_testkit.suites.archival.passages import GivenVectors, Passages
+from mnemesh_testkit.suites.archival.search import Asking, Embedding, Finding
 
 __all__ = ["ArchivalSuite"]
 

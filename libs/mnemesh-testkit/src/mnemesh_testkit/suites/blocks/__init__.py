@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from mnemesh_testkit.suites.blocks.blocks import History, Listing, Writing
 from mnemesh_testkit.suites.blocks.conversations import Conversations
-from mnemesh_testkit.suites.blocks.history import History
-from mnemesh_testkit.suites.blocks.holding import Holding
-from mnemesh_testkit.suites.blocks.linking import Linking
-from mnemesh_testkit.suites.blocks.listing import Listing
-from mnemesh_testkit.suites.blocks.writing import Writing
+from mnemesh_testkit.suites.blocks.core_memory import Holding, Linking
 
 __all__ = ["BlocksSuite"]
 

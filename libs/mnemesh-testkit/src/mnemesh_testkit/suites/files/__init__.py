@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from mnemesh_testkit.suites.files.agent_files import AgentFolders, FileSearches, Windows
-from mnemesh_testkit.suites.files.duplicates import Duplicates
+from mnemesh_testkit.suites.files.agent_files import AgentFolders, FileSearches, Openings, Windows
 from mnemesh_testkit.suites.files.folders import Folders
-from mnemesh_testkit.suites.files.openings import Openings
 from mnemesh_testkit.suites.files.processing import Processing
-from mnemesh_testkit.suites.files.resuming import Resuming
-from mnemesh_testkit.suites.files.uploads import Uploads
+from mnemesh_testkit.suites.files.uploads import Duplicates, Resuming, Uploads
 
 __all__ = ["AgentFilesSuite", "FilesSuite"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +17,17 @@ from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
 
 from mnemesh_testkit.errors import refused
-from mnemesh_testkit.suites.files.calls import ABSENT_FILE, ABSENT_FOLDER, Files, FilesCases, reason
+from mnemesh_testkit.suites.files.calls import (
+    ABSENT_FILE,
+    ABSENT_FOLDER,
+    ERROR,
+    REPLACE,
+    SKIP,
+    SUFFIX,
+    Files,
+    FilesCases,
+    reason,
+)
 
 
 class Uploads(FilesCases):
@@ -156,3 +167,194 @@ class Uploads(FilesCases):
         files = [answer.file for answer in await asyncio.gather(*uploads)]
         assert [await client.content(file.id) for file in files] == contents
         assert (await client.get_folder(folder.id)).file_count == 10
+
+
+CONTENT = bytes(range(256)) * 4
+HASH = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Resuming(FilesCases):
+    """What the contract says of StartUpload, WriteUpload, GetUpload, FinishUpload and CancelUpload."""
+
+    async def test_upload_is_continued_where_it_broke(self, client: Files, folder: pb.Folder) -> None:
+        upload = await start(client, folder.id, size_bytes=len(CONTENT), sha256=HASH, metadata="{}")
+        assert (upload.received_bytes, upload.header.original_name) == (0, "a.bin")
+        assert upload.expire_time.seconds - upload.create_time.seconds == 86_400
+        assert (await write(client, upload.id, 0, CONTENT[:100], CONTENT[100:300])).received_bytes == 300
+        got = (await client.files.GetUpload(rpc.GetUploadRequest(upload_id=upload.id))).upload
+        assert got.received_bytes == 300
+        gap = await refused(write(client, upload.id, 301, CONTENT[301:]))
+        assert (gap.reason, gap.metadata["offset"]) == ("FAILED_PRECONDITION", "300")
+        assert (await write(client, upload.id, 200, CONTENT[200:700])).received_bytes == 700
+        assert (await write(client, upload.id, 0, CONTENT[:50])).received_bytes == 700
+        early = await refused(finish(client, upload.id))
+        assert (early.reason, early.field) == ("INVALID_ARGUMENT", "header.size_bytes")
+        assert (await write(client, upload.id, 700, CONTENT[700:])).received_bytes == len(CONTENT)
+        done = await finish(client, upload.id, "f-1")
+        assert (done.outcome, done.file.sha256, done.file.metadata) == (rpc.UPLOAD_OUTCOME_CREATED, HASH, "{}")
+        assert (await finish(client, upload.id, "f-1")).file.id == done.file.id
+        assert await client.content(done.file.id) == CONTENT
+        assert await reason(finish(client, upload.id, "f-2")) == "NOT_FOUND"
+        assert await reason(write(client, upload.id, 0, b"x")) == "NOT_FOUND"
+
+    async def test_data_before_a_broken_stream_is_kept(self, client: Files, folder: pb.Folder) -> None:
+        upload = await start(client, folder.id)
+
+        async def broken() -> AsyncIterator[rpc.WriteUploadRequest]:
+            yield rpc.WriteUploadRequest(upload_id=upload.id, data=CONTENT[:10])
+            yield rpc.WriteUploadRequest(data=CONTENT[10:20])
+            yield rpc.WriteUploadRequest(offset=7, data=b"x")
+
+        assert await reason(client.files.WriteUpload(broken())) == "INVALID_ARGUMENT"
+        got = (await client.files.GetUpload(rpc.GetUploadRequest(upload_id=upload.id))).upload
+        assert got.received_bytes == 20
+
+    async def test_repeated_start_returns_the_first_upload(self, client: Files, folder: pb.Folder) -> None:
+        first = await start(client, folder.id, request_id="s-1")
+        assert (await start(client, folder.id, request_id="s-1")).id == first.id
+        assert (await start(client, folder.id)).id != first.id
+
+    async def test_wrong_hash_is_refused_and_the_upload_is_kept(self, client: Files, folder: pb.Folder) -> None:
+        upload = await start(client, folder.id, sha256="0" * 64)
+        await write(client, upload.id, 0, CONTENT)
+        assert (await refused(finish(client, upload.id))).field == "header.sha256"
+        assert (await client.files.GetUpload(rpc.GetUploadRequest(upload_id=upload.id))).upload.received_bytes
+        assert await client.names() == []
+
+    async def test_cancelled_upload_is_gone(self, client: Files, folder: pb.Folder) -> None:
+        upload = await start(client, folder.id)
+        await write(client, upload.id, 0, CONTENT)
+        for request_id in ("c-1", "c-1", "c-2"):
+            await client.files.CancelUpload(rpc.CancelUploadRequest(upload_id=upload.id, request_id=request_id))
+        assert await reason(finish(client, upload.id)) == "NOT_FOUND"
+        assert await reason(client.files.GetUpload(rpc.GetUploadRequest(upload_id=upload.id))) == "NOT_FOUND"
+
+    async def test_duplicate_is_decided_at_the_end(self, client: Files, folder: pb.Folder) -> None:
+        upload = await start(client, folder.id, duplicate_handling=SKIP)
+        first = (await client.upload(folder.id, "a.bin", b"first")).file
+        await write(client, upload.id, 0, CONTENT)
+        done = await finish(client, upload.id)
+        assert (done.file.id, done.outcome) == (first.id, rpc.UPLOAD_OUTCOME_SKIPPED)
+
+    async def test_writers_at_once_store_each_byte_once(self, client: Files, folder: pb.Folder) -> None:
+        upload = await start(client, folder.id, sha256=HASH)
+        calls = [write(client, upload.id, 0, CONTENT[:500], CONTENT[500:]) for _ in range(5)]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert any(getattr(end, "received_bytes", 0) == len(CONTENT) for end in ends)
+        assert (await finish(client, upload.id)).file.size_bytes == len(CONTENT)
+
+    async def test_bad_requests(self, client: Files, folder: pb.Folder) -> None:
+        upload = await start(client, folder.id)
+        assert await reason(start(client, ABSENT_FOLDER)) == "NOT_FOUND"
+        assert (await refused(start(client, folder.id, size_bytes=-1))).field == "header.size_bytes"
+        assert (await refused(start(client, folder.id, size_bytes=1 << 60))).reason == "RESOURCE_EXHAUSTED"
+        assert (await refused(write(client, "upload-1", 0, b"x"))).field == "upload_id"
+        assert (await refused(write(client, upload.id, -1, b"x"))).field == "offset"
+        assert await reason(write(client, new_id("upload"), 0, b"x")) == "NOT_FOUND"
+        with as_principal(Principal(new_id("org"), new_id("user"))):
+            assert await reason(write(client, upload.id, 0, b"x")) == "NOT_FOUND"
+
+
+async def start(client: Files, folder_id: str, request_id: str = "", **header: Any) -> rpc.Upload:
+    """A new upload."""
+    described = rpc.UploadFileHeader(folder_id=folder_id, original_name="a.bin", **header)
+    request = rpc.StartUploadRequest(request_id=request_id, header=described)
+    return (await client.files.StartUpload(request)).upload  # type: ignore[no-any-return]
+
+
+async def write(client: Files, upload_id: str, offset: int, *pieces: bytes) -> rpc.Upload:
+    """An upload after data was appended, in one message per piece."""
+
+    async def requests() -> AsyncIterator[rpc.WriteUploadRequest]:
+        yield rpc.WriteUploadRequest(upload_id=upload_id, offset=offset, data=pieces[0])
+        for piece in pieces[1:]:
+            yield rpc.WriteUploadRequest(data=piece)
+
+    return (await client.files.WriteUpload(requests())).upload  # type: ignore[no-any-return]
+
+
+async def finish(client: Files, upload_id: str, request_id: str = "") -> rpc.FinishUploadResponse:
+    """The end of an upload."""
+    request = rpc.FinishUploadRequest(upload_id=upload_id, request_id=request_id)
+    return await client.files.FinishUpload(request)  # type: ignore[no-any-return]
+
+
+AT_ONCE = 20
+
+
+class Duplicates(FilesCases):
+    """What the contract says of DuplicateHandling."""
+
+    async def test_skip_returns_the_existing_file(self, client: Files, folder: pb.Folder) -> None:
+        first = (await client.upload(folder.id)).file
+        again = await client.upload(folder.id, content=b"new", duplicate_handling=SKIP)
+        assert (again.file.id, again.outcome) == (first.id, rpc.UPLOAD_OUTCOME_SKIPPED)
+        assert await client.content(first.id) == b"one\ntwo\n"
+
+    async def test_error_names_the_file(self, client: Files, folder: pb.Folder) -> None:
+        first = (await client.upload(folder.id)).file
+        error = await refused(client.upload(folder.id, content=b"new", duplicate_handling=ERROR))
+        assert (error.reason, error.metadata["resource_id"]) == ("ALREADY_EXISTS", first.id)
+        assert await client.names() == ["notes.txt"]
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("a.txt", ["a.txt", "a_(1).txt", "a_(2).txt"]),
+            (".profile", [".profile", ".profile_(1)", ".profile_(2)"]),
+            ("100%_a.b", ["100%_a.b", "100%_a_(1).b", "100%_a_(2).b"]),
+            ("x" * 251 + ".txt", ["x" * 251 + ".txt", "x" * 247 + "_(1).txt", "x" * 247 + "_(2).txt"]),
+        ],
+    )
+    async def test_suffix_counts(self, client: Files, folder: pb.Folder, name: str, expected: list[str]) -> None:
+        files = [(await client.upload(folder.id, name)).file for _ in expected]
+        assert [file.name for file in files] == expected
+        assert {file.original_name for file in files} == {name}
+
+    async def test_suffixed_name_that_is_taken_is_left_out(self, client: Files, folder: pb.Folder) -> None:
+        await client.upload(folder.id, "a_(1).txt")
+        await client.upload(folder.id, "a_(x).txt")
+        names = [(await client.upload(folder.id, "a.txt", duplicate_handling=SUFFIX)).file.name for _ in range(2)]
+        assert names == ["a.txt", "a_(2).txt"]
+
+    async def test_replace_keeps_the_id_and_has_the_new_content(self, client: Files, folder: pb.Folder) -> None:
+        first = (await client.upload(folder.id, metadata='{"v": 1}')).file
+        answer = await client.upload(folder.id, content=b"new", duplicate_handling=REPLACE)
+        replaced = answer.file
+        assert (replaced.id, answer.outcome, replaced.revision) == (first.id, rpc.UPLOAD_OUTCOME_REPLACED, 2)
+        assert (replaced.size_bytes, replaced.HasField("metadata")) == (3, False)
+        assert replaced.create_time == first.create_time
+        assert await client.content(first.id) == b"new"
+        counted = await client.get_folder(folder.id)
+        assert (counted.file_count, counted.size_bytes) == (1, 3)
+
+    async def test_equal_content_is_not_a_new_revision(self, client: Files, folder: pb.Folder) -> None:
+        first = (await client.upload(folder.id)).file
+        answer = await client.upload(folder.id, duplicate_handling=REPLACE, metadata='{"v": 2}')
+        assert (answer.file.id, answer.outcome) == (first.id, rpc.UPLOAD_OUTCOME_REPLACED)
+        assert (answer.file.revision, answer.file.metadata) == (1, '{"v": 2}')
+
+    @pytest.mark.parametrize("handling", [SKIP, ERROR, SUFFIX, REPLACE])
+    async def test_same_file_many_times_at_once(
+        self, client: Files, folder: pb.Folder, handling: rpc.DuplicateHandling.ValueType
+    ) -> None:
+        calls = [client.upload(folder.id, duplicate_handling=handling) for _ in range(AT_ONCE)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        outcomes = Counter(
+            getattr(answer, "reason", "") if isinstance(answer, BaseException) else answer.outcome for answer in answers
+        )
+        rest = {
+            SKIP: rpc.UPLOAD_OUTCOME_SKIPPED,
+            ERROR: "ALREADY_EXISTS",
+            SUFFIX: rpc.UPLOAD_OUTCOME_CREATED,
+            REPLACE: rpc.UPLOAD_OUTCOME_REPLACED,
+        }[handling]
+        assert outcomes == Counter({rpc.UPLOAD_OUTCOME_CREATED: 1}) + Counter({rest: AT_ONCE - 1})
+        names = await client.names()
+        suffixed = [f"notes_({number}).txt" for number in range(1, AT_ONCE)]
+        assert sorted(names) == sorted(["notes.txt", *(suffixed if handling == SUFFIX else [])])
+        counted = await client.get_folder(folder.id)
+        assert (counted.file_count, counted.size_bytes) == (len(names), 8 * len(names))
+        listed = await client.files.ListFiles(rpc.ListFilesRequest())
+        assert {await client.content(file.id) for file in listed.files} == {b"one\ntwo\n"}
+        assert {file.revision for file in listed.files} == {1}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from mnemesh_testkit.suites.recall.asking import Asking
 from mnemesh_testkit.suites.recall.messages import Messages
-from mnemesh_testkit.suites.recall.ranking import Ranking
-from mnemesh_testkit.suites.recall.searching import Searching
+from mnemesh_testkit.suites.recall.search import Asking, Ranking, Searching
 from mnemesh_testkit.suites.recall.steps import Steps
-from mnemesh_testkit.suites.recall.unanswered_calls import UnansweredCalls
-from mnemesh_testkit.suites.recall.windows import Windows
+from mnemesh_testkit.suites.recall.windows import UnansweredCalls, Windows
 
 __all__ = ["RecallSuite"]
 

@@ -1,25 +1,108 @@
-"""Fuzzing of a whole mesh over the wire: every RPC of every service gets generated requests.
-
-A request is executed, or refused with a status and a reason of the contract. It never ends with INTERNAL or UNKNOWN,
-and never hangs.
-"""
+"""The fuzzers of one service and of the mesh."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
-from mnemesh_testkit.fuzzing import wire
-from mnemesh_testkit.fuzzing.contract import hostile_request, methods, reason_of, spoiled_once
+from mnemesh_testkit.fuzzing import contract
+from mnemesh_testkit.fuzzing.contract import (
+    GARBAGE,
+    hostile_request,
+    methods,
+    no_utf8,
+    reason_of,
+    spoiled,
+    spoiled_once,
+)
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
+
+ACCEPTED_CODES: Final = frozenset(
+    {
+        grpc.StatusCode.OK,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        # Responses to a hostile but well-formed id, label, epoch or version.
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.ABORTED,
+    }
+)
+_SPOILED_EVERY: Final = 4
+"""The mesh is fuzzed with more values. Here each refusal is checked for what it changed."""
+RAW: Final[Any] = {"request_serializer": bytes, "response_deserializer": bytes}
+
+
+class FuzzedService(ABC):
+    """A service whose whole store can be read."""
+
+    looks_every: ClassVar[int] = 10
+    """The store is compared after so many refusals, and after the last one."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+
+    @property
+    @abstractmethod
+    def known(self) -> Mapping[str, Sequence[str]]:
+        """The existing ids by prefix."""
+
+    @abstractmethod
+    async def stored(self) -> list[bytes]:
+        """Returns everything that is stored, in a fixed order."""
+
+    async def send(self, method: MethodDescriptor, raw: bytes) -> grpc.StatusCode:
+        """Sends a request as bytes and returns the status code."""
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        code = await self.channel.unary_unary(path, **RAW)(raw, timeout=30).code()
+        assert isinstance(code, grpc.StatusCode)
+        return code
+
+    async def require_hostile_answered(self, method: MethodDescriptor, seeds: int) -> None:
+        """Checks `seeds` requests with hostile values."""
+        requests = ((str(seed), hostile_request(method, seed, self.known)) for seed in range(seeds))
+        await self._require_answered(method, requests)
+
+    async def require_spoiled_answered(self, method: MethodDescriptor, good: Any) -> None:
+        """Checks copies of a valid request, each with one hostile value."""
+        await self._require_answered(method, spoiled(good, _SPOILED_EVERY))
+
+    async def require_bytes_refused(self, method: MethodDescriptor) -> None:
+        """Checks that undecodable bytes and strings that are not UTF-8 are INVALID_ARGUMENT."""
+        await self.require_refused((method, raw) for raw in (*GARBAGE, *no_utf8(method.input_type)))
+
+    async def require_refused(
+        self,
+        requests: Iterable[tuple[MethodDescriptor, bytes]],
+        codes: Sequence[grpc.StatusCode] = (grpc.StatusCode.INVALID_ARGUMENT,),
+    ) -> None:
+        """Checks that each request is refused with one of the codes, and that the store is unchanged."""
+        before = await self.stored()
+        for method, raw in requests:
+            assert await self.send(method, raw) in codes, (method.name, raw[:200])
+        assert await self.stored() == before
+
+    async def _require_answered(self, method: MethodDescriptor, requests: Iterable[tuple[str, Any]]) -> None:
+        before = await self.stored()
+        for number, (where, request) in enumerate(requests, start=1):
+            code = await self.send(method, request.SerializeToString())
+            assert code in ACCEPTED_CODES, (method.name, where, request)
+            if code is grpc.StatusCode.OK:
+                before = await self.stored()
+            elif number % self.looks_every == 0:
+                assert await self.stored() == before, (method.name, where, request)
+        assert await self.stored() == before, method.name
+
 
 DEFECTS: Final = frozenset(
     {
@@ -137,7 +220,7 @@ class MeshFuzzer:
         ids = {} if method.name.startswith(_DESTRUCTIVE) and chance.random() < 0.9 else known
         for part in range(chance.randint(1, 5) if method.client_streaming else 1):
             raw = self._request(method, seed + part * 1_000_003, ids, chance).SerializeToString()
-            yield wire.mutated(raw, chance) if chance.random() < 0.25 else raw
+            yield contract.mutated(raw, chance) if chance.random() < 0.25 else raw
 
     def _request(self, method: MethodDescriptor, seed: int, known: Known, chance: random.Random) -> Any:
         good = self._good(method, known) if chance.random() < 0.65 else ()
