@@ -1,12 +1,11 @@
-"""Reads the dialogues of a file for the quality benchmarks (mnemesh_retrieval.tuning.formats lists the formats)."""
+"""Reads the dialogues of a file for the quality benchmarks (benchmarks.datasets lists the formats)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from mnemesh_retrieval.tuning import dialogues as data
-from mnemesh_retrieval.tuning.formats import read_dialogues
-
+from benchmarks import datasets as data
+from benchmarks.datasets import read_dialogues
 from benchmarks.dialogues import Dialogue, Question, Turn, dialogues
 
 

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_retrieval.tuning.dialogues import DatasetInvalid, Dialogue
-from mnemesh_retrieval.tuning.formats import read_dialogues
 
+from benchmarks.datasets import DatasetInvalid, Dialogue, read_dialogues
 from benchmarks.memory.answer_file import AnswerFile, AnswersOfAnotherRun
 from benchmarks.memory.answer_mesh import answering_mesh
 from benchmarks.memory.answers import Readers, answer_all, summary
@@ -29,7 +28,7 @@ from benchmarks.memory.tiers import CONFIGURATIONS, ArchivalTier, RecallTier, Ti
 from benchmarks.memory_services import ENGINES, RunningServices, running
 
 TIERS: Final = ("recall", "archival")
-_PASSED: Final = ("MNEMESH_EMBEDDER", "MNEMESH_RERANK", "MNEMESH_RANKING_FILE")
+_PASSED: Final = ("MNEMESH_EMBEDDER", "MNEMESH_RERANK")
 """The settings that the measured services take from the environment, by the beginning of their names."""
 
 
@@ -39,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.memory",
         description="Stores dialogues in recall and archival, and scores searches for the evidence of questions. "
         "With --model, an agent answers the questions with its search tool, and its answers are scored too.",
-        epilog="The services take MNEMESH_EMBEDDER…, MNEMESH_RERANKER… and MNEMESH_RANKING_FILE from the environment; "
+        epilog="The services take MNEMESH_EMBEDDER… and MNEMESH_RERANKER… from the environment; "
         "with --model, the mesh takes the keys of providers too.",
     )
     made.add_argument("--dataset", type=Path, required=True, help="in the format of LoCoMo or LongMemEval, or our own")

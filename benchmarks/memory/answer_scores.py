@@ -9,7 +9,8 @@ from functools import cache
 from typing import Final
 
 import snowballstemmer
-from mnemesh_retrieval.tuning.dialogues import Question
+
+from benchmarks.datasets import Question
 
 _LEFT_OUT: Final = frozenset({"a", "an", "the", "and"})
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)

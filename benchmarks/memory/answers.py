@@ -15,12 +15,12 @@ from mnemesh.recall.v1 import messages_service_pb2 as recall
 from mnemesh_client import Mnemesh
 from mnemesh_client.agent import Agent
 from mnemesh_kit.errors import MnemeshError, NotFound
-from mnemesh_retrieval.tuning.dialogues import Dialogue, Question
-from mnemesh_retrieval.tuning.metrics import mean, share
 
+from benchmarks.datasets import Dialogue, Question
 from benchmarks.memory.answer_file import Answer, AnswerFile
 from benchmarks.memory.answer_scores import score
 from benchmarks.memory.tiers import ArchivalTier, RecallTier
+from benchmarks.metrics import mean, share
 
 TierName = Literal["recall", "archival"]
 TOOLS: Final[Mapping[str, str]] = {"recall": "conversation_search", "archival": "archival_memory_search"}

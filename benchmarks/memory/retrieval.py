@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from mnemesh_retrieval.tuning.dialogues import Dialogue, Question
-from mnemesh_retrieval.tuning.metrics import Outcome, Scores, by_category, outcome, scores
-
+from benchmarks.datasets import Dialogue, Question
 from benchmarks.memory.tiers import Configuration, Tier
+from benchmarks.metrics import Outcome, Scores, by_category, outcome, scores
 
 Level = Literal["turn", "session"]
 _SESSION_HITS = 100

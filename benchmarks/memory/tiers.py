@@ -13,7 +13,8 @@ from mnemesh.archival.v1 import passages_service_pb2 as archival
 from mnemesh.recall.v1 import messages_service_pb2 as recall
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_retrieval.tuning.dialogues import Dialogue, Question, Turn
+
+from benchmarks.datasets import Dialogue, Question, Turn
 
 BATCH: Final = 100
 _INDEX_SECONDS: Final = 3_600.0

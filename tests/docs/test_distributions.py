@@ -27,7 +27,6 @@ PROJECTS = sorted(
 )
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 NOT_IMPORTED: Final = (
-    "mnemesh_cli.commands.search_tuning",
     "mnemesh_cli.directories.watch",
     "mnemesh_client.mcp_server",
     "mnemesh_retrieval.server",

@@ -22,7 +22,6 @@ ELSEWHERE = {
     "mcp": "its stdout has messages of the Model Context Protocol, which are JSON",
     "up": "test_up.py starts it as a process",
     "maintain": "test_up.py runs it on the databases of a stopped mesh",
-    "tune-search": "test_tune_search.py runs it with an embedder of its own",
 }
 ADD = '''def add_numbers(left: int, right: int = 1) -> int:
     """Adds two numbers.

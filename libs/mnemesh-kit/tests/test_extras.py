@@ -27,10 +27,6 @@ def test_an_extra_of_another_distribution_of_ours_stands_for_its_packages() -> N
     assert "--find-links" not in command(install_hint("mnemesh-recall", "qdrant"))
 
 
-def test_packages_of_ours_come_from_the_wheels() -> None:
-    assert command(install_hint("mnemesh-cli", "tuning"))[4:] == ["--find-links", "dist", "mnemesh-retrieval"]
-
-
 def test_an_environment_without_pip_is_changed_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     find = PathFinder.find_spec
     monkeypatch.setattr(PathFinder, "find_spec", lambda name, *rest: None if name == "pip" else find(name, *rest))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -98,17 +97,6 @@ async def test_hanging_reranker_costs_its_time_limit_at_most(tmp_path: Path, pro
     assert not found.reranked
 
 
-async def test_constants_of_a_file_are_used(tmp_path: Path) -> None:
-    path = tmp_path / "ranking.json"
-    shares = ("question_share", "before_share", "second_before_share", "after_share", "second_after_share")
-    path.write_text(json.dumps(dict.fromkeys(shares, 0.0)))
-    async with serving(config(tmp_path, ranking_file=str(path))) as archival:
-        found = await search(archival, await filled(archival))
-    assert SAID[1] not in [hit.passage.text for hit in found.hits], "neighbours lend nothing"
-
-
 async def test_wrong_settings_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"MNEMESH_RERANKER: .*needs the base URL"):
         await assemble(config(tmp_path, reranker="acme/m"))
-    with pytest.raises(ConfigError, match=r"MNEMESH_RANKING_FILE: .*cannot be read"):
-        await assemble(config(tmp_path, ranking_file="/nowhere.json"))

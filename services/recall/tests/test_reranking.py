@@ -124,26 +124,12 @@ async def test_the_query_itself_stays_first(serve: Serve, provider: FakeReranker
     assert found.hits[0].text == SAID[3][1]
 
 
-async def test_constants_of_a_file_are_used(serve: Serve, tmp_path: Path) -> None:
-    path = tmp_path / "ranking.json"
-    alone = dict.fromkeys(
-        ("question_share", "before_share", "second_before_share", "after_share", "second_after_share"), 0.0
-    )
-    path.write_text(str(alone).replace("'", '"'))
-    async with serve(ranking_file=str(path)) as stub:
-        await fill(stub)
-        scores = {hit.text: hit.text_score for hit in (await search(stub)).hits}
-    assert scores.get(SAID[1][1], 0.0) < 0.001, "neighbours lend nothing"
-    assert scores[SAID[0][1]] > 0.1
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"reranker": "acme/m"}, "MNEMESH_RERANKER: .*needs the base URL"),
         ({"reranker": "acme/m", "reranker_base_url": "http://x", "reranker_timeout_ms": 0}, "TIMEOUT_MS must be"),
         ({"reranker": "acme/m", "reranker_base_url": "http://x", "reranker_candidates": 1}, "CANDIDATES must be"),
-        ({"ranking_file": "/nowhere.json"}, "MNEMESH_RANKING_FILE: .*cannot be read"),
     ],
 )
 async def test_wrong_settings_stop_the_start(tmp_path: Path, fields: dict[str, Any], message: str) -> None:

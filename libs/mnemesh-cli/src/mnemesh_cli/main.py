@@ -26,7 +26,6 @@ _COMMANDS: Final = {
     "chat": "chat:chat",
     "search": "search:search",
     "sleep": "sleep:sleep",
-    "tune-search": "tune_search:tune_search",
     "watch": "watch:watch",
     "mcp": "mcp:mcp",
     "export": "export_import:export",

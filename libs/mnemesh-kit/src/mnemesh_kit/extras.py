@@ -19,7 +19,7 @@ def install_hint(distribution: str, extra: str) -> str:
     """Returns the sentence that an error about a missing package ends with: the command that installs an extra.
 
     The command names the packages of the extra themselves, for the environment of this process. It is therefore the
-    same in a checkout and after an installation from wheels. Our own packages come from the wheels of `make dist`.
+    same in a checkout and after an installation from wheels.
 
     Args:
         distribution: one of ours, such as `mnemesh-files`.
@@ -29,8 +29,7 @@ def install_hint(distribution: str, extra: str) -> str:
     if importlib.util.find_spec("pip") is None:
         pip = ["uv", "pip", "install", "--python", sys.executable]
     packages = sorted(set(_packages(distribution, extra)))
-    links = ["--find-links", "dist"] if any(name.startswith(_OURS) for name in packages) else []
-    return f"Install it: {shlex.join([*pip, *links, *packages])}"
+    return f"Install it: {shlex.join([*pip, *packages])}"
 
 
 def _packages(distribution: str, extra: str) -> Iterator[str]:
@@ -41,10 +40,8 @@ def _packages(distribution: str, extra: str) -> Iterator[str]:
         if found is None or needed_for is None or needed_for[1] != extra:
             continue
         name, extras, versions = found["name"], (found["extras"] or "").split(","), found["versions"].strip()
-        if name.startswith(_OURS) and any(extras):
+        if name.startswith(_OURS):
             for inner in extras:
                 yield from _packages(name, inner.strip())
-        elif not name.startswith(_OURS):
-            yield f"{name}[{found['extras']}]{versions}" if found["extras"] else f"{name}{versions}"
         else:
-            yield name
+            yield f"{name}[{found['extras']}]{versions}" if found["extras"] else f"{name}{versions}"

@@ -69,7 +69,7 @@ _VECTOR_SETTINGS: Final = (
     *("qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "index_flush_seconds", "index_reserve_mb"),
     *("embedder", "embedder_base_url", "embedder_api_key", "embedder_dimension"),
     *("reranker", "reranker_base_url", "reranker_api_key", "reranker_directory", "reranker_timeout_ms"),
-    *("reranker_candidates", "rerank_by_default", "ranking_file"),
+    *("reranker_candidates", "rerank_by_default"),
 )
 
 SERVICES: Final[tuple[ServiceSpec, ...]] = (

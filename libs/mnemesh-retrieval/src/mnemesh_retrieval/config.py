@@ -34,10 +34,8 @@ class EmbedderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """The settings of the ranking of searches, and of the reranker. A service's Config extends it."""
+    """The settings of the reranker. A service's Config extends it."""
 
-    ranking_file: str = ""
-    """A JSON file with constants of the ranking, as `mnemesh tune-search` writes it. By default the built-in ones."""
     reranker: str = ""
     """The reranker, as `provider/model`. By default there is none."""
     reranker_base_url: str = ""

@@ -5,7 +5,6 @@ RetrievalError
 │   ├── EmbedderUnavailable
 │   ├── EmbedderRejected
 │   └── EmbedderMisconfigured
-├── RankingMisconfigured
 ├── RerankerError
 │   ├── RerankerUnavailable
 │   ├── RerankerRejected
@@ -40,10 +39,6 @@ class EmbedderRejected(EmbedderError):
 
 class EmbedderMisconfigured(EmbedderError):
     """The handle and the settings do not allow to build an embedder."""
-
-
-class RankingMisconfigured(RetrievalError):
-    """The constants of the ranking are not valid, or their file cannot be read."""
 
 
 class RerankerError(RetrievalError):

@@ -12,11 +12,9 @@ from mnemesh_retrieval.config import EmbedderConfig, IndexConfig, SearchConfig
 from mnemesh_retrieval.embedder import Embedder
 from mnemesh_retrieval.errors import (
     EmbedderMisconfigured,
-    RankingMisconfigured,
     RerankerMisconfigured,
     VectorIndexError,
 )
-from mnemesh_retrieval.ranking.constants import RankingConstants, load_constants
 from mnemesh_retrieval.registry import make_embedder
 from mnemesh_retrieval.rerankers.registry import RerankerSettings, make_reranker
 from mnemesh_retrieval.rerankers.reranking import MAX_CANDIDATES, Reranking
@@ -45,18 +43,6 @@ def embedder_from_config(config: EmbedderConfig) -> Embedder:
         return make_embedder(config.embedder, config.embedder_settings)
     except EmbedderMisconfigured as error:
         raise ConfigError(f"MNEMESH_EMBEDDER: {error}.") from error
-
-
-def constants_from_config(config: SearchConfig) -> RankingConstants:
-    """Returns the constants of the configured file, or the built-in ones.
-
-    Raises:
-        ConfigError: the file cannot be read, or names an unknown constant or a value out of range.
-    """
-    try:
-        return load_constants(config.ranking_file)
-    except RankingMisconfigured as error:
-        raise ConfigError(f"MNEMESH_RANKING_FILE: {error}") from error
 
 
 def reranking_from_config(config: SearchConfig) -> Reranking:

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
-from mnemesh_retrieval.errors import RankingMisconfigured
-from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants, load_constants
+from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
 from mnemesh_retrieval.ranking.scores import (
     EXACT,
     Candidate,
@@ -19,7 +17,6 @@ from mnemesh_retrieval.ranking.scores import (
     shared_similarity,
     time_factor,
 )
-from mnemesh_retrieval.registry import make_embedder
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
@@ -138,45 +135,3 @@ def test_a_range_without_a_bound_has_the_whole_factor_on_that_side() -> None:
         assert time_factor(moment, since, DEFAULTS) == after
     assert time_factor(NOON + timedelta(days=30), [*until, *since], DEFAULTS) == 1.3
     assert time_factor(NOON, [], DEFAULTS) == 1.0
-
-
-def test_constants_are_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "ranking.json"
-    path.write_text(RankingConstants(before_share=0.4).to_json())
-    assert load_constants(path) == RankingConstants(before_share=0.4)
-    assert load_constants("") == DEFAULTS
-
-
-def test_the_file_can_set_the_weights_of_embedders(tmp_path: Path) -> None:
-    path = tmp_path / "ranking.json"
-    path.write_text('{"similarity_weights": {"mnemesh/hashing-256": 0.75}}')
-    found = load_constants(path)
-    assert found.similarity_weight(make_embedder("mnemesh/hashing-256")) == 0.75
-    wordllama = make_embedder("mnemesh/wordllama-256")
-    assert found.similarity_weight(wordllama) == wordllama.similarity_weight
-    path.write_text(found.to_json())
-    assert load_constants(path) == found
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("{", "cannot be read"),
-        ("[]", "no JSON object|not a JSON object"),
-        ('{"befor_share": 1}', "unknown constants: befor_share"),
-        ('{"before_share": 2}', "before_share is not between 0 and 1"),
-        ('{"before_share": "1"}', "before_share must be a number, not"),
-        ('{"word_candidates": 1.5}', "word_candidates must be an integer, not"),
-        ('{"saturation": NaN}', "saturation must be a number, not"),
-        ('{"similarity_weights": 1}', "similarity_weights is not an object"),
-        ('{"similarity_weights": {"acme/m": -1}}', "weight of acme/m is not between 0 and 10"),
-        ('{"similarity_weights": {"acme/m": NaN}}', "weight of acme/m is not between 0 and 10"),
-    ],
-)
-def test_a_wrong_file_is_refused(content: str, problem: str, tmp_path: Path) -> None:
-    path = tmp_path / "ranking.json"
-    path.write_text(content)
-    with pytest.raises(RankingMisconfigured, match=problem):
-        load_constants(path)
-    with pytest.raises(RankingMisconfigured, match="cannot be read"):
-        load_constants(tmp_path / "absent.json")

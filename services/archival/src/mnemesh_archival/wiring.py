@@ -18,7 +18,6 @@ from mnemesh_retrieval.index import VectorIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.startup import (
-    constants_from_config,
     embedder_from_config,
     open_index,
     reranking_from_config,
@@ -48,14 +47,14 @@ _SECOND_PROCESS = (
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """Opens the vector index, migrates the database and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    reranking, constants = reranking_from_config(config), constants_from_config(config)
+    reranking = reranking_from_config(config)
     parts = await open_parts(config, clock, ids)
     embedders, passage_store, index = parts.embedders, parts.passages, parts.index
     lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
     archive_store = ArchiveStore(parts.database, clock)
     archives = ArchiveService(archive_store, index, parts.reembedding, embedders, clock, ids)
     passages = PassageService(passage_store, index, embedders, clock, ids)
-    search = PassageSearchService(archive_store, passage_store, index, embedders, constants, reranking)
+    search = PassageSearchService(archive_store, passage_store, index, embedders, reranking)
 
     async def purge() -> None:
         await passage_store.purge_requests()

@@ -21,7 +21,6 @@ from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.startup import (
-    constants_from_config,
     embedder_from_config,
     open_index,
     reranking_from_config,
@@ -75,7 +74,6 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     """Migrates the database, opens the vector index, and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     embedder, reranking = embedder_from_config(config), reranking_from_config(config)
-    constants = constants_from_config(config)
     database = await open_database(config, "mnemesh_recall", postgres_settings=_POSTGRES_SETTINGS)
     index = await open_vector_index(config)
     lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
@@ -93,8 +91,8 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         await store.purge_ledger()
         await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
 
-    messages = MessageService(store, MessageFinder(store, vectors, constants, reranking), indexer, new_words)
-    episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors, constants), indexer)
+    messages = MessageService(store, MessageFinder(store, vectors, reranking), indexer, new_words)
+    episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors), indexer)
     audits = MemoryAuditService(MemoryAuditStore(database, clock), clock)
     traces = TraceService(TraceStore(database, clock, changed), indexer)
     return Assembly(

@@ -1,19 +1,11 @@
-"""The constants of the ranking, and their file."""
+"""The constants of the ranking."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from mnemesh_retrieval.embedder import Embedder
-from mnemesh_retrieval.errors import RankingMisconfigured
 from mnemesh_retrieval.words.sparse import LENGTH_SHARE, SATURATION
-
-_MAX_CANDIDATES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +14,6 @@ class RankingConstants:
 
     A share is the part of a word's weight, or of a similarity, that a text receives from a neighbour. Shares are
     between 0 and 1, factors above 0.
-
-    Raises:
-        RankingMisconfigured: a value is out of range.
     """
 
     saturation: float = SATURATION
@@ -61,67 +50,6 @@ class RankingConstants:
     """The factor of a text from a day or a range of time that the query names."""
     time_fade_days: float = 7.0
     """The days after such a range over which the factor falls to 1."""
-    similarity_weights: Mapping[str, float] = field(default_factory=dict)
-    """The weights of embedders by handle, where they differ from the embedders' own; between 0 and 10."""
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.name != "similarity_weights":
-                _require_valid(each.name, getattr(self, each.name))
-        _require_weights(self.similarity_weights)
-
-    def similarity_weight(self, embedder: Embedder) -> float:
-        """Returns the weight of an embedder's similarities, where words weigh 1."""
-        return self.similarity_weights.get(embedder.handle, embedder.similarity_weight)
-
-    def to_json(self) -> str:
-        """Returns the content of a file that `load_constants` reads."""
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-
-def load_constants(path: Path | str) -> RankingConstants:
-    """Reads constants from a JSON object. A constant that it lacks has its default; "" means no file.
-
-    Raises:
-        RankingMisconfigured: the file cannot be read, or names an unknown constant or a value out of range.
-    """
-    if not str(path):
-        return DEFAULTS
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RankingMisconfigured(f"The ranking file {path} cannot be read: {error}.") from error
-    if not isinstance(content, dict):
-        raise RankingMisconfigured(f"The ranking file {path} is not a JSON object.")
-    unknown = sorted(content.keys() - {each.name for each in fields(RankingConstants)})
-    if unknown:
-        raise RankingMisconfigured(f"The ranking file {path} has unknown constants: {', '.join(unknown)}.")
-    return RankingConstants(**content)
-
-
-def _require_valid(name: str, value: Any) -> None:
-    kind = int if name.endswith("_candidates") else float
-    noun = "an integer" if kind is int else "a number"
-    if isinstance(value, bool) or not isinstance(value, int | kind) or not math.isfinite(value):
-        raise RankingMisconfigured(f"The ranking constant {name} must be {noun}, not {value!r}.")
-    if name.endswith("_candidates"):
-        lowest, highest = 1.0, float(_MAX_CANDIDATES)
-    elif name.endswith("_factor"):
-        lowest, highest = 0.1, 10.0
-    elif name in ("saturation", "neighbour_hours", "time_fade_days"):
-        lowest, highest = 0.0, 1e4
-    else:
-        lowest, highest = 0.0, 1.0
-    if not lowest <= value <= highest:
-        raise RankingMisconfigured(f"The ranking constant {name} is not between {lowest:g} and {highest:g}: {value!r}.")
-
-
-def _require_weights(weights: Any) -> None:
-    if not isinstance(weights, Mapping):
-        raise RankingMisconfigured("The ranking constant similarity_weights is not an object of handles and numbers.")
-    for handle, weight in weights.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 10:
-            raise RankingMisconfigured(f"The similarity weight of {handle} is not between 0 and 10: {weight!r}.")
 
 
 DEFAULTS: Final = RankingConstants()

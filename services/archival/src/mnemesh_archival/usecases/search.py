@@ -10,7 +10,7 @@ from uuid import UUID
 
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
+from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.scores import REACH, Ranked, best_of_queries
 from mnemesh_retrieval.ranking.texts import fingerprint, utterance
 from mnemesh_retrieval.rerankers.reranking import Reranking, readable
@@ -54,13 +54,10 @@ class RankedQuery:
 class RankedSearch:
     """Ranks candidates with what the record knows of them and of their neighbours."""
 
-    def __init__(
-        self, passages: PassageStore, finder: CandidateFinder, embedders: Embedders, constants: RankingConstants
-    ) -> None:
+    def __init__(self, passages: PassageStore, finder: CandidateFinder, embedders: Embedders) -> None:
         self._passages = passages
         self._finder = finder
         self._embedders = embedders
-        self._constants = constants
 
     async def rank(self, query: RankedQuery, scope: PassageScope, found: Sequence[Found]) -> list[Ranked[UUID]]:
         """Returns the passages that match a query, best first.
@@ -78,7 +75,7 @@ class RankedSearch:
             found = nameless
             nearest, around = await self._around(query, scope, found, best)
         points = dict.fromkeys((*best, *nearest))
-        ranked = ranking.PassageRanking(around.positions, matches, rarities, self._constants)
+        ranked = ranking.PassageRanking(around.positions, matches, rarities, DEFAULTS)
         words, own = WordQuery(query.text), {match.id: match.words for match in matches}
         ranked.score_words(
             {id_: _asked(words, text, own[id_]) for id_, text in around.questions.items()},
@@ -146,7 +143,7 @@ class RankedSearch:
             if embedder is None:
                 continue
             is_vector = query.kind is SearchKind.VECTOR
-            weight = 1.0 if is_vector else self._constants.similarity_weight(embedder)
+            weight = 1.0 if is_vector else embedder.similarity_weight
             least = 0.0 if is_vector else embedder.least_similarity
             if weight:
                 # Each group is asked for all: the index knows which passages are in its archives.
@@ -204,14 +201,13 @@ class PassageSearchService:
         passages: PassageStore,
         index: PassageIndex,
         embedders: Embedders,
-        constants: RankingConstants = DEFAULTS,
         reranking: Reranking | None = None,
     ) -> None:
         self._archives = archives
         self._passages = passages
         self._index = index
         self._finder = CandidateFinder(passages, index, embedders)
-        self._ranked = RankedSearch(passages, self._finder, embedders, constants)
+        self._ranked = RankedSearch(passages, self._finder, embedders)
         self._reranking = PassageReranking(passages, reranking or Reranking(None))
 
     async def search(self, caller: Principal, search: PassageSearch) -> SearchResult:

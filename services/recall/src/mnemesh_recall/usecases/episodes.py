@@ -13,7 +13,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
+from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.scores import Candidate, fuse_scores
 from mnemesh_retrieval.ranking.texts import normalized
 
@@ -69,10 +69,9 @@ _log = structlog.get_logger("mnemesh.recall.memories")
 class MemoryFinder:
     """Searches the terms of memories and the vector index, and fuses the scores of their hits."""
 
-    def __init__(self, store: EpisodeStore, vectors: MemoryVectors, constants: RankingConstants = DEFAULTS) -> None:
+    def __init__(self, store: EpisodeStore, vectors: MemoryVectors) -> None:
         self._store = store
         self._vectors = vectors
-        self._constants = constants
 
     async def search(self, caller: Principal, search: MemorySearch[Any]) -> MemoryHits[Any]:
         """Returns the best hits, best first; for a blank query the newest memories.
@@ -130,8 +129,8 @@ class MemoryFinder:
         ]
         ranked = fuse_scores(
             candidates,
-            1.0 if by_vector_only else self._constants.similarity_weight(embedder),
-            self._constants,
+            1.0 if by_vector_only else embedder.similarity_weight,
+            DEFAULTS,
             depth=DEPTH,
             least_similarity=0.0 if by_vector_only else embedder.least_similarity,
         )

@@ -16,7 +16,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_retrieval.embedder import averages_words
 from mnemesh_retrieval.index import Comparison, SearchQuery
 from mnemesh_retrieval.index import SearchMode as IndexMode
-from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
+from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.scores import Ranked, best_of_queries
 from mnemesh_retrieval.ranking.texts import fingerprint, utterance
 from mnemesh_retrieval.rerankers.reranking import Reranking, readable
@@ -83,10 +83,9 @@ class FoundCandidates:
 class CandidateFinder:
     """Selects the candidates of a query in the full-text index and the vector index."""
 
-    def __init__(self, store: MessageStore, vectors: MessageVectors, constants: RankingConstants) -> None:
+    def __init__(self, store: MessageStore, vectors: MessageVectors) -> None:
         self._store = store
         self._vectors = vectors
-        self._constants = constants
 
     async def find(
         self, organization_id: str, scope: SearchScope, query: str, mode: SearchMode, depth: int
@@ -99,7 +98,7 @@ class CandidateFinder:
             EmbedderUnavailable: the mode is VECTOR, and the embedder cannot be reached.
             VectorIndexUnavailable: the mode is VECTOR, and the vector index cannot be read now.
         """
-        limit = max(self._constants.word_candidates, 2 * depth)
+        limit = max(DEFAULTS.word_candidates, 2 * depth)
         asked = WordQuery("" if mode is SearchMode.VECTOR else query, fingerprint(query))
         searched = self._store.search_words(organization_id, scope, asked, limit)
         if mode is SearchMode.TEXT:
@@ -272,13 +271,11 @@ class MessageFinder:
         self,
         store: MessageStore,
         vectors: MessageVectors,
-        constants: RankingConstants = DEFAULTS,
         reranking: Reranking | None = None,
     ) -> None:
         self._store = store
         self._vectors = vectors
-        self._constants = constants
-        self._candidates = CandidateFinder(store, vectors, constants)
+        self._candidates = CandidateFinder(store, vectors)
         self._reranking = MessageReranking(store, reranking or Reranking(None))
 
     async def search(self, caller: Principal, search: MessageSearch) -> MessageHits:
@@ -326,9 +323,9 @@ class MessageFinder:
             found.candidates,
             found.rarities,
             found.similarities,
-            1.0 if by_vector_only else self._constants.similarity_weight(embedder),
+            1.0 if by_vector_only else embedder.similarity_weight,
             named_times,
-            self._constants,
+            DEFAULTS,
             depth=2 * depth,
             least_similarity=0.0 if by_vector_only else embedder.least_similarity,
         )

@@ -1,4 +1,6 @@
-"""The file formats of dialogues. `read_dialogues` recognises the format.
+"""Dialogues in sessions with questions whose evidence is known, and their file formats.
+
+`read_dialogues` recognises the format.
 
 The project's own format:
 
@@ -24,11 +26,82 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-from mnemesh_retrieval.tuning.dialogues import DatasetInvalid, Dialogue, Question, Role, Session, Turn
+from typing import Any, Final, Literal, TypeVar
 
 T = TypeVar("T")
+Role = Literal["user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One utterance."""
+
+    id: str
+    """Unique in its dialogue."""
+    speaker: str
+    """A name, or an empty string if the data has roles only."""
+    role: Role
+    text: str
+    said_at: datetime
+    picture: str = ""
+    """The description of a picture that was sent with the text."""
+
+    @property
+    def text_with_picture(self) -> str:
+        """The text, followed by the description of the picture if there is one."""
+        return f"{self.text} [picture: {self.picture}]".strip() if self.picture else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Turns of one sitting, oldest first."""
+
+    id: str
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question about a dialogue."""
+
+    id: str
+    """Unique in its dialogue."""
+    text: str
+    category: str
+    evidence: frozenset[str] = frozenset()
+    """The ids of the turns that answer. Search is scored on questions with evidence only."""
+    answer: str | None = None
+    """The expected answer, None if the data has none."""
+    is_unanswerable: bool = False
+    """True if the dialogue does not contain the answer, and a reader should say so."""
+    asked_at: datetime | None = None
+    judged_only: bool = False
+    """True if the answer is free text, which a comparison of words cannot score."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialogue:
+    """Sessions, oldest first, and the questions about them."""
+
+    id: str
+    """Unique in its dataset."""
+    sessions: tuple[Session, ...]
+    questions: tuple[Question, ...]
+    speakers: tuple[str, ...] = ()
+    """The names in order of appearance, without the empty one."""
+
+    def turns(self) -> Iterator[Turn]:
+        """Yields all turns, oldest first."""
+        for session in self.sessions:
+            yield from session.turns
+
+    def questions_with_evidence(self) -> tuple[Question, ...]:
+        """Returns the questions on which search can be scored."""
+        return tuple(question for question in self.questions if question.evidence)
+
+
+class DatasetInvalid(Exception):
+    """A file does not contain dialogues in a known format. The text names file and field, or line and column."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -116,19 +116,6 @@ def mean(values: Sequence[float]) -> Estimate:
     numbers = np.asarray(values, dtype=np.float64)
     low, high = np.quantile(_resampled_means(numbers), (0.025, 0.975))
     return Estimate(float(numbers.mean()), float(low), float(high), len(values))
-
-
-def gain(before: Sequence[Outcome], after: Sequence[Outcome], value: Callable[[Outcome], float]) -> Estimate:
-    """Returns the mean difference of a value between two searches of the same questions, in the same order.
-
-    The bootstrap resamples pairs, so the interval is that of the difference, not of the two means.
-
-    Raises:
-        ValueError: the outcomes are of other questions.
-    """
-    if [(each.dialogue, each.question) for each in before] != [(each.dialogue, each.question) for each in after]:
-        raise ValueError("The outcomes to compare are of other questions.")
-    return mean([value(new) - value(old) for old, new in zip(before, after, strict=True)])
 
 
 def _resampled_means(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -9,13 +9,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from mnemesh_retrieval.tuning.dialogues import Dialogue, Question
-from mnemesh_retrieval.tuning.formats import read_dialogues
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Answer as Scripted
 from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
 
+from benchmarks.datasets import Dialogue, Question, read_dialogues
 from benchmarks.memory.__main__ import main
 from benchmarks.memory.answer_file import Answer, AnswerFile, AnswersOfAnotherRun
 from benchmarks.memory.answer_mesh import without_places
@@ -27,7 +26,7 @@ from benchmarks.memory.retrieval import Row
 from benchmarks.memory.retrieval import score as score_searches
 from benchmarks.memory.tiers import CONFIGURATIONS, ArchivalTier, RecallTier
 
-DATA = Path(__file__).parents[2] / "libs" / "mnemesh-retrieval" / "tests" / "tuning" / "data"
+DATA = Path(__file__).parent / "data"
 OFFLINE = {name: CONFIGURATIONS[name] for name in ("words", "vectors", "hybrid")}
 
 

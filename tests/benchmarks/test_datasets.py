@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_retrieval.tuning.dialogues import DatasetInvalid
-from mnemesh_retrieval.tuning.formats import read_dialogues
+
+from benchmarks.datasets import DatasetInvalid, read_dialogues
 
 DATA = Path(__file__).parent / "data"
 NATIVE: dict[str, Any] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from mnemesh_retrieval.tuning.metrics import Outcome, by_category, gain, mean, outcome, scores, share
+
+from benchmarks.metrics import Outcome, by_category, mean, outcome, scores, share
 
 
 def test_some_and_all_evidence_are_scored_apart() -> None:
@@ -50,14 +51,3 @@ def test_scores_and_categories() -> None:
     assert found.reciprocal_rank.value == pytest.approx((1 + 1 / 3 + 1 / 7) / 4)
     groups = by_category([*some([1], "when"), *some([2], "who")])
     assert {name: len(group) for name, group in groups.items()} == {"when": 1, "who": 1}
-
-
-def test_gain_compares_pairs() -> None:
-    before, after = some([6] * 40 + [1] * 60), some([5] * 40 + [1] * 60)
-    found = gain(before, after, lambda each: float(each.any_at(5)))
-    assert found.value == pytest.approx(0.4)
-    assert 0.28 < found.low < 0.4 < found.high < 0.52
-    nothing = gain(before, before, lambda each: float(each.any_at(5)))
-    assert (nothing.low, nothing.value, nothing.high) == (0.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match="other questions"):
-        gain(before, after[1:], lambda each: each.reciprocal_rank)
