@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "libs" / "mnemesh-client" / "src" / "mnemesh_client"
 TARGET: Final = SOURCE / "sync"
 PACKAGE: Final = "mnemesh_client"
-HAND_WRITTEN: Final = ("transport", "sync_channels", "sync_transport")
+HAND_WRITTEN: Final = ("transport", "sync_transport")
 
 WORDS: Final = ("async", "await")
 NAMES: Final = {

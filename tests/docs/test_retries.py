@@ -12,7 +12,7 @@ from mnemesh_archival.usecases import archives
 from mnemesh_cli.directories import watch
 from mnemesh_cli.supervisor import supervisor
 from mnemesh_client import mnemesh as client
-from mnemesh_client import patience, run_stream
+from mnemesh_client import patience, runs
 from mnemesh_files.ingestion import remover
 from mnemesh_files.ingestion import worker as ingestion
 from mnemesh_files.usecases import agent_files
@@ -116,7 +116,7 @@ def seconds(value: float) -> str:
         ("change of embedder", None, seconds(archives.RETRY_SECONDS), []),
         ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
         ("lease renewal", None, seconds(leases.RETRY_SECONDS), [leases.SAFE_SECONDS]),
-        ("Python client stream", None, grown(run_stream._BACKOFF), [client.PATIENCE_SECONDS]),
+        ("Python client stream", None, grown(runs._BACKOFF), [client.PATIENCE_SECONDS]),
         ("Python client call", None, grown(patience._BACKOFF), [client.PATIENCE_SECONDS]),
         ("Python client transfer", None, grown(patience._BACKOFF), [client.PATIENCE_SECONDS]),
         ("watch of a directory", None, seconds(watch.RECONNECT_SECONDS), []),

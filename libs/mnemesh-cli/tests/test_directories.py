@@ -9,7 +9,7 @@ import pytest
 from mnemesh.files.v1 import files_pb2
 from mnemesh_cli.directories.scan import FileState, IgnoreRules, Settling, scan
 from mnemesh_cli.directories.sync import FolderFiles, compare
-from mnemesh_client.file_names import folder_name_of
+from mnemesh_client.uploads import folder_name_of
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 
 

@@ -17,7 +17,7 @@ POSIX_NAMES: Final = {"O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "fchmod", "fork",
 def modules() -> dict[str, ast.Module]:
     """Returns the code of the client, without its server for MCP, and of all modules of the mesh that it imports."""
     found: dict[str, ast.Module] = {}
-    paths = [path for path in PACKAGE.rglob("*.py") if "mcp_server" not in path.parts]
+    paths = [path for path in PACKAGE.rglob("*.py") if path.stem != "mcp_server"]
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths]
     waiting = [name.removesuffix(".__init__") for name in names]
     while waiting:

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 from mnemesh.agents.v1 import runs_service_pb2, runs_service_pb2_grpc
-from mnemesh_client.sync_channels import Channels
+from mnemesh_client.sync_transport import Channels
 from mnemesh_kit.errors import Unavailable
 from mnemesh_testkit.timeouts import scaled
 

@@ -11,7 +11,7 @@ from typing import Any
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, Mnemesh, text_of
-from mnemesh_client.group import Group
+from mnemesh_client.groups import Group
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.turns import assert_whole, texts, window_of

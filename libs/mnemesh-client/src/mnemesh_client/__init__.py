@@ -5,7 +5,6 @@ from mnemesh_kit.tls.credentials import TlsSettings
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent
 from mnemesh_client.agent_files import AgentFiles, window
-from mnemesh_client.approvals import approve, deny, returned
 from mnemesh_client.errors import (
     Aborted,
     AlreadyExists,
@@ -25,10 +24,10 @@ from mnemesh_client.errors import (
     Unavailable,
     Unimplemented,
 )
-from mnemesh_client.group import Group
-from mnemesh_client.group_events import GroupEvent, GroupReply
-from mnemesh_client.inputs import text_of
+from mnemesh_client.groups import Group
+from mnemesh_client.inputs import approve, deny, returned, text_of
 from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_client.results import GroupEvent, GroupReply
 
 __all__ = [
     "Aborted",

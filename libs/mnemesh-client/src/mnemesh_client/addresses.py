@@ -1,15 +1,38 @@
-"""The addresses of a mesh's services: from arguments, the environment, a running mesh, or the default ports."""
+"""The addresses of a mesh: given, from the environment, or from the lock file of the data directory that it runs on."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from mnemesh_kit.config import ConfigError
+from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.services import SERVICES, Protocol, service
 from mnemesh_kit.tls.credentials import SCHEME, host_of
+
+LOCK_NAME: Final = "mnemesh.lock"
+
+
+def running_addresses(directory: str | os.PathLike[str]) -> Mapping[str, str]:
+    """Returns the addresses of the services by name. If the mesh was killed, they are those that it had.
+
+    Raises:
+        Unavailable: no mesh runs on the directory.
+    """
+    path = Path(directory).expanduser() / LOCK_NAME
+    try:
+        # The file is empty while no mesh runs.
+        addresses = json.loads(path.read_text(encoding="utf-8"))["addresses"]
+    except (OSError, ValueError, KeyError, TypeError):
+        addresses = None
+    if not isinstance(addresses, dict) or not addresses:
+        raise Unavailable(f"No mesh runs on {directory}. Start it with `mnemesh up --data-dir {directory}`.")
+    return {str(name): str(address) for name, address in addresses.items()}
+
 
 _LARGEST_PORT: Final = 65535
 

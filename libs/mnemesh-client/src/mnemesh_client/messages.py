@@ -11,9 +11,9 @@ from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_servi
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.ids import new_id
 
-from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, optional_timestamp
 from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
+from mnemesh_client.results import Hits
 from mnemesh_client.transport import Channel
 
 RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]

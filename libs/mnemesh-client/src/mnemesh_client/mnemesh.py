@@ -14,32 +14,24 @@ from mnemesh_kit.errors import InvalidArgument, Unavailable
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.tls.credentials import TlsSettings
 
-from mnemesh_client.addresses import Addresses
+from mnemesh_client.addresses import Addresses, running_addresses
 from mnemesh_client.agent_files import AgentFiles
 from mnemesh_client.agents import AgentsClient
-from mnemesh_client.archives import ArchivesClient, PassagesClient
+from mnemesh_client.archives import ArchivesClient, EmbeddingsClient, PassagesClient
 from mnemesh_client.blocks import BlocksClient
 from mnemesh_client.conversations import ConversationsClient
-from mnemesh_client.data_directory import running_addresses
-from mnemesh_client.embeddings import EmbeddingsClient
-from mnemesh_client.episodes import EpisodesClient
-from mnemesh_client.facts import FactsClient
-from mnemesh_client.files import FilesClient
-from mnemesh_client.folders import FoldersClient
-from mnemesh_client.groups import GroupsClient
+from mnemesh_client.episodes import EpisodesClient, FactsClient
+from mnemesh_client.files import FilesClient, FoldersClient
+from mnemesh_client.groups import GroupsClient, SleeptimeClient
 from mnemesh_client.identities import IdentitiesClient
 from mnemesh_client.mcp_servers import McpServersClient
 from mnemesh_client.messages import MessagesClient
-from mnemesh_client.models import ModelsClient
+from mnemesh_client.models import ModelsClient, PromptsClient, ProvidersClient
 from mnemesh_client.patience import PatientChannel
-from mnemesh_client.prompts import PromptsClient
-from mnemesh_client.providers import ProvidersClient
 from mnemesh_client.runs import RunsClient
-from mnemesh_client.sleeptime import SleeptimeClient
-from mnemesh_client.tools import ToolsClient
+from mnemesh_client.tools import ToolsClient, WebClient
 from mnemesh_client.traces import TracesClient
 from mnemesh_client.transport import Channel, Channels
-from mnemesh_client.web import WebClient
 
 PATIENCE_SECONDS = 60.0
 

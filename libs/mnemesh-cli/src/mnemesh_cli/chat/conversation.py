@@ -18,7 +18,7 @@ from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
 from mnemesh_cli.chat.terminal_input import pastes_marked, read_lines, typing_kept
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.terminal import notice, output
-from mnemesh_client.approvals import approve, deny
+from mnemesh_client.inputs import approve, deny
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.transport import closing
 from mnemesh_kit.errors import MnemeshError

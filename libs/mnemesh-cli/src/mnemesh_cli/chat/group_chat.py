@@ -15,10 +15,10 @@ from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.terminal import SPEAKERS, notice
 from mnemesh_client.errors import RunFailed
-from mnemesh_client.group import Group
-from mnemesh_client.group_events import GroupEvent
+from mnemesh_client.groups import Group
 from mnemesh_client.inputs import text_of
 from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_client.results import GroupEvent
 from mnemesh_kit.errors import MnemeshError
 
 _QUIET_STOPS: Final = (

@@ -12,7 +12,7 @@ from mnemesh_cli.commands.resources import run, text_column
 from mnemesh_cli.display.records import Column, Kind, as_dict, print_json, print_list
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, text_or_stdin
-from mnemesh_client.approvals import approve, deny, returned
+from mnemesh_client.inputs import approve, deny, returned
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import InvalidArgument, NotFound
 

@@ -20,10 +20,9 @@ from mnemesh_cli.display.file_views import FolderNames
 from mnemesh_cli.display.progress import TransferBars, processing_bar, transfer_bars
 from mnemesh_cli.display.records import json_line
 from mnemesh_cli.display.terminal import notice, print_error
-from mnemesh_client.file_names import folder_name_of
 from mnemesh_client.mnemesh import PATIENCE_SECONDS, Mnemesh
 from mnemesh_client.patience import is_broken_connection, patiently
-from mnemesh_client.upload_sources import Source, sha256_of
+from mnemesh_client.uploads import Source, folder_name_of, sha256_of
 from mnemesh_kit.errors import MnemeshError, NotFound
 
 _FEW: Final = 20

@@ -21,8 +21,7 @@ from mnemesh_cli.display.group_views import AgentNames, message_text, print_grou
 from mnemesh_cli.display.records import Column, Kind, local_time_text, print_done, print_json, print_list
 from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import GroupArgument, YesOption
-from mnemesh_client.group import Group
-from mnemesh_client.groups import manager_field_names
+from mnemesh_client.groups import Group, manager_field_names
 from mnemesh_client.mnemesh import Mnemesh
 from rich.text import Text
 

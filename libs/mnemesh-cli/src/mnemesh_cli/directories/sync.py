@@ -14,9 +14,8 @@ from typing import Any, Final, TypeVar
 
 from mnemesh.files.v1 import files_pb2, files_service_pb2
 from mnemesh_cli.directories.scan import FileState, IgnoreRules, Scan, Settling, scan
-from mnemesh_client.file_names import folder_name_of
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_client.upload_sources import sha256_of
+from mnemesh_client.uploads import folder_name_of, sha256_of
 from mnemesh_kit.errors import (
     Aborted,
     AlreadyExists,

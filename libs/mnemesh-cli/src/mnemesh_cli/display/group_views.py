@@ -10,7 +10,7 @@ from google.protobuf import duration_pb2
 from mnemesh.agents.v1 import groups_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.display.records import local_time_text, print_fields
-from mnemesh_client.group import Group
+from mnemesh_client.groups import Group
 from mnemesh_client.inputs import text_of
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound

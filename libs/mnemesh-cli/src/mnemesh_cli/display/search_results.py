@@ -16,7 +16,7 @@ from mnemesh.recall.v1.messages_service_pb2 import MessageHit
 from mnemesh_cli.display import terminal
 from mnemesh_cli.display.terminal import notice, output, print_labelled
 from mnemesh_client.agent import Agent
-from mnemesh_client.hits import Hits, said, said_by
+from mnemesh_client.results import Hits, said, said_by
 from mnemesh_kit.time import timestamp_from_proto, zone_from_name
 from rich.text import Text
 

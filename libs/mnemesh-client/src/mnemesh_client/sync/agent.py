@@ -13,9 +13,10 @@ from mnemesh.archival.v1 import archives_pb2, passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
+
 from mnemesh_client.errors import RunFailed
-from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import Input, new_request_id, present_fields, text_of
+from mnemesh_client.results import Hits
 from mnemesh_client.sync.agent_files import AgentFiles
 from mnemesh_client.sync.agent_window import AgentWindow
 from mnemesh_client.sync.group import Group

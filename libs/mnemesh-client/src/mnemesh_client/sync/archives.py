@@ -16,13 +16,14 @@ from mnemesh.archival.v1 import (
     passages_service_pb2,
     passages_service_pb2_grpc,
 )
-from mnemesh_client.hits import Hits
+from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError
+from mnemesh_kit.retries import Backoff
+
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
+from mnemesh_client.results import Hits
 from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync.patience import Patience
 from mnemesh_client.sync_transport import Channel, sleep
-from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError
-from mnemesh_kit.retries import Backoff
 
 TagMatchName = Literal["any", "all"]
 

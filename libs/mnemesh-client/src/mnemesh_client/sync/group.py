@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from mnemesh.agents.v1 import groups_pb2, groups_service_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
+
 from mnemesh_client.errors import ApprovalRequired, NotFound, RunFailed
-from mnemesh_client.group_events import GroupEvent, GroupReply
 from mnemesh_client.inputs import Input, text_of
+from mnemesh_client.results import GroupEvent, GroupReply
 from mnemesh_client.sync.messages import RoleName
 from mnemesh_client.sync.paging import Order
 from mnemesh_client.sync_transport import closing

@@ -11,8 +11,11 @@ from typing import Self, cast
 
 from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
-from mnemesh_client.addresses import Addresses
-from mnemesh_client.data_directory import running_addresses
+from mnemesh_kit.errors import InvalidArgument, Unavailable
+from mnemesh_kit.outgoing import DEADLINE_SECONDS
+from mnemesh_kit.tls.credentials import TlsSettings
+
+from mnemesh_client.addresses import Addresses, running_addresses
 from mnemesh_client.sync.agent_files import AgentFiles
 from mnemesh_client.sync.agents import AgentsClient
 from mnemesh_client.sync.archives import ArchivesClient, PassagesClient
@@ -37,9 +40,6 @@ from mnemesh_client.sync.tools import ToolsClient
 from mnemesh_client.sync.traces import TracesClient
 from mnemesh_client.sync.web import WebClient
 from mnemesh_client.sync_transport import Channel, Channels
-from mnemesh_kit.errors import InvalidArgument, Unavailable
-from mnemesh_kit.outgoing import DEADLINE_SECONDS
-from mnemesh_kit.tls.credentials import TlsSettings
 
 PATIENCE_SECONDS = 60.0
 

@@ -16,7 +16,7 @@ from mnemesh.agents.v1 import runs_service_pb2 as runs_rpc
 from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
 from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceStub
 from mnemesh.types.v1 import message_pb2, paging_pb2
-from mnemesh_client import run_stream
+from mnemesh_client import runs
 from mnemesh_kit.errors import Aborted, FailedPrecondition, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import Clock, timestamp_from_proto
@@ -228,7 +228,7 @@ class RunsClient:
             config=config_to_proto(options),
         )
         # Without tokens, nothing is shown before the end, and one response costs less than a stream.
-        send = run_stream.send if options.stream_tokens else run_stream.send_and_wait
+        send = runs.send if options.stream_tokens else runs.send_and_wait
         async for event in converted(send(self._stub, request, agents.PATIENCE, agents.ACCEPTANCE)):
             yield event
 
@@ -249,12 +249,12 @@ class RunsClient:
             messages=[input_to_proto(item) for item in inputs],
             config=config_to_proto(options),
         )
-        async for event in converted(run_stream.send(self._stub, request, agents.PATIENCE, agents.ACCEPTANCE)):
+        async for event in converted(runs.send(self._stub, request, agents.PATIENCE, agents.ACCEPTANCE)):
             yield event
 
     async def follow(self, run_id: str) -> AsyncIterator[RunEvent]:
         """See RunsPort."""
-        async for event in converted(run_stream.attach(self._stub, run_id, 0, agents.PATIENCE)):
+        async for event in converted(runs.attach(self._stub, run_id, 0, agents.PATIENCE)):
             yield event
 
     async def newest(self, conversation_id: str) -> RunRecord | None:
@@ -345,7 +345,7 @@ class TaskAgentsClient:
             messages=[_message_to_proto(message) for message in task.messages[-_MAX_MESSAGES:]],
             config=config_to_proto(options),
         )
-        async for event in converted(run_stream.send(self._runs, request, agents.PATIENCE, agents.ACCEPTANCE)):
+        async for event in converted(runs.send(self._runs, request, agents.PATIENCE, agents.ACCEPTANCE)):
             yield event
 
     async def delete(self, agent_id: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from mnemesh.agents.v1 import agents_service_pb2, runs_pb2, runs_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_client import run_stream
+from mnemesh_client import runs
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_gateway.letta.convert.sending import Sent, blanket_decisions, content_to_proto
@@ -43,7 +43,7 @@ async def answering(mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_p
     answer again wants the turn to go on: a new run does that, with the messages of the answer.
     """
     answer = await _answer(mesh, recipient, sent, config, key)
-    events = run_stream.send(mesh.runs, answer, PATIENCE, ACCEPTANCE)
+    events = runs.send(mesh.runs, answer, PATIENCE, ACCEPTANCE)
     try:
         first = await anext(events)
         if not (first.accepted.replayed and await _was_cut_off(mesh, first.run_id)):
@@ -59,7 +59,7 @@ async def answering(mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_p
         messages=sent.messages or [_keep_alive()],
         config=config,
     )
-    return run_stream.send(mesh.runs, request, PATIENCE, ACCEPTANCE)
+    return runs.send(mesh.runs, request, PATIENCE, ACCEPTANCE)
 
 
 async def _from(first: runs_pb2.RunEvent, events: Events) -> Events:

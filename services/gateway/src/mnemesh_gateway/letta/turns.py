@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
-from mnemesh_client import run_stream
+from mnemesh_client import runs
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import RunFailed
@@ -202,7 +202,7 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
         return await answering(mesh, recipient, sent, config, key)
     if body.background:
         run = await start_run(mesh, recipient, body, key)
-        return run_stream.attach(mesh.runs, run.id, 0, PATIENCE)
+        return runs.attach(mesh.runs, run.id, 0, PATIENCE)
     request = runs_service_pb2.SendMessageRequest(
         request_id=key,
         agent_id=recipient.agent_id,
@@ -211,7 +211,7 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
         messages=sent.messages,
         config=config,
     )
-    send = run_stream.send if stream else run_stream.send_and_wait
+    send = runs.send if stream else runs.send_and_wait
     return send(mesh.runs, request, PATIENCE, ACCEPTANCE)
 
 
@@ -301,5 +301,5 @@ async def attached(call: Call[Any, AttachingT], run_id: str) -> Response:
         announces=call.profile.announces_runs,
         numbered=True,
     )
-    events = run_stream.attach(call.mesh.runs, run.id, 0, PATIENCE)
+    events = runs.attach(call.mesh.runs, run.id, 0, PATIENCE)
     return await streamed(events, Shown(), options, starting_after=body.starting_after)

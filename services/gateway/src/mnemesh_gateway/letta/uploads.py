@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from mnemesh.files.v1 import files_service_pb2 as rpc
-from mnemesh_client.file_names import folder_name_of
+from mnemesh_client.uploads import folder_name_of
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import DeadlineExceeded
 from mnemesh_kit.heavy_work import ByteBudget

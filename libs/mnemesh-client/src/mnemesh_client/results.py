@@ -1,11 +1,13 @@
-"""The results of searches."""
+"""What calls return in place of messages of the contracts: the hits of searches, and the events of groups."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
 
 from mnemesh_client.inputs import text_of
@@ -51,3 +53,26 @@ def _sent(arguments: str) -> str:
     except (ValueError, AttributeError):
         return ""
     return text if isinstance(text, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEvent:
+    """An event of a group run, and the agent that it comes from.
+
+    `agent_id` and `agent_name` are empty for an event of the group run itself. `is_selection` is true while the manager
+    of a dynamic group selects the next speaker.
+    """
+
+    event: runs_pb2.RunEvent
+    agent_id: str = ""
+    agent_name: str = ""
+    is_selection: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReply:
+    """A text that an agent of a group said to the user."""
+
+    agent_id: str
+    agent_name: str
+    text: str

@@ -1,4 +1,7 @@
-"""The MCP server: search, remember, read and edit core memory, and ask an agent."""
+"""The memory of agents as a server of the Model Context Protocol: its tools, and their results.
+
+Needs the extra `mcp`.
+"""
 
 # pydantic reads the annotations of the tools at run time, so they are not deferred.
 
@@ -11,24 +14,19 @@ from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
+from mnemesh.archival.v1 import passages_service_pb2
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import MnemeshError
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from mnemesh_client.agent import Agent
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.inputs import text_of
-from mnemesh_client.mcp_server.results import (
-    AgentEntry,
-    AgentReply,
-    BlockEntry,
-    MemoryHit,
-    StoredPassage,
-    agent_entry,
-    block_entry,
-    message_hit,
-    passage_hit,
-)
 from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_client.results import said, said_by
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -90,6 +88,63 @@ def _with_tool_errors(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaita
             raise ToolError(f"{error.reason}: {error.message}") from error
 
     return call
+
+
+class AgentEntry(TypedDict):
+    """An agent."""
+
+    id: str
+    name: str
+    description: str
+
+
+class SurroundingText(TypedDict):
+    """A message or a passage around a hit. `speaker` is a name, or else a role; null for a passage."""
+
+    speaker: str | None
+    text: str
+
+
+class MemoryHit(TypedDict):
+    """A message or a passage that a search found. `time` is ISO 8601 in UTC.
+
+    `question` is what was asked just before, if the hit may answer it.
+    """
+
+    kind: str
+    text: str
+    time: str
+    role: str | None
+    speaker: str | None
+    conversation_id: str | None
+    question: str | None
+    before: list[SurroundingText]
+    after: list[SurroundingText]
+    tags: list[str]
+
+
+class StoredPassage(TypedDict):
+    """A passage that was stored."""
+
+    passage_id: str
+
+
+class BlockEntry(TypedDict):
+    """A block of core memory. `limit` counts characters."""
+
+    label: str
+    description: str
+    value: str
+    limit: int
+    read_only: bool
+    revision: int
+
+
+class AgentReply(TypedDict):
+    """The reply of an agent, and its run."""
+
+    reply: str
+    run_id: str
 
 
 class _MemoryTools:
@@ -234,3 +289,54 @@ class _MemoryTools:
             if event.HasField("message") and event.message.HasField("assistant"):
                 replies.append(text_of(event.message.assistant.content))
         return AgentReply(reply="\n".join(replies), run_id=run_id)
+
+
+def agent_entry(agent: Agent) -> AgentEntry:
+    """Returns the entry of an agent."""
+    return AgentEntry(id=agent.id, name=agent.name, description=agent.proto.description)
+
+
+def message_hit(hit: messages_service_pb2.MessageHit) -> MemoryHit:
+    """Returns the entry of a message."""
+    message = hit.message
+    return MemoryHit(
+        kind="message",
+        text=hit.text,
+        time=message.create_time.ToJsonString(),
+        role=message_pb2.Role.Name(message.role).removeprefix("ROLE_").lower(),
+        speaker=message.name or None,
+        conversation_id=message.conversation_id or None,
+        question=said(hit.question) if hit.HasField("question") else None,
+        before=[SurroundingText(speaker=said_by(each), text=said(each)) for each in hit.before],
+        after=[SurroundingText(speaker=said_by(each), text=said(each)) for each in hit.after],
+        tags=[],
+    )
+
+
+def passage_hit(hit: passages_service_pb2.PassageHit) -> MemoryHit:
+    """Returns the entry of a passage."""
+    passage = hit.passage
+    return MemoryHit(
+        kind="passage",
+        text=passage.text,
+        time=passage.create_time.ToJsonString(),
+        role=None,
+        speaker=None,
+        conversation_id=None,
+        question=None,
+        before=[SurroundingText(speaker=None, text=each.text) for each in hit.before],
+        after=[SurroundingText(speaker=None, text=each.text) for each in hit.after],
+        tags=list(passage.tags),
+    )
+
+
+def block_entry(block: blocks_pb2.Block) -> BlockEntry:
+    """Returns the entry of a block."""
+    return BlockEntry(
+        label=block.label,
+        description=block.description,
+        value=block.value,
+        limit=block.limit,
+        read_only=block.read_only,
+        revision=block.revision,
+    )
