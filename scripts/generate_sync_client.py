@@ -1,7 +1,8 @@
 """Generates mnemesh_client/sync from the asynchronous client: the same code without `async` and `await`.
 
 A module is generated if it waits, or imports one that does. The others are shared. What differs is written by hand:
-`mnemesh_client.transport` and `mnemesh_client.sync_transport` have the same names.
+`mnemesh_client.transport` and `mnemesh_client.sync_transport` have the same names. The MCP server has no
+synchronous twin.
 
 With --check, generates into memory and fails if the committed code differs.
 """
@@ -22,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "libs" / "mnemesh-client" / "src" / "mnemesh_client"
 TARGET: Final = SOURCE / "sync"
 PACKAGE: Final = "mnemesh_client"
-HAND_WRITTEN: Final = ("transport", "sync_transport")
+NOT_GENERATED: Final = ("mcp_server", "transport", "sync_transport")
 
 WORDS: Final = ("async", "await")
 NAMES: Final = {
@@ -55,7 +56,7 @@ UNUSED_AND_UNSORTED: Final = ("--isolated", "--select", "F401,I", "--fix", "--qu
 def generate() -> dict[str, str]:
     """Returns the generated modules: the name of each file, and its text."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SOURCE.glob("*.py"))}
-    waiting = _waiting({name: text for name, text in texts.items() if name not in HAND_WRITTEN})
+    waiting = _waiting({name: text for name, text in texts.items() if name not in NOT_GENERATED})
     return {f"{name}.py": _formatted(_synchronous(name, texts[name], waiting)) for name in sorted(waiting)}
 
 

@@ -15,6 +15,7 @@ from mnemesh_kit.services import SERVICES, Protocol, service
 from mnemesh_kit.tls.credentials import SCHEME, host_of
 
 LOCK_NAME: Final = "mnemesh.lock"
+_LARGEST_PORT: Final = 65535
 
 
 def running_addresses(directory: str | os.PathLike[str]) -> Mapping[str, str]:
@@ -32,9 +33,6 @@ def running_addresses(directory: str | os.PathLike[str]) -> Mapping[str, str]:
     if not isinstance(addresses, dict) or not addresses:
         raise Unavailable(f"No mesh runs on {directory}. Start it with `mnemesh up --data-dir {directory}`.")
     return {str(name): str(address) for name, address in addresses.items()}
-
-
-_LARGEST_PORT: Final = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

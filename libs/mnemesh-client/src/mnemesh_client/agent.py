@@ -4,186 +4,65 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from google.protobuf import field_mask_pb2
-from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, groups_service_pb2, runs_pb2
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, agents_service_pb2_grpc, groups_service_pb2, runs_pb2
 from mnemesh.archival.v1 import archives_pb2, passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 
 from mnemesh_client.agent_files import AgentFiles
+from mnemesh_client.archives import PassagesClient
+from mnemesh_client.blocks import BlocksClient
 from mnemesh_client.errors import RunFailed
-from mnemesh_client.groups import Group
+from mnemesh_client.groups import Group, GroupsClient, SleeptimeClient
 from mnemesh_client.inputs import Input, input_messages, new_request_id, present_fields, text_of
+from mnemesh_client.messages import MessagesClient
 from mnemesh_client.paging import Order
 from mnemesh_client.results import Hits
-
-if TYPE_CHECKING:
-    from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_client.runs import RunsClient
 
 _COMPACTION_SECONDS: Final = 330.0
 """Longer than the server needs to try every summarizer."""
 _EXTRACTION_SECONDS: Final = 1_200.0
 _GENERATION_SECONDS: Final = 330.0
+DELETION_SECONDS: Final = 60.0
+_TOOL_SECONDS: Final = 200.0
 
 
-class AgentWindow:
-    """The part of an agent's handle that is about its context window."""
+@dataclass(frozen=True, slots=True)
+class AgentCalls:
+    """The clients that the handles of agents call."""
 
-    def __init__(self, mnemesh: Mnemesh, proto: agents_pb2.Agent) -> None:
-        self._mnemesh = mnemesh
+    agents: agents_service_pb2_grpc.AgentServiceAsyncStub
+    runs: RunsClient
+    groups: GroupsClient
+    sleeptime: SleeptimeClient
+    blocks: BlocksClient
+    messages: MessagesClient
+    passages: PassagesClient
+    files: agent_files_service_pb2_grpc.AgentFileServiceAsyncStub
+
+
+class Agent:
+    """The handle of an agent. `proto` is the Agent message as of the last call that returned it."""
+
+    def __init__(self, calls: AgentCalls, proto: agents_pb2.Agent) -> None:
+        self._calls = calls
+        self._stub = calls.agents
         self.proto = proto
+
+    def __repr__(self) -> str:
+        return f"Agent(id={self.id!r}, name={self.name!r}, model={self.model!r})"
 
     @property
     def id(self) -> str:
         """The id: "agent-" and a UUID."""
         return self.proto.id
-
-    async def context_window(self, conversation_id: str | None = None) -> agents_pb2.ContextWindow:
-        """Returns its context window: the text of each section, the messages, and token counts."""
-        request = agents_service_pb2.GetContextWindowRequest(agent_id=self.id, conversation_id=conversation_id)
-        return (await self._mnemesh.agents.stub.GetContextWindow(request)).context_window
-
-    async def compact(
-        self,
-        *,
-        settings: agents_pb2.CompactionSettings | None = None,
-        conversation_id: str | None = None,
-        dry_run: bool = False,
-        waits: bool = True,
-        request_id: str = "",
-    ) -> agents_pb2.CompactionResult:
-        """Replaces the older part of the context window with a summary. Returns the sizes before and after.
-
-        Args:
-            settings: the compaction settings for this call; None uses the agent's.
-            conversation_id: the conversation; None is the agent's default conversation.
-            dry_run: return the summary and the sizes without changing the window.
-            waits: wait for active and queued runs of the conversation; otherwise the call is refused if there are any.
-            request_id: the idempotency key, to get the same compaction again; empty creates a new one.
-
-        Raises:
-            FailedPrecondition: NOTHING_TO_COMPACT.
-            Aborted: CONVERSATION_BUSY, with the id of the active run.
-        """
-        request = agents_service_pb2.CompactConversationRequest(
-            request_id=request_id,
-            agent_id=self.id,
-            conversation_id=conversation_id,
-            settings=settings,
-            dry_run=dry_run,
-            on_busy=runs_pb2.ON_BUSY_WAIT if waits else runs_pb2.ON_BUSY_REJECT,
-        )
-        return (await self._mnemesh.agents.stub.CompactConversation(request, timeout=_COMPACTION_SECONDS)).result
-
-    async def extract_memories(self, *, max_calls: int = 0) -> agents_service_pb2.ExtractMemoriesResponse:
-        """Extracts facts from the messages that no extraction has processed. A `max_calls` of 0 is 10."""
-        request = agents_service_pb2.ExtractMemoriesRequest(agent_id=self.id, max_calls=max_calls)
-        return await self._mnemesh.agents.stub.ExtractMemories(request, timeout=_EXTRACTION_SECONDS)
-
-    async def preview(
-        self, content: Input, *, conversation_id: str | None = None, config: runs_pb2.RunConfig | None = None
-    ) -> dict[str, Any]:
-        """Returns the request to the provider that input would cause, as JSON. Stores and sends nothing."""
-        request = agents_service_pb2.PreviewRequestRequest(
-            agent_id=self.id, conversation_id=conversation_id, messages=input_messages(content), config=config
-        )
-        body: dict[str, Any] = json.loads((await self._mnemesh.agents.stub.PreviewRequest(request)).request_body)
-        return body
-
-    async def generate(
-        self,
-        prompt: str,
-        *,
-        system: str | None = None,
-        model: str | None = None,
-        response_format: agents_pb2.ResponseFormat | None = None,
-    ) -> agents_service_pb2.GenerateTextResponse:
-        """Returns the answer of its model to a prompt, without its memory, messages and tools. Stores nothing.
-
-        Args:
-            prompt: the only message of the user.
-            system: the system message; None is a short default.
-            model: the handle of another model.
-            response_format: the format of the answer; None is text.
-
-        Raises:
-            InvalidArgument: the prompt is blank, or the format has no valid schema.
-            NotFound: no provider serves the model.
-        """
-        request = agents_service_pb2.GenerateTextRequest(
-            agent_id=self.id, prompt=prompt, system=system, model=model, response_format=response_format
-        )
-        return await self._mnemesh.agents.stub.GenerateText(request, timeout=_GENERATION_SECONDS)
-
-    async def recompile(
-        self,
-        *,
-        conversation_id: str | None = None,
-        dry_run: bool = False,
-        waits: bool = True,
-        request_id: str = "",
-    ) -> agents_service_pb2.RecompileAgentResponse:
-        """Renders the system message again and stores it. Returns its text, and whether it changed.
-
-        Args:
-            conversation_id: the conversation; None is the agent's default conversation.
-            dry_run: only return the text.
-            waits: wait for active and queued runs of the conversation; otherwise the call is refused if there are any.
-            request_id: the idempotency key; empty creates a new one.
-
-        Raises:
-            Aborted: CONVERSATION_BUSY, with the id of the active run.
-        """
-        request = agents_service_pb2.RecompileAgentRequest(
-            request_id=request_id,
-            agent_id=self.id,
-            conversation_id=conversation_id,
-            dry_run=dry_run,
-            on_busy=runs_pb2.ON_BUSY_WAIT if waits else runs_pb2.ON_BUSY_REJECT,
-        )
-        return await self._mnemesh.agents.stub.RecompileAgent(request, timeout=_COMPACTION_SECONDS)
-
-    async def reset_messages(
-        self,
-        *,
-        conversation_id: str | None = None,
-        add_initial_messages: bool = False,
-        waits: bool = True,
-        request_id: str = "",
-    ) -> None:
-        """Removes all messages except the system message from the context window. They stay in recall.
-
-        Args:
-            conversation_id: the conversation; None is the agent's default conversation.
-            add_initial_messages: add the messages with which an agent of its type begins.
-            waits: wait for active and queued runs of the conversation; otherwise the call is refused if there are any.
-            request_id: the idempotency key; empty creates a new one.
-
-        Raises:
-            Aborted: CONVERSATION_BUSY, with the id of the active run.
-        """
-        request = agents_service_pb2.ResetMessagesRequest(
-            request_id=request_id,
-            agent_id=self.id,
-            conversation_id=conversation_id,
-            add_default_initial_messages=add_initial_messages,
-            on_busy=runs_pb2.ON_BUSY_WAIT if waits else runs_pb2.ON_BUSY_REJECT,
-        )
-        response = await self._mnemesh.agents.stub.ResetMessages(request, timeout=_COMPACTION_SECONDS)
-        self.proto = response.agent
-
-
-_TOOL_SECONDS: Final = 200.0
-
-
-class Agent(AgentWindow):
-    """The handle of an agent. `proto` is the Agent message as of the last call that returned it."""
-
-    def __repr__(self) -> str:
-        return f"Agent(id={self.id!r}, name={self.name!r}, model={self.model!r})"
 
     @property
     def name(self) -> str:
@@ -198,7 +77,7 @@ class Agent(AgentWindow):
     @property
     def files(self) -> AgentFiles:
         """Its folders and files, with their windows, searches and citations."""
-        return self._mnemesh.agent_files(self.id)
+        return AgentFiles(self._calls.files, self.id)
 
     def send(
         self,
@@ -236,7 +115,7 @@ class Agent(AgentWindow):
         run_config = _run_config(config, max_steps)
         if stream_tokens:
             run_config.stream_tokens = True
-        return self._mnemesh.runs.send(
+        return self._calls.runs.send(
             self.id, content, conversation_id=conversation_id, config=run_config, request_id=request_id
         )
 
@@ -254,7 +133,7 @@ class Agent(AgentWindow):
         Raises:
             RunFailed: the turn ended in an error; see its `reason`.
         """
-        events = self._mnemesh.runs.send_and_wait(
+        events = self._calls.runs.send_and_wait(
             self.id,
             content,
             conversation_id=conversation_id,
@@ -288,75 +167,75 @@ class Agent(AgentWindow):
             FailedPrecondition: NO_PENDING_APPROVAL.
             InvalidArgument: APPROVAL_MISMATCH, with the calls expected and received.
         """
-        return self._mnemesh.runs.answer(self.id, decisions, content=content, **options)
+        return self._calls.runs.answer(self.id, decisions, content=content, **options)
 
     async def set_tool_approval(self, tool_name: str, required: bool = True) -> Agent:
         """Sets whether calls of one of its tools require an approval. Returns the handle itself."""
         request = agents_service_pb2.SetToolApprovalRequest(
             agent_id=self.id, tool_name=tool_name, requires_approval=required
         )
-        self.proto = (await self._mnemesh.agents.stub.SetToolApproval(request)).agent
+        self.proto = (await self._stub.SetToolApproval(request)).agent
         return self
 
     async def memory(self) -> blocks_pb2.CoreMemory:
         """Returns its core memory: all blocks, with the revision of the whole."""
-        return await self._mnemesh.blocks.core_memory(self.id)
+        return await self._calls.blocks.core_memory(self.id)
 
     async def cost(self) -> float | None:
         """Returns the cost of its ended runs in US dollars; None if no run has a known cost."""
         view = agents_service_pb2.AgentView(cost=True)
         request = agents_service_pb2.GetAgentRequest(agent_id=self.id, view=view)
-        response = await self._mnemesh.agents.stub.GetAgent(request)
+        response = await self._stub.GetAgent(request)
         return response.cost_nano_usd / 1e9 if response.HasField("cost_nano_usd") else None
 
     async def append(self, label: str, text: str) -> blocks_pb2.Block:
         """Appends text on a new line to one of its blocks, as the owner."""
-        return await self._mnemesh.blocks.append(self.id, label, text)
+        return await self._calls.blocks.append(self.id, label, text)
 
     async def replace(self, label: str, old: str, new: str) -> blocks_pb2.Block:
         """Replaces the only occurrence of `old` in one of its blocks, as the owner."""
-        return await self._mnemesh.blocks.replace(self.id, label, old, new)
+        return await self._calls.blocks.replace(self.id, label, old, new)
 
     def messages(
         self, *, conversation_id: str | None = None, order: Order | None = None, limit: int | None = None
     ) -> AsyncIterator[message_pb2.Message]:
         """Yields all its messages, oldest first unless `order` is "desc"."""
-        return self._mnemesh.messages.list(agent_id=self.id, conversation_id=conversation_id, order=order, limit=limit)
+        return self._calls.messages.list(agent_id=self.id, conversation_id=conversation_id, order=order, limit=limit)
 
     async def search(self, query: str, **options: Any) -> Hits[messages_service_pb2.MessageHit]:
         """Searches its messages. Takes the options of `MessagesClient.search`."""
-        return await self._mnemesh.messages.search(query, agent_id=self.id, **options)
+        return await self._calls.messages.search(query, agent_id=self.id, **options)
 
     async def remember(self, text: str, *, tags: Sequence[str] = ()) -> archives_pb2.Passage:
         """Stores a passage in its archival memory."""
-        return await self._mnemesh.passages.insert(text, agent_id=self.id, tags=tags)
+        return await self._calls.passages.insert(text, agent_id=self.id, tags=tags)
 
     def passages(
         self, *, tags: Sequence[str] = (), order: Order | None = None, limit: int | None = None
     ) -> AsyncIterator[archives_pb2.Passage]:
         """Yields the passages in its archives, newest first unless `order` is "asc"."""
-        return self._mnemesh.passages.list(agent_id=self.id, tags=tags, order=order, limit=limit)
+        return self._calls.passages.list(agent_id=self.id, tags=tags, order=order, limit=limit)
 
     async def search_passages(self, query: str, **options: Any) -> Hits[passages_service_pb2.PassageHit]:
         """Searches its archives. Takes the options of `PassagesClient.search`."""
-        return await self._mnemesh.passages.search(query, agent_id=self.id, **options)
+        return await self._calls.passages.search(query, agent_id=self.id, **options)
 
     async def sleep(self, *, waits: bool = False, request_id: str = "") -> list[runs_pb2.Run]:
         """Starts the runs of its sleeptime partners now, with its new messages. See `SleeptimeClient.start`."""
-        return await self._mnemesh.sleeptime.start(agent_id=self.id, waits=waits, request_id=request_id)
+        return await self._calls.sleeptime.start(agent_id=self.id, waits=waits, request_id=request_id)
 
     async def preview_sleep(self) -> groups_service_pb2.PreviewSleeptimeRunsResponse:
         """Returns what `sleep` would send to its partners: the transcript and the requests. Changes nothing."""
-        return await self._mnemesh.sleeptime.preview(agent_id=self.id)
+        return await self._calls.sleeptime.preview(agent_id=self.id)
 
     async def sleeptime_group(self) -> Group | None:
         """Returns the sleeptime group that it manages. Its members are the partners. None if there is none."""
-        return await self._mnemesh.groups.managed_by(self.id)
+        return await self._calls.groups.managed_by(self.id)
 
     async def refresh(self) -> Agent:
         """Reads `proto` from the server. Returns the handle itself."""
         request = agents_service_pb2.GetAgentRequest(agent_id=self.id)
-        self.proto = (await self._mnemesh.agents.stub.GetAgent(request)).agent
+        self.proto = (await self._stub.GetAgent(request)).agent
         return self
 
     async def update(self, *, system_prompt_key: str | None = None, **fields: Any) -> Agent:
@@ -370,7 +249,7 @@ class Agent(AgentWindow):
             agent=agents_pb2.Agent(id=self.id, **present),
             update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
         )
-        self.proto = (await self._mnemesh.agents.stub.UpdateAgent(request)).agent
+        self.proto = (await self._stub.UpdateAgent(request)).agent
         return self
 
     async def set_secrets(self, secrets: Mapping[str, str | None]) -> Agent:
@@ -383,13 +262,13 @@ class Agent(AgentWindow):
     async def attach_tool(self, key: str) -> Agent:
         """Attaches a tool, by "tool-…" id or by name. Returns the handle itself."""
         request = agents_service_pb2.AttachToolRequest(agent_id=self.id, **_tool_key(key))
-        self.proto = (await self._mnemesh.agents.stub.AttachTool(request)).agent
+        self.proto = (await self._stub.AttachTool(request)).agent
         return self
 
     async def detach_tool(self, key: str) -> Agent:
         """Detaches a tool, by "tool-…" id or by name. Returns the handle itself."""
         request = agents_service_pb2.DetachToolRequest(agent_id=self.id, **_tool_key(key))
-        self.proto = (await self._mnemesh.agents.stub.DetachTool(request)).agent
+        self.proto = (await self._stub.DetachTool(request)).agent
         return self
 
     async def run_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> message_pb2.ToolReturn:
@@ -405,11 +284,146 @@ class Agent(AgentWindow):
         request = agents_service_pb2.RunToolRequest(
             request_id=new_request_id(), agent_id=self.id, tool_name=name, arguments=json.dumps(dict(arguments or {}))
         )
-        return (await self._mnemesh.agents.stub.RunTool(request, timeout=_TOOL_SECONDS)).tool_return
+        return (await self._stub.RunTool(request, timeout=_TOOL_SECONDS)).tool_return
+
+    async def context_window(self, conversation_id: str | None = None) -> agents_pb2.ContextWindow:
+        """Returns its context window: the text of each section, the messages, and token counts."""
+        request = agents_service_pb2.GetContextWindowRequest(agent_id=self.id, conversation_id=conversation_id)
+        return (await self._stub.GetContextWindow(request)).context_window
+
+    async def compact(
+        self,
+        *,
+        settings: agents_pb2.CompactionSettings | None = None,
+        conversation_id: str | None = None,
+        dry_run: bool = False,
+        waits: bool = True,
+        request_id: str = "",
+    ) -> agents_pb2.CompactionResult:
+        """Replaces the older part of the context window with a summary. Returns the sizes before and after.
+
+        Args:
+            settings: the compaction settings for this call; None uses the agent's.
+            conversation_id: the conversation; None is the agent's default conversation.
+            dry_run: return the summary and the sizes without changing the window.
+            waits: wait for active and queued runs of the conversation; otherwise the call is refused if there are any.
+            request_id: the idempotency key, to get the same compaction again; empty creates a new one.
+
+        Raises:
+            FailedPrecondition: NOTHING_TO_COMPACT.
+            Aborted: CONVERSATION_BUSY, with the id of the active run.
+        """
+        request = agents_service_pb2.CompactConversationRequest(
+            request_id=request_id,
+            agent_id=self.id,
+            conversation_id=conversation_id,
+            settings=settings,
+            dry_run=dry_run,
+            on_busy=runs_pb2.ON_BUSY_WAIT if waits else runs_pb2.ON_BUSY_REJECT,
+        )
+        return (await self._stub.CompactConversation(request, timeout=_COMPACTION_SECONDS)).result
+
+    async def extract_memories(self, *, max_calls: int = 0) -> agents_service_pb2.ExtractMemoriesResponse:
+        """Extracts facts from the messages that no extraction has processed. A `max_calls` of 0 is 10."""
+        request = agents_service_pb2.ExtractMemoriesRequest(agent_id=self.id, max_calls=max_calls)
+        return await self._stub.ExtractMemories(request, timeout=_EXTRACTION_SECONDS)
+
+    async def preview(
+        self, content: Input, *, conversation_id: str | None = None, config: runs_pb2.RunConfig | None = None
+    ) -> dict[str, Any]:
+        """Returns the request to the provider that input would cause, as JSON. Stores and sends nothing."""
+        request = agents_service_pb2.PreviewRequestRequest(
+            agent_id=self.id, conversation_id=conversation_id, messages=input_messages(content), config=config
+        )
+        body: dict[str, Any] = json.loads((await self._stub.PreviewRequest(request)).request_body)
+        return body
+
+    async def generate(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        model: str | None = None,
+        response_format: agents_pb2.ResponseFormat | None = None,
+    ) -> agents_service_pb2.GenerateTextResponse:
+        """Returns the answer of its model to a prompt, without its memory, messages and tools. Stores nothing.
+
+        Args:
+            prompt: the only message of the user.
+            system: the system message; None is a short default.
+            model: the handle of another model.
+            response_format: the format of the answer; None is text.
+
+        Raises:
+            InvalidArgument: the prompt is blank, or the format has no valid schema.
+            NotFound: no provider serves the model.
+        """
+        request = agents_service_pb2.GenerateTextRequest(
+            agent_id=self.id, prompt=prompt, system=system, model=model, response_format=response_format
+        )
+        return await self._stub.GenerateText(request, timeout=_GENERATION_SECONDS)
+
+    async def recompile(
+        self,
+        *,
+        conversation_id: str | None = None,
+        dry_run: bool = False,
+        waits: bool = True,
+        request_id: str = "",
+    ) -> agents_service_pb2.RecompileAgentResponse:
+        """Renders the system message again and stores it. Returns its text, and whether it changed.
+
+        Args:
+            conversation_id: the conversation; None is the agent's default conversation.
+            dry_run: only return the text.
+            waits: wait for active and queued runs of the conversation; otherwise the call is refused if there are any.
+            request_id: the idempotency key; empty creates a new one.
+
+        Raises:
+            Aborted: CONVERSATION_BUSY, with the id of the active run.
+        """
+        request = agents_service_pb2.RecompileAgentRequest(
+            request_id=request_id,
+            agent_id=self.id,
+            conversation_id=conversation_id,
+            dry_run=dry_run,
+            on_busy=runs_pb2.ON_BUSY_WAIT if waits else runs_pb2.ON_BUSY_REJECT,
+        )
+        return await self._stub.RecompileAgent(request, timeout=_COMPACTION_SECONDS)
+
+    async def reset_messages(
+        self,
+        *,
+        conversation_id: str | None = None,
+        add_initial_messages: bool = False,
+        waits: bool = True,
+        request_id: str = "",
+    ) -> None:
+        """Removes all messages except the system message from the context window. They stay in recall.
+
+        Args:
+            conversation_id: the conversation; None is the agent's default conversation.
+            add_initial_messages: add the messages with which an agent of its type begins.
+            waits: wait for active and queued runs of the conversation; otherwise the call is refused if there are any.
+            request_id: the idempotency key; empty creates a new one.
+
+        Raises:
+            Aborted: CONVERSATION_BUSY, with the id of the active run.
+        """
+        request = agents_service_pb2.ResetMessagesRequest(
+            request_id=request_id,
+            agent_id=self.id,
+            conversation_id=conversation_id,
+            add_default_initial_messages=add_initial_messages,
+            on_busy=runs_pb2.ON_BUSY_WAIT if waits else runs_pb2.ON_BUSY_REJECT,
+        )
+        response = await self._stub.ResetMessages(request, timeout=_COMPACTION_SECONDS)
+        self.proto = response.agent
 
     async def delete(self) -> None:
         """Deletes it, with all data that belongs only to it in every service."""
-        await self._mnemesh.agents.delete(self.id)
+        request = agents_service_pb2.DeleteAgentRequest(agent_id=self.id)
+        await self._stub.DeleteAgent(request, timeout=DELETION_SECONDS)
 
 
 def _run_config(config: runs_pb2.RunConfig | None, max_steps: int | None) -> runs_pb2.RunConfig:

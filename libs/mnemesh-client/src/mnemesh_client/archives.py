@@ -27,6 +27,8 @@ from mnemesh_client.results import Hits
 from mnemesh_client.transport import Channel, sleep
 
 _EMBEDDING_SECONDS = 60.0
+TagMatchName = Literal["any", "all"]
+_POLLS: Final = Backoff(first=0.1, maximum=2.0, jitter=0.0)
 
 
 class EmbeddingsClient:
@@ -47,12 +49,6 @@ class EmbeddingsClient:
         """
         request = embeddings_service_pb2.EmbedTextsRequest(embedder=embedder, texts=texts)
         return await self.stub.EmbedTexts(request, timeout=_EMBEDDING_SECONDS)
-
-
-TagMatchName = Literal["any", "all"]
-
-
-_POLLS: Final = Backoff(first=0.1, maximum=2.0, jitter=0.0)
 
 
 class ArchivesClient:

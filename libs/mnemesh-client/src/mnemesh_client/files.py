@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,50 +28,16 @@ from mnemesh_client.patience import Patience, patiently
 from mnemesh_client.transport import Channel, sleep
 from mnemesh_client.uploads import OnProgress, Source, Upload, opened
 
+FileStatusName = Literal["pending", "fetching", "parsing", "embedding", "completed", "error"]
+OnDuplicate = Literal["skip", "error", "suffix", "replace"]
+
 _ENDED: Final = (files_pb2.FILE_STATUS_COMPLETED, files_pb2.FILE_STATUS_ERROR)
 _POLLS: Final = Backoff(first=0.1, maximum=2.0, jitter=0.0)
-_BATCH: Final = 1000
-
-
-async def wait_all(
-    list_files: Callable[..., AsyncIterator[files_pb2.File]],
-    file_ids: Iterable[str],
-    patience: float,
-    timeout: float | None,  # noqa: ASYNC109  (seconds of the whole wait, as in `asyncio.wait_for`)
-    on_progress: Callable[[files_pb2.File], None] | None,
-) -> AsyncIterator[files_pb2.File]:
-    """Yields files as they are processed; see `FilesClient.wait_all`."""
-    waiting, left = dict.fromkeys(file_ids), Patience(patience)
-    end = None if timeout is None else time.monotonic() + timeout
-    for delay in _POLLS.delays():
-        for batch in _batches(list(waiting)):
-            try:
-                known = {file.id: file async for file in list_files(file_ids=batch)}
-            except MnemeshError as error:
-                await left.wait(error)
-                break
-            left.progressed()
-            for file_id in batch:
-                file = known.get(file_id)
-                if file is not None and on_progress is not None:
-                    on_progress(file)
-                if file is None or file.status in _ENDED:
-                    del waiting[file_id]
-                if file is not None and file.status in _ENDED:
-                    yield file
-        if not waiting:
-            return
-        if end is not None and time.monotonic() + delay > end:
-            raise DeadlineExceeded(f"{len(waiting)} files are still being processed. Wait longer.")
-        await sleep(delay)
-
-
-def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _BATCH):
-        yield ids[start : start + _BATCH]
-
-
-_ID_PREFIX = "source-"
+_FOLDER_PREFIX: Final = "source-"
+LARGEST_PAGE: Final = 1000
+_DELETION_SECONDS: Final = 60.0
+_NAMED: Final = 5
+"""The number of files of one name that an error lists."""
 
 
 class FoldersClient:
@@ -130,7 +96,7 @@ class FoldersClient:
         Raises:
             NotFound: there is no such folder.
         """
-        if key.startswith(_ID_PREFIX):
+        if key.startswith(_FOLDER_PREFIX):
             return await self.get(key)
         async for folder in self.list(name=key, limit=1):
             return folder
@@ -186,15 +152,6 @@ class FoldersClient:
         request = folders_service_pb2.ListFolderAgentsRequest(folder_id=folder_id)
         async for agent_id in paginate(self.stub.ListFolderAgents, request, "agent_ids", limit):
             yield agent_id
-
-
-FileStatusName = Literal["pending", "fetching", "parsing", "embedding", "completed", "error"]
-OnDuplicate = Literal["skip", "error", "suffix", "replace"]
-
-LARGEST_PAGE: Final = 1000
-_DELETION_SECONDS: Final = 60.0
-_NAMED: Final = 5
-"""The number of files of one name that an error lists."""
 
 
 class FilesClient:
@@ -289,11 +246,11 @@ class FilesClient:
             return file
         raise NotFound(f"File {file_id} does not exist.", resource_id=file_id)
 
-    def wait_all(
+    async def wait_all(
         self,
         file_ids: Iterable[str],
         *,
-        timeout: float | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  (seconds of the whole wait, as in `asyncio.wait_for`)
         on_progress: Callable[[files_pb2.File], None] | None = None,
     ) -> AsyncIterator[files_pb2.File]:
         """Yields files as they are processed, also those whose processing failed. Deleted files are left out.
@@ -301,7 +258,31 @@ class FilesClient:
         Raises:
             DeadlineExceeded: the time is over. The processing continues.
         """
-        return wait_all(self.list, file_ids, self._patience, timeout, on_progress)
+        waiting, left = dict.fromkeys(file_ids), Patience(self._patience)
+        end = None if timeout is None else time.monotonic() + timeout
+        for delay in _POLLS.delays():
+            ids = list(waiting)
+            for start in range(0, len(ids), LARGEST_PAGE):
+                batch = ids[start : start + LARGEST_PAGE]
+                try:
+                    known = {file.id: file async for file in self.list(file_ids=batch)}
+                except MnemeshError as error:
+                    await left.wait(error)
+                    break
+                left.progressed()
+                for file_id in batch:
+                    file = known.get(file_id)
+                    if file is not None and on_progress is not None:
+                        on_progress(file)
+                    if file is None or file.status in _ENDED:
+                        del waiting[file_id]
+                    if file is not None and file.status in _ENDED:
+                        yield file
+            if not waiting:
+                return
+            if end is not None and time.monotonic() + delay > end:
+                raise DeadlineExceeded(f"{len(waiting)} files are still being processed. Wait longer.")
+            await sleep(delay)
 
     async def get(self, file_id: str) -> files_pb2.File:
         """Returns the file with an id."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from google.protobuf import duration_pb2
-from mnemesh.agents.v1 import groups_pb2, groups_service_pb2, groups_service_pb2_grpc, runs_pb2
+from mnemesh.agents.v1 import (
+    agents_service_pb2,
+    agents_service_pb2_grpc,
+    groups_pb2,
+    groups_service_pb2,
+    groups_service_pb2_grpc,
+    runs_pb2,
+)
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound
 
@@ -19,15 +26,19 @@ from mnemesh_client.results import GroupEvent, GroupReply
 from mnemesh_client.runs import RunsClient
 from mnemesh_client.transport import Channel, closing
 
-if TYPE_CHECKING:
-    from mnemesh_client.mnemesh import Mnemesh
+ManagerTypeName = Literal["round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"]
+
+_CHANGE_SECONDS = 60.0
+"""The deadline of calls that change several services, or that wait for runs."""
+_NAMED = 5
+"""The number of groups of one description that an error lists."""
 
 
 class Group:
     """The handle of a group. `proto` is the Group message as of the last call that returned it."""
 
-    def __init__(self, mnemesh: Mnemesh, proto: groups_pb2.Group) -> None:
-        self._mnemesh = mnemesh
+    def __init__(self, groups: GroupsClient, proto: groups_pb2.Group) -> None:
+        self._groups = groups
         self.proto = proto
 
     def __repr__(self) -> str:
@@ -102,7 +113,7 @@ class Group:
         if max_steps is not None:
             run_config.max_steps = max_steps
         return self._with_speakers(
-            self._mnemesh.runs.send("", content, group_id=self.id, config=run_config, request_id=request_id)
+            self._groups.runs.send("", content, group_id=self.id, config=run_config, request_id=request_id)
         )
 
     async def ask(self, content: Input, **options: Any) -> list[GroupReply]:
@@ -127,11 +138,11 @@ class Group:
         self, content: Input, *, config: runs_pb2.RunConfig | None = None, request_id: str | None = None
     ) -> runs_pb2.Run:
         """Starts a run in the background and returns it. Follow it with `follow`."""
-        return await self._mnemesh.runs.start("", content, group_id=self.id, config=config, request_id=request_id)
+        return await self._groups.runs.start("", content, group_id=self.id, config=config, request_id=request_id)
 
     def follow(self, run_id: str, *, starting_after: int = 0) -> AsyncIterator[GroupEvent]:
         """Yields the events of a run of this group after a sequence number, and follows it to its end."""
-        return self._with_speakers(self._mnemesh.runs.stream(run_id, starting_after=starting_after))
+        return self._with_speakers(self._groups.runs.stream(run_id, starting_after=starting_after))
 
     async def answer(
         self, agent_id: str, decisions: Sequence[message_pb2.ApprovalDecision], **options: Any
@@ -150,17 +161,17 @@ class Group:
             FailedPrecondition: NO_PENDING_APPROVAL.
             InvalidArgument: APPROVAL_MISMATCH, with the calls expected and received.
         """
-        async with closing(self._mnemesh.runs.answer(agent_id, decisions, **options)) as events:
+        async with closing(self._groups.runs.answer(agent_id, decisions, **options)) as events:
             event = await anext(events)
-        return await self._mnemesh.runs.get(event.run_id)
+        return await self._groups.runs.get(event.run_id)
 
     async def cancel(self) -> dict[str, Any]:
         """Cancels the runs of the group, with the turns of its agents in them. Returns the outcome by run id."""
-        return dict(await self._mnemesh.runs.cancel(group_id=self.id))
+        return dict(await self._groups.runs.cancel(group_id=self.id))
 
     def runs(self, *, order: Order | None = None, limit: int | None = None) -> AsyncIterator[runs_pb2.Run]:
         """Yields the runs of the group and the turns of its agents in them, newest first unless `order` is "asc"."""
-        return self._mnemesh.runs.list(group_id=self.id, order=order, limit=limit)
+        return self._groups.runs.list(group_id=self.id, order=order, limit=limit)
 
     def messages(
         self,
@@ -171,37 +182,37 @@ class Group:
         limit: int | None = None,
     ) -> AsyncIterator[message_pb2.Message]:
         """Yields the messages that its agents wrote or received in its runs. See `GroupsClient.messages`."""
-        return self._mnemesh.groups.messages(self.id, agent_id=agent_id, roles=roles, order=order, limit=limit)
+        return self._groups.messages(self.id, agent_id=agent_id, roles=roles, order=order, limit=limit)
 
     async def reset(self) -> Group:
         """Removes all messages from the windows of its agents. See `GroupsClient.reset`. Returns the handle itself."""
-        self.proto = (await self._mnemesh.groups.reset(self.id)).proto
+        self.proto = (await self._groups.reset(self.id)).proto
         return self
 
     async def sleep(self, *, waits: bool = False, request_id: str = "") -> list[runs_pb2.Run]:
         """Starts the background runs of a sleeptime group now. See `SleeptimeClient.start`."""
-        return await self._mnemesh.sleeptime.start(group_id=self.id, waits=waits, request_id=request_id)
+        return await self._groups.sleeptime.start(group_id=self.id, waits=waits, request_id=request_id)
 
     async def preview_sleep(self) -> groups_service_pb2.PreviewSleeptimeRunsResponse:
         """Returns what `sleep` would send to the members: the transcript and the requests. Changes nothing."""
-        return await self._mnemesh.sleeptime.preview(group_id=self.id)
+        return await self._groups.sleeptime.preview(group_id=self.id)
 
     async def refresh(self) -> Group:
         """Reads `proto` from the server. Returns the handle itself."""
-        self.proto = (await self._mnemesh.groups.get(self.id)).proto
+        self.proto = (await self._groups.get(self.id)).proto
         return self
 
     async def update(self, **fields: Any) -> Group:
         """Updates fields of the group. Takes the fields of `GroupsClient.update`. Returns the handle itself."""
-        self.proto = (await self._mnemesh.groups.update(self.id, **fields)).proto
+        self.proto = (await self._groups.update(self.id, **fields)).proto
         return self
 
     async def delete(self) -> None:
         """Deletes the group and cancels its runs. Its agents and their messages are kept."""
-        await self._mnemesh.groups.delete(self.id)
+        await self._groups.delete(self.id)
 
     async def _with_speakers(self, events: AsyncIterator[runs_pb2.RunEvent]) -> AsyncIterator[GroupEvent]:
-        speakers = _Speakers(self._mnemesh)
+        speakers = _Speakers(self._groups.agents)
         async for event in events:
             yield await speakers.attribute(event)
 
@@ -213,8 +224,8 @@ class _Speakers:
     name of an agent whose turn began before the stream did is read from the server.
     """
 
-    def __init__(self, mnemesh: Mnemesh) -> None:
-        self._mnemesh = mnemesh
+    def __init__(self, agents: agents_service_pb2_grpc.AgentServiceAsyncStub) -> None:
+        self._agents = agents
         self._names: dict[str, str] = {}
         self._selections: set[str] = set()
         self._only_agent_id = ""
@@ -237,24 +248,19 @@ class _Speakers:
 
     async def _name(self, agent_id: str) -> str:
         try:
-            return (await self._mnemesh.agents.get(agent_id)).name
+            request = agents_service_pb2.GetAgentRequest(agent_id=agent_id)
+            return (await self._agents.GetAgent(request)).agent.name
         except NotFound:  # deleted since
             return agent_id
-
-
-ManagerTypeName = Literal["round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"]
-
-_CHANGE_SECONDS = 60.0
-"""The deadline of calls that change several services, or that wait for runs."""
-_NAMED = 5
-"""The number of groups of one description that an error lists."""
 
 
 class GroupsClient:
     """Calls of GroupService, as `client.groups`."""
 
-    def __init__(self, mnemesh: Mnemesh, channel: Channel) -> None:
-        self._mnemesh = mnemesh
+    def __init__(self, channel: Channel, runs: RunsClient, sleeptime: SleeptimeClient) -> None:
+        self.runs = runs
+        self.sleeptime = sleeptime
+        self.agents = agents_service_pb2_grpc.AgentServiceStub(channel)
         self.stub = groups_service_pb2_grpc.GroupServiceStub(channel)
 
     async def create(
@@ -300,12 +306,12 @@ class GroupsClient:
             turns_counter=turns_counter,
         )
         request = groups_service_pb2.CreateGroupRequest(request_id=request_id, group=group)
-        return Group(self._mnemesh, (await self.stub.CreateGroup(request, timeout=_CHANGE_SECONDS)).group)
+        return Group(self, (await self.stub.CreateGroup(request, timeout=_CHANGE_SECONDS)).group)
 
     async def get(self, group_id: str) -> Group:
         """Returns the group with an id. Raises NotFound."""
         response = await self.stub.GetGroup(groups_service_pb2.GetGroupRequest(group_id=group_id))
-        return Group(self._mnemesh, response.group)
+        return Group(self, response.group)
 
     async def find(self, key: str) -> Group:
         """Returns the group with an id or description.
@@ -353,7 +359,7 @@ class GroupsClient:
             order=sort_order(order), filter=_criteria(agent_id, manager_types, hidden)
         )
         async for proto in paginate(self.stub.ListGroups, request, "groups", limit):
-            yield Group(self._mnemesh, proto)
+            yield Group(self, proto)
 
     async def managed_by(self, agent_id: str) -> Group | None:
         """Returns the sleeptime group that an agent manages, or None if there is none."""
@@ -399,7 +405,7 @@ class GroupsClient:
         group.MergeFrom(groups_pb2.Group(**present_fields(**fields)))
         request = groups_service_pb2.UpdateGroupRequest(request_id=request_id, group=group, if_revision=if_revision)
         request.update_mask.paths.extend([*fields, *paths])
-        return Group(self._mnemesh, (await self.stub.UpdateGroup(request, timeout=_CHANGE_SECONDS)).group)
+        return Group(self, (await self.stub.UpdateGroup(request, timeout=_CHANGE_SECONDS)).group)
 
     async def delete(self, group_id: str, *, request_id: str = "") -> None:
         """Deletes a group and cancels its runs. Its agents and their messages are kept."""
@@ -448,7 +454,7 @@ class GroupsClient:
             Aborted: CONVERSATION_BUSY, with the id of the active run.
         """
         request = groups_service_pb2.ResetGroupMessagesRequest(request_id=request_id, group_id=group_id)
-        return Group(self._mnemesh, (await self.stub.ResetGroupMessages(request, timeout=_CHANGE_SECONDS)).group)
+        return Group(self, (await self.stub.ResetGroupMessages(request, timeout=_CHANGE_SECONDS)).group)
 
 
 def manager_config(manager_type: str, **fields: Any) -> groups_pb2.ManagerConfig:
@@ -501,8 +507,8 @@ class SleeptimeClient:
     Errors: NotFound; FailedPrecondition if the agent manages no sleeptime group, or the group is of another kind.
     """
 
-    def __init__(self, groups: GroupsClient, runs: RunsClient) -> None:
-        self._stub = groups.stub
+    def __init__(self, channel: Channel, runs: RunsClient) -> None:
+        self._stub = groups_service_pb2_grpc.GroupServiceStub(channel)
         self._runs = runs
 
     async def start(

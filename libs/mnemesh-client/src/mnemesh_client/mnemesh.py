@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, cast
 
+from mnemesh.agents.v1 import agents_service_pb2_grpc
 from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument, Unavailable
@@ -15,6 +16,7 @@ from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_client.addresses import Addresses, running_addresses
+from mnemesh_client.agent import AgentCalls
 from mnemesh_client.agent_files import AgentFiles
 from mnemesh_client.agents import AgentsClient
 from mnemesh_client.archives import ArchivesClient, EmbeddingsClient, PassagesClient
@@ -131,11 +133,10 @@ class Mnemesh:
         self._by_target: dict[str, Channel] = {}
         orchestrator = self._channel(self.addresses.orchestrator)
         archival_channel = self._channel(self.addresses.archival)
-        self.agents = AgentsClient(self, orchestrator)
         self.conversations = ConversationsClient(orchestrator)
         self.runs = RunsClient(orchestrator, patience)
-        self.groups = GroupsClient(self, orchestrator)
-        self.sleeptime = SleeptimeClient(self.groups, self.runs)
+        self.sleeptime = SleeptimeClient(orchestrator, self.runs)
+        self.groups = GroupsClient(orchestrator, self.runs, self.sleeptime)
         self.models = ModelsClient(orchestrator)
         self.prompts = PromptsClient(orchestrator)
         self.providers = ProvidersClient(orchestrator)
@@ -156,6 +157,18 @@ class Mnemesh:
         self.folders = FoldersClient(files_channel)
         self.files = FilesClient(files_channel, self.folders, patience)
         self._agent_files = agent_files_service_pb2_grpc.AgentFileServiceStub(files_channel)
+        self.agents = AgentsClient(
+            AgentCalls(
+                agents=agents_service_pb2_grpc.AgentServiceStub(orchestrator),
+                runs=self.runs,
+                groups=self.groups,
+                sleeptime=self.sleeptime,
+                blocks=self.blocks,
+                messages=self.messages,
+                passages=self.passages,
+                files=self._agent_files,
+            )
+        )
 
     def _channel(self, target: str) -> Channel:
         known = self._by_target.get(target)

@@ -23,6 +23,8 @@ _RETRYABLE: Final = {("UNAVAILABLE", grpc.StatusCode.UNAVAILABLE), ("INTERNAL", 
 _BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
 
 OpenStream = Callable[[], AsyncIterable[Any]]
+RunStatusName = Literal["created", "running", "completed", "failed", "cancelled"]
+RunOriginName = Literal["client", "group", "agent", "sleeptime"]
 
 
 def send(
@@ -180,10 +182,6 @@ async def _has_all(stub: runs_service_pb2_grpc.RunServiceAsyncStub, progress: Ru
         return False
     run = (await stub.GetRun(runs_service_pb2.GetRunRequest(run_id=progress.run_id))).run
     return run.HasField("completion_time") and run.last_sequence <= progress.sequence
-
-
-RunStatusName = Literal["created", "running", "completed", "failed", "cancelled"]
-RunOriginName = Literal["client", "group", "agent", "sleeptime"]
 
 
 class RunsClient:

@@ -37,6 +37,8 @@ _CODE_LANGUAGES: Final = {
     "javascript": execution_service_pb2.CODE_LANGUAGE_JAVASCRIPT,
     "typescript": execution_service_pb2.CODE_LANGUAGE_TYPESCRIPT,
 }
+_SEARCH_SECONDS: Final = 30.0
+_FETCH_SECONDS: Final = 90.0
 
 
 class ToolsClient:
@@ -242,10 +244,6 @@ def _tool(
         type=tools_pb2.TOOL_TYPE_CUSTOM,
         **fields,
     )
-
-
-_SEARCH_SECONDS: Final = 30.0
-_FETCH_SECONDS: Final = 90.0
 
 
 class WebClient:

@@ -26,6 +26,20 @@ from mnemesh_client.transport import closing, in_thread
 SEPARATOR: Final = "--"
 _LONGEST: Final = 255
 _DIGEST_CHARS: Final = 12
+Source = str | os.PathLike[str] | bytes | BinaryIO
+PIECE_BYTES: Final = 1_000_000
+"""The size of a message with data; a message may have 1 MB."""
+_MEMORY_BYTES: Final = 8_000_000
+# Without O_NONBLOCK, opening a named pipe would wait for a writer. Windows has no such flag, and needs O_BINARY.
+_OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+OnProgress = Callable[[int, int], None]
+"""Receives the number of bytes that were sent, and the size of the file."""
+PART_BYTES: Final = 8_000_000
+"""The size of the largest file that is sent in one call, and of the parts of others."""
+_BASE_SECONDS: Final = 60.0
+_SLOWEST_BYTES_PER_SECOND: Final = 50_000
+_CANCELLATION_SECONDS: Final = 3.0
+_HASHING_BYTES_PER_SECOND: Final = 20_000_000
 
 
 def folder_name_of(path: str) -> str:
@@ -39,14 +53,6 @@ def folder_name_of(path: str) -> str:
         return name
     digest = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:_DIGEST_CHARS]
     return f"{digest}{SEPARATOR}{name[-(_LONGEST - _DIGEST_CHARS - len(SEPARATOR)) :]}"
-
-
-Source = str | os.PathLike[str] | bytes | BinaryIO
-PIECE_BYTES: Final = 1_000_000
-"""The size of a message with data; a message may have 1 MB."""
-_MEMORY_BYTES: Final = 8_000_000
-# Without O_NONBLOCK, opening a named pipe would wait for a writer. Windows has no such flag, and needs O_BINARY.
-_OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(slots=True)
@@ -169,17 +175,6 @@ def _hash(file: IO[bytes]) -> tuple[int, str]:
         digest.update(piece)
         size += len(piece)
     return size, digest.hexdigest()
-
-
-OnProgress = Callable[[int, int], None]
-"""Receives the number of bytes that were sent, and the size of the file."""
-
-PART_BYTES: Final = 8_000_000
-"""The size of the largest file that is sent in one call, and of the parts of others."""
-_BASE_SECONDS: Final = 60.0
-_SLOWEST_BYTES_PER_SECOND: Final = 50_000
-_CANCELLATION_SECONDS: Final = 3.0
-_HASHING_BYTES_PER_SECOND: Final = 20_000_000
 
 
 class Upload:

@@ -349,7 +349,7 @@ class AgentImport:
             initial_messages=agents_service_pb2.InitialMessages(),
         )
         response = await self._mnemesh.agents.stub.CreateAgent(request, timeout=_CREATION_SECONDS)
-        agent = Agent(self._mnemesh, response.agent)
+        agent = self._mnemesh.agents.handle(response.agent)
         for tool in attached:
             if tool.HasField("requires_approval"):
                 await agent.set_tool_approval(tool.name, required=tool.requires_approval)

@@ -257,7 +257,7 @@ async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None, *, as_js
     for line in vector_lines({item.use: item.passages for item in response.vector_uses}):
         notice(line)
     if not response.replayed:
-        response.agent.CopyFrom((await with_free_name(mnemesh, Agent(mnemesh, response.agent))).proto)
+        response.agent.CopyFrom((await with_free_name(mnemesh, mnemesh.agents.handle(response.agent))).proto)
     agent, verb = response.agent, "exists already as" if response.replayed else "created"
     parts = [_counted(item) for item in response.counts if item.type != agent_records_pb2.RECORD_TYPE_AGENT]
     print_done(f"{agent.name}: {verb} {agent.id}: {', '.join(parts)}", response, as_json=as_json)

@@ -12,7 +12,6 @@ from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
 from mnemesh_cli.connection import Connection, with_free_name
 from mnemesh_cli.display.records import print_done
 from mnemesh_cli.display.terminal import notice
-from mnemesh_client.agent import Agent
 from mnemesh_client.letta_files.transfer import LettaImport, export_letta
 from mnemesh_kit.errors import InvalidArgument
 
@@ -38,7 +37,7 @@ async def import_letta_file(connection: Connection, path: Path, model: str | Non
         agents = await restored.run()
         for note in restored.notes:
             notice(note)
-        agents = [(await with_free_name(mnemesh, Agent(mnemesh, agent))).proto for agent in agents]
+        agents = [(await with_free_name(mnemesh, mnemesh.agents.handle(agent))).proto for agent in agents]
     for agent in agents:
         print_done(f"{agent.name}: {agent.id}", agent, as_json=connection.as_json)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from mnemesh.agents.v1 import agent_records_pb2, agents_pb2, agents_service_pb2, agents_service_pb2_grpc
+from mnemesh.agents.v1 import agent_records_pb2, agents_pb2, agents_service_pb2
 from mnemesh_client.inputs import (
     AgentTypeName,
     Blocks,
@@ -19,27 +19,27 @@ from mnemesh_client.inputs import (
     new_request_id,
     source_text,
 )
-from mnemesh_client.sync.agent import Agent
+from mnemesh_client.sync.agent import DELETION_SECONDS, Agent, AgentCalls
 from mnemesh_client.sync.paging import Order, paginate, sort_order
-from mnemesh_client.sync_transport import Channel
 from mnemesh_kit.errors import InvalidArgument, NotFound
-
-if TYPE_CHECKING:
-    from mnemesh_client.sync.mnemesh import Mnemesh
 
 _CREATION_SECONDS = 60.0
 _TRANSFER_SECONDS = 3600.0
 _NAMED = 5
-_TOO_SHORT: Final = re.compile(r"agent-[0-9a-f]{0,3}")
 """The number of agents of one name that an error lists."""
+_TOO_SHORT: Final = re.compile(r"agent-[0-9a-f]{0,3}")
 
 
 class AgentsClient:
     """Calls of AgentService, as `client.agents`."""
 
-    def __init__(self, mnemesh: Mnemesh, channel: Channel) -> None:
-        self._mnemesh = mnemesh
-        self.stub = agents_service_pb2_grpc.AgentServiceStub(channel)
+    def __init__(self, calls: AgentCalls) -> None:
+        self._calls = calls
+        self.stub = calls.agents
+
+    def handle(self, proto: agents_pb2.Agent) -> Agent:
+        """Returns the handle of an agent that a call returned."""
+        return Agent(self._calls, proto)
 
     def create(
         self,
@@ -133,12 +133,12 @@ class AgentsClient:
             include_base_tools=include_base_tools,
         )
         response = self.stub.CreateAgent(request, timeout=_CREATION_SECONDS)
-        return Agent(self._mnemesh, response.agent)
+        return self.handle(response.agent)
 
     def get(self, agent_id: str) -> Agent:
         """Returns the agent with an id. Raises NotFound."""
         response = self.stub.GetAgent(agents_service_pb2.GetAgentRequest(agent_id=agent_id))
-        return Agent(self._mnemesh, response.agent)
+        return self.handle(response.agent)
 
     def find(self, key: str) -> Agent:
         """Returns the agent with an id or name.
@@ -183,7 +183,7 @@ class AgentsClient:
         )
         request = agents_service_pb2.ListAgentsRequest(order=sort_order(order), filter=criteria)
         for proto in paginate(self.stub.ListAgents, request, "agents", limit):
-            yield Agent(self._mnemesh, proto)
+            yield self.handle(proto)
 
     def count(
         self,
@@ -251,4 +251,4 @@ class AgentsClient:
     def delete(self, agent_id: str) -> None:
         """Deletes an agent, with all data that belongs only to it in every service."""
         request = agents_service_pb2.DeleteAgentRequest(agent_id=agent_id)
-        self.stub.DeleteAgent(request, timeout=_CREATION_SECONDS)
+        self.stub.DeleteAgent(request, timeout=DELETION_SECONDS)

@@ -13,22 +13,42 @@ from mnemesh.archival.v1 import (
     archives_pb2,
     archives_service_pb2,
     archives_service_pb2_grpc,
+    embeddings_service_pb2,
+    embeddings_service_pb2_grpc,
     passages_service_pb2,
     passages_service_pb2_grpc,
 )
-from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError
-from mnemesh_kit.retries import Backoff
-
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
 from mnemesh_client.results import Hits
 from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync.patience import Patience
 from mnemesh_client.sync_transport import Channel, sleep
+from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError
+from mnemesh_kit.retries import Backoff
 
+_EMBEDDING_SECONDS = 60.0
 TagMatchName = Literal["any", "all"]
-
-
 _POLLS: Final = Backoff(first=0.1, maximum=2.0, jitter=0.0)
+
+
+class EmbeddingsClient:
+    """Calls of EmbeddingService, as `client.embeddings`.
+
+    Errors: InvalidArgument EMBEDDER_UNKNOWN; Unavailable EMBEDDER_UNAVAILABLE; FailedPrecondition PROVIDER_REFUSED.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = embeddings_service_pb2_grpc.EmbeddingServiceStub(channel)
+
+    def embed(self, texts: Sequence[str], *, embedder: str = "") -> embeddings_service_pb2.EmbedTextsResponse:
+        """Returns one vector per text: `embeddings`, with the `dimension` and the `embedder` that made them.
+
+        Args:
+            texts: the texts. Nothing is stored.
+            embedder: the embedder of archives; empty is the server's default.
+        """
+        request = embeddings_service_pb2.EmbedTextsRequest(embedder=embedder, texts=texts)
+        return self.stub.EmbedTexts(request, timeout=_EMBEDDING_SECONDS)
 
 
 class ArchivesClient:

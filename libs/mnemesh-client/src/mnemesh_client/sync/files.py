@@ -4,30 +4,154 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mnemesh.files.v1 import files_pb2, files_service_pb2, files_service_pb2_grpc
+from google.protobuf import field_mask_pb2
+from mnemesh.files.v1 import (
+    files_pb2,
+    files_service_pb2,
+    files_service_pb2_grpc,
+    folders_service_pb2,
+    folders_service_pb2_grpc,
+)
 from mnemesh_client.errors import FileProcessingFailed
-from mnemesh_client.inputs import is_id, json_text, new_request_id
-from mnemesh_client.sync import downloads, processing
-from mnemesh_client.sync.folders import FoldersClient
+from mnemesh_client.inputs import is_id, json_text, new_request_id, present_fields
+from mnemesh_client.sync import uploads
 from mnemesh_client.sync.paging import Order, paginate, sort_order
-from mnemesh_client.sync.patience import patiently
-from mnemesh_client.sync.upload_sources import Source, opened
-from mnemesh_client.sync.uploads import OnProgress, Upload
-from mnemesh_client.sync_transport import Channel
-from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_client.sync.patience import Patience, patiently
+from mnemesh_client.sync.uploads import OnProgress, Source, Upload, opened
+from mnemesh_client.sync_transport import Channel, sleep
+from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError, NotFound
+from mnemesh_kit.retries import Backoff
 from mnemesh_kit.time import timestamp_to_proto
 
 FileStatusName = Literal["pending", "fetching", "parsing", "embedding", "completed", "error"]
 OnDuplicate = Literal["skip", "error", "suffix", "replace"]
 
+_ENDED: Final = (files_pb2.FILE_STATUS_COMPLETED, files_pb2.FILE_STATUS_ERROR)
+_POLLS: Final = Backoff(first=0.1, maximum=2.0, jitter=0.0)
+_FOLDER_PREFIX: Final = "source-"
 LARGEST_PAGE: Final = 1000
 _DELETION_SECONDS: Final = 60.0
 _NAMED: Final = 5
 """The number of files of one name that an error lists."""
+
+
+class FoldersClient:
+    """Calls of FolderService, as `client.folders`. Agents hold folders: see `Agent.files`.
+
+    Errors: NotFound; AlreadyExists for a name in use.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = folders_service_pb2_grpc.FolderServiceStub(channel)
+
+    def create(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        instructions: str | None = None,
+        embedder: str = "",
+        chunk_size: int = 0,
+        metadata: Mapping[str, Any] | str | None = None,
+        request_id: str = "",
+    ) -> files_pb2.Folder:
+        """Creates a folder.
+
+        Args:
+            name: the name, unique in the organization, without "/".
+            description: what the folder contains; part of the prompt of its agents.
+            instructions: how agents should use it; part of their prompt.
+            embedder: the embedder of its passages; empty is the server's default.
+            chunk_size: the maximum number of tokens of a passage; 0 is the server's default.
+            metadata: any JSON object; it is stored unchanged.
+            request_id: the idempotency key, to get the same folder again; empty creates a new one.
+
+        Raises:
+            AlreadyExists: the name is in use.
+            InvalidArgument: a field is invalid; EMBEDDER_UNKNOWN.
+        """
+        folder = files_pb2.Folder(
+            name=name,
+            description=description,
+            instructions=instructions,
+            embedder=embedder,
+            chunk_size=chunk_size,
+            metadata=json_text(metadata),
+        )
+        request = folders_service_pb2.CreateFolderRequest(request_id=request_id, folder=folder)
+        return self.stub.CreateFolder(request).folder
+
+    def get(self, folder_id: str) -> files_pb2.Folder:
+        """Returns the folder with an id."""
+        return self.stub.GetFolder(folders_service_pb2.GetFolderRequest(folder_id=folder_id)).folder
+
+    def find(self, key: str) -> files_pb2.Folder:
+        """Returns the folder with an id or a name.
+
+        Raises:
+            NotFound: there is no such folder.
+        """
+        if key.startswith(_FOLDER_PREFIX):
+            return self.get(key)
+        for folder in self.list(name=key, limit=1):
+            return folder
+        raise NotFound(
+            f"There is no folder {key!r}. Create it with `mnemesh folders create`, or use another name.",
+            resource_id=key,
+        )
+
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        name_search: str | None = None,
+        agent_id: str | None = None,
+        order: Order | None = None,
+        limit: int | None = None,
+    ) -> Iterator[files_pb2.Folder]:
+        """Yields the folders that match all arguments, oldest first unless `order` is "desc".
+
+        Args:
+            name: only the folder with this name.
+            name_search: only folders whose name contains this text, in any case.
+            agent_id: only folders of this agent.
+            order: "asc" or "desc", by the time of creation.
+            limit: the maximum number of folders; None yields all.
+        """
+        criteria = folders_service_pb2.FolderFilter(name=name, name_search=name_search, agent_id=agent_id)
+        request = folders_service_pb2.ListFoldersRequest(order=sort_order(order), filter=criteria)
+        return paginate(self.stub.ListFolders, request, "folders", limit)
+
+    def count(self) -> int:
+        """Returns the number of folders."""
+        return self.stub.CountFolders(folders_service_pb2.CountFoldersRequest()).count
+
+    def update(self, folder_id: str, *, request_id: str = "", **fields: Any) -> files_pb2.Folder:
+        """Updates fields of a folder (name, description, instructions, metadata). None clears a field."""
+        if "metadata" in fields:
+            fields["metadata"] = json_text(fields["metadata"])
+        request = folders_service_pb2.UpdateFolderRequest(
+            request_id=request_id,
+            folder=files_pb2.Folder(id=folder_id, **present_fields(**fields)),
+            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
+        )
+        return self.stub.UpdateFolder(request).folder
+
+    def delete(self, folder_id: str, *, request_id: str = "") -> None:
+        """Deletes a folder with its files, and detaches it from all agents."""
+        request = folders_service_pb2.DeleteFolderRequest(request_id=request_id, folder_id=folder_id)
+        self.stub.DeleteFolder(request, timeout=_DELETION_SECONDS)
+
+    def agents(self, folder_id: str, *, limit: int | None = None) -> Iterator[str]:
+        """Yields the ids of the agents that hold a folder."""
+        request = folders_service_pb2.ListFolderAgentsRequest(folder_id=folder_id)
+        for agent_id in paginate(self.stub.ListFolderAgents, request, "agent_ids", limit):
+            yield agent_id
 
 
 class FilesClient:
@@ -134,7 +258,31 @@ class FilesClient:
         Raises:
             DeadlineExceeded: the time is over. The processing continues.
         """
-        return processing.wait_all(self.list, file_ids, self._patience, timeout, on_progress)
+        waiting, left = dict.fromkeys(file_ids), Patience(self._patience)
+        end = None if timeout is None else time.monotonic() + timeout
+        for delay in _POLLS.delays():
+            ids = list(waiting)
+            for start in range(0, len(ids), LARGEST_PAGE):
+                batch = ids[start : start + LARGEST_PAGE]
+                try:
+                    known = {file.id: file for file in self.list(file_ids=batch)}
+                except MnemeshError as error:
+                    left.wait(error)
+                    break
+                left.progressed()
+                for file_id in batch:
+                    file = known.get(file_id)
+                    if file is not None and on_progress is not None:
+                        on_progress(file)
+                    if file is None or file.status in _ENDED:
+                        del waiting[file_id]
+                    if file is not None and file.status in _ENDED:
+                        yield file
+            if not waiting:
+                return
+            if end is not None and time.monotonic() + delay > end:
+                raise DeadlineExceeded(f"{len(waiting)} files are still being processed. Wait longer.")
+            sleep(delay)
 
     def get(self, file_id: str) -> files_pb2.File:
         """Returns the file with an id."""
@@ -219,7 +367,7 @@ class FilesClient:
 
     def read(self, file_id: str) -> bytes:
         """Returns the content of a file as it was uploaded, after verifying its hash."""
-        return downloads.read(self.stub, file_id, self._patience)
+        return uploads.read(self.stub, file_id, self._patience)
 
     def download(
         self,
@@ -237,7 +385,7 @@ class FilesClient:
             FailedPrecondition: the path exists, and `overwrite` is not set.
             InvalidArgument: the path cannot be written.
         """
-        return downloads.download(self.stub, file_id, Path(path), self._patience, on_progress, overwrite=overwrite)
+        return uploads.download(self.stub, file_id, Path(path), self._patience, on_progress, overwrite=overwrite)
 
     def retry(self, file_id: str, *, request_id: str = "") -> files_pb2.File:
         """Processes a file again from its stored content, and returns it."""

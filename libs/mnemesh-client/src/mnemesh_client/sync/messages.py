@@ -10,12 +10,11 @@ from typing import Literal
 from google.protobuf import field_mask_pb2
 from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_service_pb2_grpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.ids import new_id
-
 from mnemesh_client.inputs import SearchModeName, optional_timestamp
 from mnemesh_client.results import Hits
 from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync_transport import Channel
+from mnemesh_kit.ids import new_id
 
 RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 

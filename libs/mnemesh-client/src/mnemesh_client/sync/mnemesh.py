@@ -9,37 +9,31 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, cast
 
+from mnemesh.agents.v1 import agents_service_pb2_grpc
 from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
-from mnemesh_kit.errors import InvalidArgument, Unavailable
-from mnemesh_kit.outgoing import DEADLINE_SECONDS
-from mnemesh_kit.tls.credentials import TlsSettings
-
 from mnemesh_client.addresses import Addresses, running_addresses
+from mnemesh_client.sync.agent import AgentCalls
 from mnemesh_client.sync.agent_files import AgentFiles
 from mnemesh_client.sync.agents import AgentsClient
-from mnemesh_client.sync.archives import ArchivesClient, PassagesClient
+from mnemesh_client.sync.archives import ArchivesClient, EmbeddingsClient, PassagesClient
 from mnemesh_client.sync.blocks import BlocksClient
 from mnemesh_client.sync.conversations import ConversationsClient
-from mnemesh_client.sync.embeddings import EmbeddingsClient
-from mnemesh_client.sync.episodes import EpisodesClient
-from mnemesh_client.sync.facts import FactsClient
-from mnemesh_client.sync.files import FilesClient
-from mnemesh_client.sync.folders import FoldersClient
-from mnemesh_client.sync.groups import GroupsClient
+from mnemesh_client.sync.episodes import EpisodesClient, FactsClient
+from mnemesh_client.sync.files import FilesClient, FoldersClient
+from mnemesh_client.sync.groups import GroupsClient, SleeptimeClient
 from mnemesh_client.sync.identities import IdentitiesClient
 from mnemesh_client.sync.mcp_servers import McpServersClient
 from mnemesh_client.sync.messages import MessagesClient
-from mnemesh_client.sync.models import ModelsClient
+from mnemesh_client.sync.models import ModelsClient, PromptsClient, ProvidersClient
 from mnemesh_client.sync.patience import PatientChannel
-from mnemesh_client.sync.prompts import PromptsClient
-from mnemesh_client.sync.providers import ProvidersClient
 from mnemesh_client.sync.runs import RunsClient
-from mnemesh_client.sync.sleeptime import SleeptimeClient
-from mnemesh_client.sync.tools import ToolsClient
+from mnemesh_client.sync.tools import ToolsClient, WebClient
 from mnemesh_client.sync.traces import TracesClient
-from mnemesh_client.sync.web import WebClient
 from mnemesh_client.sync_transport import Channel, Channels
+from mnemesh_kit.errors import InvalidArgument, Unavailable
+from mnemesh_kit.outgoing import DEADLINE_SECONDS
+from mnemesh_kit.tls.credentials import TlsSettings
 
 PATIENCE_SECONDS = 60.0
 
@@ -139,11 +133,10 @@ class Mnemesh:
         self._by_target: dict[str, Channel] = {}
         orchestrator = self._channel(self.addresses.orchestrator)
         archival_channel = self._channel(self.addresses.archival)
-        self.agents = AgentsClient(self, orchestrator)
         self.conversations = ConversationsClient(orchestrator)
         self.runs = RunsClient(orchestrator, patience)
-        self.groups = GroupsClient(self, orchestrator)
-        self.sleeptime = SleeptimeClient(self.groups, self.runs)
+        self.sleeptime = SleeptimeClient(orchestrator, self.runs)
+        self.groups = GroupsClient(orchestrator, self.runs, self.sleeptime)
         self.models = ModelsClient(orchestrator)
         self.prompts = PromptsClient(orchestrator)
         self.providers = ProvidersClient(orchestrator)
@@ -164,6 +157,18 @@ class Mnemesh:
         self.folders = FoldersClient(files_channel)
         self.files = FilesClient(files_channel, self.folders, patience)
         self._agent_files = agent_files_service_pb2_grpc.AgentFileServiceStub(files_channel)
+        self.agents = AgentsClient(
+            AgentCalls(
+                agents=agents_service_pb2_grpc.AgentServiceStub(orchestrator),
+                runs=self.runs,
+                groups=self.groups,
+                sleeptime=self.sleeptime,
+                blocks=self.blocks,
+                messages=self.messages,
+                passages=self.passages,
+                files=self._agent_files,
+            )
+        )
 
     def _channel(self, target: str) -> Channel:
         known = self._by_target.get(target)
