@@ -66,6 +66,7 @@ check-imports: $(VENV)/.dev ## Import rules
 check-contracts: $(VENV)/.dev ## Generated code, lint and compatibility of the contracts
 	@echo "mnemesh: generated code"
 	@$(BIN)/python scripts/generate_protos.py --check
+	@$(BIN)/python scripts/generate_types.py --check
 	@$(BIN)/python scripts/generate_sync_client.py --check
 	@echo "mnemesh: contracts"
 	@$(BIN)/buf lint
@@ -76,8 +77,9 @@ fmt: $(VENV)/.dev ## Format everything and apply automatic fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/buf format -w
 
-proto: $(VENV)/.dev ## Generate the Python code of the contracts
+proto: $(VENV)/.dev ## Generate the Python code of the contracts, and the twins of their messages
 	@$(BIN)/python scripts/generate_protos.py
+	@$(BIN)/python scripts/generate_types.py
 
 sync-client: $(VENV)/.dev ## Generate the synchronous client from the asynchronous one
 	@$(BIN)/python scripts/generate_sync_client.py

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_blocks.model.blocks import MAX_SEARCH, AgentAuthor, Block, BlockFilter, BlockOrder, OwnerAuthor, Undo
+from mnemesh_blocks.model.blocks import DEFAULT_LIMIT, MAX_SEARCH, BlockOrder, Undo
 from mnemesh_blocks.model.core_memory import MAX_AGENTS, MAX_LABELS
 from mnemesh_blocks.model.edits import Append
 from mnemesh_blocks.store.blocks import BlockStore
@@ -22,12 +22,19 @@ from mnemesh_kit.ids import SequentialIds, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
+from mnemesh_types.blocks import AgentAuthor, Block, BlockFilter, OwnerAuthor
 
 AGENT, BLOCK, CONVERSATION = new_id("agent"), new_id("block"), new_id("conv")
 OWNER = OwnerAuthor(CALLER.subject_id)
 PAGE = PageQuery(limit=10, ascending=True)
 DRAFT = Block(
-    id="", label="human", created_at=datetime(2026, 1, 1, tzinfo=UTC), updated_at=datetime(2026, 1, 1, tzinfo=UTC)
+    limit=DEFAULT_LIMIT,
+    revision=1,
+    content_revision=1,
+    id="",
+    label="human",
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    updated_at=datetime(2026, 1, 1, tzinfo=UTC),
 )
 
 

@@ -1,10 +1,11 @@
-"""Blocks: the labelled texts of core memory, the rules for their attributes, their authors and their history."""
+"""Blocks: the rules for their attributes and their authors, and the history of their values."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Final
@@ -12,29 +13,11 @@ from typing import Any, ClassVar, Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object, require_no_nul, require_optional_text, require_text, require_texts
+from mnemesh_types.blocks import AgentAuthor, Author, Block, BlockFilter, BlockOperation, BlockRevision, OwnerAuthor
 
 from mnemesh_blocks.errors import BlockLimitExceeded, BlockReadOnly, BlockRevisionMismatch
 
 MAX_CALL_ID: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class AgentAuthor:
-    """An agent that edits a block by a tool call."""
-
-    agent_id: str
-    tool_call_id: str | None = None
-    run_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerAuthor:
-    """A caller of the API, who may also write read-only blocks."""
-
-    subject_id: str
-
-
-Author = AgentAuthor | OwnerAuthor
 
 
 def author_id(author: Author) -> str:
@@ -69,80 +52,12 @@ _DEFAULT_DESCRIPTIONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """The origin of a block: ids that mnemesh stores and does not interpret."""
-
-    created_by_id: str = ""
-    last_updated_by_id: str = ""
-    project_id: str | None = None
-    template_id: str | None = None
-    base_template_id: str | None = None
-    deployment_id: str | None = None
-    entity_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A labelled piece of core memory. `require_valid` checks its rules."""
-
-    id: str
-    label: str
-    value: str = ""
-    limit: int = DEFAULT_LIMIT
-    """The maximum length of `value` in characters (Unicode code points)."""
-    description: str | None = None
-    read_only: bool = False
-    """Agents cannot edit the block; its owner can."""
-    revision: int = 1
-    content_revision: int = 1
-    """The revision whose value the block shows: an older one after an undo."""
-    name: str | None = None
-    tags: tuple[str, ...] = ()
-    metadata: str | None = None
-    """A JSON object as text."""
-    hidden: bool = False
-    """Lists omit the block unless their filter asks for hidden blocks."""
-    is_template: bool = False
-    template_name: str | None = None
-    preserve_on_migration: bool = False
-    identity_ids: tuple[str, ...] = ()
-    created_for_agent_id: str | None = None
-    """The agent that the block is deleted with, unless another agent holds it."""
-    created_at: datetime
-    updated_at: datetime
-    provenance: Provenance = field(default_factory=Provenance)
-
-
 class BlockOrder(StrEnum):
     """The keys that lists of blocks can be sorted by."""
 
     CREATE_TIME = "create_time"
     UPDATE_TIME = "update_time"
     LABEL = "label"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockFilter:
-    """The conditions of a list or a count; a block must meet all that are set. Searches ignore case."""
-
-    block_ids: tuple[str, ...] = ()
-    label: str | None = None
-    name: str | None = None
-    label_search: str | None = None
-    description_search: str | None = None
-    value_search: str | None = None
-    is_template: bool | None = None
-    hidden: bool | None = None
-    identity_id: str | None = None
-    agent_id: str | None = None
-    tags_any: tuple[str, ...] = ()
-    tags_all: tuple[str, ...] = ()
-    agents_more_than: int | None = None
-    agents_fewer_than: int | None = None
-    agents_exactly: int | None = None
-    project_id: str | None = None
-    template_id: str | None = None
 
 
 def require_valid(block: Block) -> Block:
@@ -248,68 +163,32 @@ def default_description(label: str) -> str | None:
     return _DEFAULT_DESCRIPTIONS.get(label)
 
 
-class Operation(StrEnum):
-    """The kind of a change."""
-
-    CREATE = "create"
-    UPDATE = "update"
-    APPEND = "append"
-    REPLACE_ALL = "replace_all"
-    REPLACE_UNIQUE = "replace_unique"
-    INSERT_LINE = "insert_line"
-    RETHINK = "rethink"
-    PATCH = "patch"
-    REVERT = "revert"
-    UNDO = "undo"
-    REDO = "redo"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRevision:
-    """The content of a block after one change, with the author of the change."""
-
-    block_id: str
-    revision: int
-    operation: Operation
-    label: str
-    value: str
-    description: str | None
-    limit: int
-    read_only: bool
-    author: Author
-    created_at: datetime
-    parent: int | None = None
-    """The revision whose value this one replaced. None if the value did not change, and for undo and redo."""
-    previous_value: str | None = None
-    """The value one revision earlier, if the list was asked to include it."""
-
-
 @dataclass(frozen=True, slots=True)
 class ToRevision:
     """A revision by its number. Reverting to it is a change that can itself be undone."""
 
     revision: int
-    operation: ClassVar = Operation.REVERT
+    operation: ClassVar = BlockOperation.REVERT
 
 
 @dataclass(frozen=True, slots=True)
 class Undo:
     """The value before the one that the block shows."""
 
-    operation: ClassVar = Operation.UNDO
+    operation: ClassVar = BlockOperation.UNDO
 
 
 @dataclass(frozen=True, slots=True)
 class Redo:
     """The value that the last undo replaced."""
 
-    operation: ClassVar = Operation.REDO
+    operation: ClassVar = BlockOperation.REDO
 
 
 RevertTarget = ToRevision | Undo | Redo
 
 
-def revision_of(block: Block, operation: Operation, author: Author, parent: int | None = None) -> BlockRevision:
+def revision_of(block: Block, operation: BlockOperation, author: Author, parent: int | None = None) -> BlockRevision:
     """Returns the history entry of the change that led to `block`."""
     return BlockRevision(
         block_id=block.id,
@@ -322,8 +201,14 @@ def revision_of(block: Block, operation: Operation, author: Author, parent: int 
         read_only=block.read_only,
         author=author,
         created_at=block.updated_at,
-        parent=parent,
+        parent_revision=parent,
     )
+
+
+def diff_of(revision: int, before: str, after: str) -> str:
+    """Returns the unified diff of the value that a revision replaced and its own."""
+    names = (f"revision {revision - 1}", f"revision {revision}")
+    return "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm=""))
 
 
 def block_at_revision(block: Block, revision: BlockRevision) -> Block:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_no_nul, require_text
-
-from mnemesh_blocks.model.blocks import Block
+from mnemesh_types.blocks import Block, CoreMemory
 
 MAX_AGENTS: Final = 1000
 """The maximum number of agents in one batch."""
@@ -31,31 +29,23 @@ class Holder:
     """The set of agents with which the holder shares its blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoreMemory:
-    """The blocks of one agent in the order of their attachment, as of one revision."""
+def with_conversation(memory: CoreMemory, own: CoreMemory) -> CoreMemory:
+    """Returns the core memory that a conversation shows.
 
-    agent_id: str
-    revision: int = 0
-    blocks: tuple[Block, ...] = ()
-    updated_at: datetime | None = None
-
-    def with_conversation(self, own: CoreMemory) -> CoreMemory:
-        """Returns the core memory that a conversation shows.
-
-        Args:
-            own: The blocks of the conversation. Each replaces the agent's block with the same label, at its position;
-                the others follow at the end.
-        """
-        by_label = {block.label: block for block in own.blocks}
-        blocks = [by_label.pop(block.label, block) for block in self.blocks]
-        times = [time for time in (self.updated_at, own.updated_at) if time is not None]
-        return CoreMemory(
-            self.agent_id,
-            self.revision + own.revision,
-            (*blocks, *by_label.values()),
-            max(times) if times else None,
-        )
+    Args:
+        memory: The agent's.
+        own: The blocks of the conversation. Each replaces the agent's block with the same label, at its position; the
+            others follow at the end.
+    """
+    by_label = {block.label: block for block in own.blocks}
+    blocks = [by_label.pop(block.label, block) for block in memory.blocks]
+    times = [time for time in (memory.updated_at, own.updated_at) if time is not None]
+    return CoreMemory(
+        memory.agent_id,
+        memory.revision + own.revision,
+        (*blocks, *by_label.values()),
+        max(times) if times else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

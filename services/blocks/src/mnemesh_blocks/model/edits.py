@@ -12,6 +12,15 @@ from typing import ClassVar, Final, Protocol
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_no_nul
+from mnemesh_types.blocks import (
+    AppendEdit,
+    BlockOperation,
+    InsertLineEdit,
+    PatchEdit,
+    ReplaceAllEdit,
+    ReplaceUniqueEdit,
+    RethinkEdit,
+)
 
 from mnemesh_blocks.errors import (
     BlockLineNumberPrefix,
@@ -20,7 +29,6 @@ from mnemesh_blocks.errors import (
     BlockTextAmbiguous,
     BlockTextNotFound,
 )
-from mnemesh_blocks.model.blocks import Operation
 
 _QUOTED_LINES: Final = 4
 
@@ -108,7 +116,7 @@ _LINE_NUMBER: Final = re.compile(r"^[ \t]*\d+→", re.MULTILINE)
 class Edit(Protocol):
     """One edit of a block's value."""
 
-    operation: ClassVar[Operation]
+    operation: ClassVar[BlockOperation]
 
     @property
     def base_revision(self) -> int | None:
@@ -128,12 +136,11 @@ class Edit(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(AppendEdit):
     """Adds text on a new line at the end. In an empty block the text is the first line."""
 
-    text: str
-    operation: ClassVar = Operation.APPEND
+    __slots__ = ()
+    operation: ClassVar = BlockOperation.APPEND
     base_revision: ClassVar[int | None] = None
 
     def apply(self, value: str, label: str) -> str:  # noqa: ARG002
@@ -142,41 +149,37 @@ class Append:
         return f"{value}\n{text}" if value else text
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceAll:
+class ReplaceAll(ReplaceAllEdit):
     """Replaces every occurrence of a text. There must be at least one."""
 
-    old: str
-    new: str
-    operation: ClassVar = Operation.REPLACE_ALL
+    __slots__ = ()
+    operation: ClassVar = BlockOperation.REPLACE_ALL
     base_revision: ClassVar[int | None] = None
 
     def apply(self, value: str, label: str) -> str:
         """Returns `value` with every occurrence replaced."""
         old = _require_not_empty(
-            _require_storable(self.old, "old_content", "replace_all.old_text"), "replace_all.old_text"
+            _require_storable(self.old_text, "old_content", "replace_all.old_text"), "replace_all.old_text"
         )
-        new = _require_storable(self.new, "new_content", "replace_all.new_text")
+        new = _require_storable(self.new_text, "new_content", "replace_all.new_text")
         if old not in value:
             raise BlockTextNotFound(f"Old content '{old}' not found in memory block '{label}'", label=label)
         return value.replace(old, new)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceUnique:
+class ReplaceUnique(ReplaceUniqueEdit):
     """Replaces the only occurrence of a text."""
 
-    old: str
-    new: str
-    operation: ClassVar = Operation.REPLACE_UNIQUE
+    __slots__ = ()
+    operation: ClassVar = BlockOperation.REPLACE_UNIQUE
     base_revision: ClassVar[int | None] = None
 
     def apply(self, value: str, label: str) -> str:
         """Returns `value` with the one occurrence replaced."""
         old = _require_not_empty(
-            _require_storable(self.old, "old_str", "replace_unique.old_text"), "replace_unique.old_text"
+            _require_storable(self.old_text, "old_str", "replace_unique.old_text"), "replace_unique.old_text"
         )
-        new = _require_storable(self.new, "new_str", "replace_unique.new_text")
+        new = _require_storable(self.new_text, "new_str", "replace_unique.new_text")
         lines = _lines_of(old, value)
         if not lines:
             raise BlockTextNotFound(
@@ -189,14 +192,11 @@ class ReplaceUnique:
         return value.replace(old, new)
 
 
-@dataclass(frozen=True, slots=True)
-class InsertLine:
+class InsertLine(InsertLineEdit):
     """Inserts text after a line. Line 0 inserts at the beginning, line -1 at the end."""
 
-    line: int
-    text: str
-    base_revision: int | None = None
-    operation: ClassVar = Operation.INSERT_LINE
+    __slots__ = ()
+    operation: ClassVar = BlockOperation.INSERT_LINE
 
     def apply(self, value: str, label: str) -> str:  # noqa: ARG002
         """Returns `value` with the inserted lines."""
@@ -208,25 +208,22 @@ class InsertLine:
         return "\n".join((*lines[:line], text, *lines[line:]))
 
 
-@dataclass(frozen=True, slots=True)
-class Rethink:
+class Rethink(RethinkEdit):
     """Replaces the whole value."""
 
-    value: str
-    base_revision: int | None = None
-    operation: ClassVar = Operation.RETHINK
+    __slots__ = ()
+    operation: ClassVar = BlockOperation.RETHINK
 
     def apply(self, value: str, label: str) -> str:  # noqa: ARG002
         """Returns the new value."""
         return _require_storable(self.value, "new_memory", "rethink.value")
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(PatchEdit):
     """Applies the hunks of a unified diff by their context."""
 
-    patch: str
-    operation: ClassVar = Operation.PATCH
+    __slots__ = ()
+    operation: ClassVar = BlockOperation.PATCH
     base_revision: ClassVar[int | None] = None
 
     def apply(self, value: str, label: str) -> str:

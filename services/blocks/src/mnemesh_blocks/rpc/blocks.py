@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -13,21 +12,17 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_kit.time import optional_timestamp_from_proto
+from mnemesh_types.blocks import Block, BlockFilter, BlockRevision
+from mnemesh_types.twin import optional_field
 
 from mnemesh_blocks.rpc.convert import (
     author_from_proto,
-    block_filter_from_proto,
-    block_from_proto,
     block_order_from_proto,
-    block_to_proto,
     block_update_from_proto,
-    core_memory_to_proto,
     draft_from_proto,
     edit_from_proto,
-    optional_field,
+    exported_block_from_proto,
     revert_target_from_proto,
-    revision_from_proto,
-    revision_to_proto,
 )
 from mnemesh_blocks.usecases.blocks import BlockImportService, BlockService, RevisionService
 from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService, LinkService
@@ -59,35 +54,33 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         """Creates a block and attaches it to the agents that the request names."""
         block = await self._blocks.create_block(
             current_principal(),
-            replace(
-                draft_from_proto(request.block), created_for_agent_id=optional_field(request, "created_for_agent_id")
-            ),
+            draft_from_proto(request),
             request.agent_ids,
             request_key(request, "CreateBlock"),
         )
-        return pb.CreateBlockResponse(block=block_to_proto(block))
+        return pb.CreateBlockResponse(block=block.to_proto())
 
     async def GetBlock(self, request: pb.GetBlockRequest, context: Context) -> pb.GetBlockResponse:
         """Returns a block as it is now, or as it was at a time."""
         as_of = optional_timestamp_from_proto(request, "as_of_time")
         block = await self._blocks.get_block(current_principal(), request.block_id, as_of)
-        return pb.GetBlockResponse(block=block_to_proto(block))
+        return pb.GetBlockResponse(block=block.to_proto())
 
     async def ListBlocks(self, request: pb.ListBlocksRequest, context: Context) -> pb.ListBlocksResponse:
         """Returns a page of blocks."""
         query = page_query(request)
         found = await self._blocks.list_blocks(
             current_principal(),
-            block_filter_from_proto(request.filter),
+            BlockFilter.from_proto(request.filter, "filter"),
             block_order_from_proto(request.order_by),
             query,
         )
-        page = bounded(query, found.map(block_to_proto))
+        page = bounded(query, found.map(Block.to_proto))
         return pb.ListBlocksResponse(blocks=page.items, next_page_token=next_page_token(query, page))
 
     async def CountBlocks(self, request: pb.CountBlocksRequest, context: Context) -> pb.CountBlocksResponse:
         """Returns the number of blocks that match a filter."""
-        count = await self._blocks.count_blocks(current_principal(), block_filter_from_proto(request.filter))
+        count = await self._blocks.count_blocks(current_principal(), BlockFilter.from_proto(request.filter, "filter"))
         return pb.CountBlocksResponse(count=count)
 
     async def UpdateBlock(self, request: pb.UpdateBlockRequest, context: Context) -> pb.UpdateBlockResponse:
@@ -99,7 +92,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             optional_field(request, "base_revision"),
             request_key(request, "UpdateBlock"),
         )
-        return pb.UpdateBlockResponse(block=block_to_proto(block))
+        return pb.UpdateBlockResponse(block=block.to_proto())
 
     async def DeleteBlock(self, request: pb.DeleteBlockRequest, context: Context) -> pb.DeleteBlockResponse:
         """Deletes a block."""
@@ -142,7 +135,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         )
         if memory is None:
             return pb.GetCoreMemoryResponse(not_modified=True)
-        return pb.GetCoreMemoryResponse(core_memory=core_memory_to_proto(memory))
+        return pb.GetCoreMemoryResponse(core_memory=memory.to_proto())
 
     async def BatchGetCoreMemory(
         self, request: pb.BatchGetCoreMemoryRequest, context: Context
@@ -150,7 +143,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         """Returns the core memories of several agents."""
         left = request.agent_ids[offset_from_token(request) :]
         memories = await self._core_memory.batch_get_core_memory(current_principal(), left)
-        shown, token = bounded_hits(request, [core_memory_to_proto(memory) for memory in memories])
+        shown, token = bounded_hits(request, [memory.to_proto() for memory in memories])
         return pb.BatchGetCoreMemoryResponse(core_memories=shown, next_page_token=token)
 
     async def EditBlock(self, request: pb.EditBlockRequest, context: Context) -> pb.EditBlockResponse:
@@ -165,9 +158,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             request_key(request, "EditBlock"),
             optional_field(request, "conversation_id"),
         )
-        return pb.EditBlockResponse(
-            block=block_to_proto(edited.block), core_memory_revision=edited.core_memory_revision
-        )
+        return pb.EditBlockResponse(block=edited.block.to_proto(), core_memory_revision=edited.core_memory_revision)
 
     async def EraseAgent(self, request: pb.EraseAgentRequest, context: Context) -> pb.EraseAgentResponse:
         """Erases an agent's core memory."""
@@ -191,7 +182,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             request_key(request, "IsolateBlocks"),
             create_missing=request.create_missing,
         )
-        return pb.IsolateBlocksResponse(blocks=[block_to_proto(block) for block in blocks])
+        return pb.IsolateBlocksResponse(blocks=[block.to_proto() for block in blocks])
 
     async def ReleaseBlocks(self, request: pb.ReleaseBlocksRequest, context: Context) -> pb.ReleaseBlocksResponse:
         """Deletes the blocks of a conversation."""
@@ -220,8 +211,8 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             current_principal(),
             request.agent_id,
             optional_field(request, "conversation_id"),
-            [block_from_proto(block) for block in request.blocks],
-            [revision_from_proto(revision, f"revisions[{index}]") for index, revision in enumerate(request.revisions)],
+            [exported_block_from_proto(block, f"blocks[{at}]") for at, block in enumerate(request.blocks)],
+            [BlockRevision.from_proto(each, f"revisions[{at}]") for at, each in enumerate(request.revisions)],
             request_key(request, "ImportBlocks"),
         )
         return pb.ImportBlocksResponse(existing_block_ids=existing)
@@ -240,7 +231,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         found = await self._revisions.list_block_revisions(
             current_principal(), request.block_id, query, with_previous=request.include_diff
         )
-        page = bounded(query, found.map(lambda revision: revision_to_proto(revision, with_diff=request.include_diff)))
+        page = bounded(query, found.map(BlockRevision.to_proto))
         return pb.ListBlockRevisionsResponse(revisions=page.items, next_page_token=next_page_token(query, page))
 
     async def RevertBlock(self, request: pb.RevertBlockRequest, context: Context) -> pb.RevertBlockResponse:
@@ -254,4 +245,4 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             optional_field(request, "base_revision"),
             request_key(request, "RevertBlock"),
         )
-        return pb.RevertBlockResponse(block=block_to_proto(block))
+        return pb.RevertBlockResponse(block=block.to_proto())

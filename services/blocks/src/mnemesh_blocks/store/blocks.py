@@ -12,8 +12,9 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
+from mnemesh_types.blocks import Block, BlockFilter, BlockRevision
 
-from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder, BlockRevision
+from mnemesh_blocks.model.blocks import BlockOrder
 from mnemesh_blocks.store.core_memory import CoreMemoryTransaction
 from mnemesh_blocks.store.tables import (
     block_from_row,

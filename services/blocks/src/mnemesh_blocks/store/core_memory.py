@@ -11,9 +11,9 @@ from mnemesh_kit.sql import UtcDateTime
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
+from mnemesh_types.blocks import Block, CoreMemory
 
-from mnemesh_blocks.model.blocks import Block
-from mnemesh_blocks.model.core_memory import CoreMemory, Holder
+from mnemesh_blocks.model.core_memory import Holder
 from mnemesh_blocks.store.tables import block_from_row, blocks, core_memories, holdings
 
 

@@ -8,8 +8,10 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
+from mnemesh_types.blocks import AgentAuthor, Block, BlockOperation, BlockRevision, OwnerAuthor
+from mnemesh_types.provenance import Provenance
 
-from mnemesh_blocks.model.blocks import AgentAuthor, Block, BlockRevision, Operation, OwnerAuthor, Provenance
+from mnemesh_blocks.model.blocks import diff_of
 
 metadata = sa.MetaData()
 
@@ -202,7 +204,7 @@ def revision_from_row(row: sa.Row[Any]) -> BlockRevision:
     return BlockRevision(
         block_id=row.block_id,
         revision=row.revision,
-        operation=Operation(row.operation),
+        operation=BlockOperation(row.operation),
         label=row.label,
         value=row.value,
         description=row.description,
@@ -214,14 +216,14 @@ def revision_from_row(row: sa.Row[Any]) -> BlockRevision:
             else AgentAuthor(row.agent_id, row.tool_call_id, row.run_id)
         ),
         created_at=row.created_at,
-        parent=row.parent,
-        previous_value=getattr(row, "previous_value", None),
+        parent_revision=row.parent,
+        diff=diff_of(row.revision, row.previous_value or "", row.value) if "previous_value" in row._fields else None,
     )
 
 
 def revision_to_row(revision: BlockRevision, organization_id: str) -> dict[str, Any]:
     """Returns the column values of a change."""
-    match revision.author:
+    match revision.author or OwnerAuthor():
         case AgentAuthor(agent_id, tool_call_id, run_id):
             author = {"agent_id": agent_id, "tool_call_id": tool_call_id, "run_id": run_id, "subject_id": None}
         case OwnerAuthor(subject_id):
@@ -231,7 +233,7 @@ def revision_to_row(revision: BlockRevision, organization_id: str) -> dict[str, 
         "revision": revision.revision,
         "organization_id": organization_id,
         "operation": revision.operation.value,
-        "parent": revision.parent,
+        "parent": revision.parent_revision,
         "label": revision.label,
         "value": revision.value,
         "description": revision.description,

@@ -16,16 +16,11 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
+from mnemesh_types.blocks import Author, Block, BlockFilter, BlockOperation, BlockRevision, OwnerAuthor
 
 from mnemesh_blocks.errors import BlockNoHistory, BlockNotFound, BlockRevisionNotFound, ConversationNotFound
 from mnemesh_blocks.model.blocks import (
-    Author,
-    Block,
-    BlockFilter,
     BlockOrder,
-    BlockRevision,
-    Operation,
-    OwnerAuthor,
     Redo,
     RevertTarget,
     ToRevision,
@@ -143,7 +138,7 @@ class BlockService:
 
         def update(tx: BlockTransaction) -> Block:
             block = require_revision(changes.get_block(tx, block_id), base_revision)
-            return changes.update_block(tx, block, Operation.UPDATE, author, self._clock.now(), **fields)
+            return changes.update_block(tx, block, BlockOperation.UPDATE, author, self._clock.now(), **fields)
 
         return await self._store.write_once(
             caller.organization_id,
@@ -253,7 +248,7 @@ def _find_target(tx: BlockTransaction, block: Block, target: RevertTarget) -> Bl
         case ToRevision(revision):
             return changes.get_revision(tx, block, revision)
         case Undo():
-            parent = changes.get_revision(tx, block, block.content_revision).parent
+            parent = changes.get_revision(tx, block, block.content_revision).parent_revision
             if parent is None:
                 raise BlockNoHistory(block.id, "undo")
             return changes.get_revision(tx, block, parent)
@@ -265,7 +260,7 @@ def _find_target(tx: BlockTransaction, block: Block, target: RevertTarget) -> Bl
 
 
 MAX_ITEMS: Final = 1_000
-_WITHOUT_PARENT: Final = (Operation.CREATE, Operation.UNDO, Operation.REDO)
+_WITHOUT_PARENT: Final = (BlockOperation.CREATE, BlockOperation.UNDO, BlockOperation.REDO)
 
 
 class BlockImportService:
@@ -364,8 +359,8 @@ def _insert_revision(tx: BlockTransaction, revision: BlockRevision) -> None:
         raise BlockNotFound(revision.block_id)
     if revision.revision > block.revision or tx.get_revision(block.id, revision.revision) is not None:
         return
-    if revision.parent is None and revision.operation not in _WITHOUT_PARENT:
+    if revision.parent_revision is None and revision.operation not in _WITHOUT_PARENT:
         before = tx.get_revision(block.id, revision.revision - 1)
         if before is not None and before.value != revision.value:
-            revision = replace(revision, parent=before.revision)
+            revision = replace(revision, parent_revision=before.revision)
     tx.insert_revision(revision)

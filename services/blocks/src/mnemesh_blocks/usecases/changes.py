@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from mnemesh_types.blocks import Author, Block, BlockOperation, BlockRevision
+
 from mnemesh_blocks.errors import (
     AgentErased,
     BlockLabelNotFound,
@@ -14,7 +16,7 @@ from mnemesh_blocks.errors import (
     BlockNotHeld,
     BlockRevisionNotFound,
 )
-from mnemesh_blocks.model.blocks import Author, Block, BlockRevision, Operation, author_id, next_revision, revision_of
+from mnemesh_blocks.model.blocks import author_id, next_revision, revision_of
 from mnemesh_blocks.model.core_memory import Holder
 from mnemesh_blocks.store.blocks import BlockTransaction
 
@@ -83,11 +85,11 @@ def require_not_erased(tx: BlockTransaction, agent_id: str) -> Holder:
 def insert_block(tx: BlockTransaction, block: Block, author: Author) -> None:
     """Stores a new block with its first revision."""
     tx.insert_block(block)
-    tx.insert_revision(revision_of(block, Operation.CREATE, author))
+    tx.insert_revision(revision_of(block, BlockOperation.CREATE, author))
 
 
 def update_block(
-    tx: BlockTransaction, block: Block, operation: Operation, author: Author, now: datetime, **changes: Any
+    tx: BlockTransaction, block: Block, operation: BlockOperation, author: Author, now: datetime, **changes: Any
 ) -> Block:
     """Stores and returns the next revision of `block`.
 

@@ -9,12 +9,11 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.text import require_no_nul
 from mnemesh_kit.time import Clock
+from mnemesh_types.blocks import Author, Block, CoreMemory, OwnerAuthor
 
 from mnemesh_blocks.errors import AgentLinked, BlockLabelNotFound, ConversationNotFound
 from mnemesh_blocks.model.blocks import (
-    Author,
-    Block,
-    OwnerAuthor,
+    DEFAULT_LIMIT,
     copy_block,
     require_revision,
     require_valid,
@@ -22,12 +21,12 @@ from mnemesh_blocks.model.blocks import (
     require_writable,
 )
 from mnemesh_blocks.model.core_memory import (
-    CoreMemory,
     EditedBlock,
     require_agents,
     require_labels,
     require_link,
     require_link_id,
+    with_conversation,
 )
 from mnemesh_blocks.model.edits import Edit
 from mnemesh_blocks.store.blocks import BlockStore, BlockTransaction
@@ -115,7 +114,7 @@ class CoreMemoryService:
             if conversation_id is None or not tx.is_conversation_of(conversation_id, agent_id):
                 return tx.get_core_memory(agent_id, if_revision)
             shared, own = tx.get_core_memories([agent_id, conversation_id])
-            memory = shared.with_conversation(own)
+            memory = with_conversation(shared, own)
             return None if memory.revision == if_revision else memory
 
         return await self._store.read(caller.organization_id, get)
@@ -266,7 +265,7 @@ class ConversationBlockService:
                     source = changes.find_held_block(tx, agent_id, label, source_conversation_id)
                     if source is None and not create_missing:
                         raise BlockLabelNotFound(label, tx.list_labels(agent_id))
-                    source = source or require_valid(Block(id="", label=label, created_at=now, updated_at=now))
+                    source = source or require_valid(Block(label=label, limit=DEFAULT_LIMIT))
                     copy = copy_block(source, self._ids.new("block"), author.subject_id, now)
                     changes.insert_block(tx, copy, author)
                     tx.attach(conversation_id, copy)
