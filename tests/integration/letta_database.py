@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from mnemesh_cli.letta.database import open_database
-from mnemesh_cli.letta.migration import Migration
-from mnemesh_cli.letta.report import Report
+from mnemesh_letta.database.database import open_database
+from mnemesh_letta.database.migration import Migration
+from mnemesh_letta.database.report import Report
 from mnemesh_testkit.mesh.in_process import Mesh
 
 DATA = Path(__file__).parents[1] / "letta" / "data"

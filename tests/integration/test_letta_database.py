@@ -9,10 +9,10 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from mnemesh_cli.letta.database import open_database
-from mnemesh_cli.letta.records import AgentRecords, Target
-from mnemesh_cli.letta.report import Report
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
+from mnemesh_letta.database.database import open_database
+from mnemesh_letta.database.records import AgentRecords, Target
+from mnemesh_letta.database.report import Report
 from mnemesh_testkit.databases.postgres import PostgresServer
 
 from .letta_database import DATA, DUMP

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from mnemesh.types.v1 import message_pb2
-from mnemesh_client.letta_files.transfer import LettaImport, export_letta
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_letta.files.transfer import LettaImport, export_letta
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, conversations_service_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.letta.database import open_database
-from mnemesh_cli.letta.report import Report, table_lines
 from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.ids import derive_id
+from mnemesh_letta.database.database import open_database
+from mnemesh_letta.database.report import Report, table_lines
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from mnemesh_cli.letta.archives import same_model, vector_of
+from mnemesh_letta.database.records import same_model, vector_of
 
 VALUES = [0.5, -1.25, 2.0]
 PADDED = VALUES + [0.0] * 4093

@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_client.letta_files.agents import agent, conversation_settings
-from mnemesh_client.letta_files.message_writing import letta_message
-from mnemesh_client.letta_files.messages import MessageReader
-from mnemesh_client.letta_files.parts import content_parts, letta_parts
-from mnemesh_client.letta_files.reading import AgentFile, read_agent_file
-from mnemesh_client.letta_files.resources import block, block_label, custom_tool, group
-from mnemesh_client.letta_files.rules import letta_rule, tool_rule
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.json_bounds import TooManyValues
 from mnemesh_kit.unicode import well_formed_value
+from mnemesh_letta.convert.messages import MessageReader, content_parts, letta_message, letta_parts
+from mnemesh_letta.convert.resources import block, block_label, custom_tool, group
+from mnemesh_letta.convert.settings import agent, conversation_settings, letta_rule, tool_rule
+from mnemesh_letta.files.reading import AgentFile, read_agent_file
 
 AGENT = derive_id("agent", "conversions")
 NOON = "2026-03-01T12:00:00+00:00"

@@ -10,10 +10,10 @@ from typing import Final
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import count_text, print_json
 from mnemesh_cli.display.terminal import notice, output
-from mnemesh_cli.letta.report import Report, problem_lines, table_lines
 from mnemesh_cli.vector_uses import vector_lines
 from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from mnemesh_kit.extras import install_hint
+from mnemesh_letta.database.report import Report, problem_lines, table_lines
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -53,8 +53,8 @@ async def import_letta(
     """
     try:
         # The libraries of databases are an extra.
-        from mnemesh_cli.letta.database import open_database  # noqa: PLC0415
-        from mnemesh_cli.letta.migration import Migration  # noqa: PLC0415
+        from mnemesh_letta.database.database import open_database  # noqa: PLC0415
+        from mnemesh_letta.database.migration import Migration  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise FailedPrecondition(
             f"The package {error.name} is not installed. {install_hint('mnemesh-cli', 'letta')}"

@@ -12,8 +12,8 @@ from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
 from mnemesh_cli.connection import Connection, with_free_name
 from mnemesh_cli.display.records import print_done
 from mnemesh_cli.display.terminal import notice
-from mnemesh_client.letta_files.transfer import LettaImport, export_letta
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_letta.files.transfer import LettaImport, export_letta
 
 
 class ExportFormat(StrEnum):

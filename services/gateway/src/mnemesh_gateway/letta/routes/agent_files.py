@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
-from mnemesh_client.letta_files.transfer import LettaImport, export_letta
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.json_bounds import NestedTooDeeply
+from mnemesh_letta.files.transfer import LettaImport, export_letta
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 

@@ -13,8 +13,8 @@ from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgumen
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.unicode import well_formed
 
-from mnemesh_client.letta_files.reading import AgentFile, FolderText, read_agent_file
-from mnemesh_client.letta_files.writing import write_agent_file
+from mnemesh_letta.files.reading import AgentFile, FolderText, read_agent_file
+from mnemesh_letta.files.writing import write_agent_file
 
 if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh

@@ -13,17 +13,17 @@ from mnemesh.tools.v1 import tools_pb2
 from mnemesh.types.v1.message_pb2 import Message
 from mnemesh_kit.errors import NotFound
 
-from mnemesh_client.letta_files.agents import AGENT_TYPES
-from mnemesh_client.letta_files.message_writing import letta_message
-from mnemesh_client.letta_files.rules import letta_rule
-from mnemesh_client.letta_files.settings_writing import (
+from mnemesh_letta.convert.messages import letta_message
+from mnemesh_letta.convert.settings import (
+    AGENT_TYPES,
     compaction,
     embedding,
     embedding_config,
+    letta_rule,
     llm_config,
     response_format,
 )
-from mnemesh_client.letta_files.values import carried_json
+from mnemesh_letta.convert.values import carried_json
 
 _REVISION: Final = "1c28e167b74f"
 """The schema of Letta 0.16.7, which its importer expects."""

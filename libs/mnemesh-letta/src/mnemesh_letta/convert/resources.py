@@ -1,4 +1,4 @@
-"""Blocks, tools, identities, groups, folders and MCP servers of Letta as resources of the contracts."""
+"""Blocks, tools, identities, groups and folders of Letta as resources of the contracts."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from mnemesh.tools.v1.tools_pb2 import (
 )
 from mnemesh_kit.unicode import well_formed
 
-from mnemesh_client.letta_files.agents import embedder_handle
-from mnemesh_client.letta_files.values import Row, id_of, json_text, optional_text, timestamp
+from mnemesh_letta.convert.settings import embedder_handle
+from mnemesh_letta.convert.values import Row, id_of, json_text, optional_text, timestamp
 
 _TEXT_TYPES: Final = ("text/", "application/json", "application/x-yaml", "application/xml", "application/toml")
 _LABEL: Final = re.compile(r"[A-Za-z0-9_\-./]{1,100}")

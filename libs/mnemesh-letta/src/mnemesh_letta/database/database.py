@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mnemesh_client.letta_files.values import Row
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_kit.unicode import well_formed_value
 from sqlalchemy import (
@@ -33,6 +32,8 @@ from sqlalchemy.exc import ArgumentError, SAWarning, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.types import NullType
+
+from mnemesh_letta.convert.values import Row
 
 TABLES: Final = (
     "organizations", "agents", "agents_tags", "agent_environment_variables", "tools", "tools_agents", "block",

@@ -1,0 +1,1 @@
+"""Values, settings, resources and messages of Letta, and the same of the contracts."""

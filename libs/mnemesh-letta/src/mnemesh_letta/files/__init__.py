@@ -1,0 +1,1 @@
+"""Letta's agent files (.af)."""
