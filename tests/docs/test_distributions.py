@@ -29,6 +29,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 NOT_IMPORTED: Final = (
     "mnemesh_cli.directories.watch",
     "mnemesh_client.mcp_server",
+    "mnemesh_letta.database",
     "mnemesh_retrieval.server",
     "mnemesh_testkit.fakes.qdrant",
     "mnemesh_sandbox.inside",

@@ -1,1 +1,1 @@
-"""Letta's data, as its agent files (.af) and its database hold it, and the records of ImportAgent and ExportAgent."""
+"""Letta in one place: one conversion of its data, its agent files (.af), and the migration of its database."""

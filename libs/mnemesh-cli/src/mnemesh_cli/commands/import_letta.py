@@ -10,7 +10,7 @@ from typing import Final
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import count_text, print_json
 from mnemesh_cli.display.terminal import notice, output
-from mnemesh_cli.vector_uses import vector_lines
+from mnemesh_cli.vector_uses import vector_lines, vector_report
 from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from mnemesh_kit.extras import install_hint
 from mnemesh_letta.database.report import Report, problem_lines, table_lines
@@ -76,7 +76,7 @@ async def import_letta(
                     notice(f"not everything has arrived; {CONTINUE}")
                 raise
     if connection.as_json:
-        print_json(report.as_json())
+        print_json({**report.as_json(), "vectors": vector_report(report.vector_uses, report.without_vector)})
         return report
     vectors = vector_lines(report.vector_uses, report.without_vector)
     for line in (*table_lines(report), *vectors, *problem_lines(report)):

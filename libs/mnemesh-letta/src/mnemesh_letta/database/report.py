@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mnemesh_cli.vector_uses import vector_report
-
 TYPES: Final = (
     "organizations", "providers", "mcp servers", "tools", "identities", "folders", "files", "blocks",
     "block revisions", "agents", "conversations", "messages", "runs", "steps", "archives", "passages", "groups",
@@ -80,7 +78,6 @@ class Report:
                 }
                 for name, counts in self.counts.items()
             },
-            "vectors": vector_report(self.vector_uses, self.without_vector),
             "skipped": [_problem(problem) for problem in self.problems if problem.is_loss],
             "changed": [_problem(problem) for problem in self.problems if not problem.is_loss],
             "ids": self.ids,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.agents.v1.agent_records_pb2 import AgentRecord
 from mnemesh.blocks.v1.blocks_pb2 import Block
 from mnemesh.blocks.v1.blocks_service_pb2 import CreateBlockRequest
+from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.unicode import well_formed
 
 from mnemesh_letta.files.reading import AgentFile, FolderText, read_agent_file
 from mnemesh_letta.files.writing import write_agent_file
-
-if TYPE_CHECKING:
-    from mnemesh_client.mnemesh import Mnemesh
 
 _BATCH_RECORDS: Final = 100
 _REFUSALS: Final = (InvalidArgument, NotFound, AlreadyExists, FailedPrecondition)
