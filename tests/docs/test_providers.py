@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mnemesh_orchestrator.llm.dialects import DIALECTS, Api, Dialect
+from mnemesh_orchestrator.llm.settings import DIALECTS, Api, Dialect
 
 PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
 

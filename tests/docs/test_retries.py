@@ -21,7 +21,7 @@ from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql import postgresql, sqlite
 from mnemesh_orchestrator import wiring as orchestrator
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.compaction import compactor, completion, summarizers
+from mnemesh_orchestrator.compaction import compactor, summarizers, transcript
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.speakers import MAX_SELECTIONS
 from mnemesh_orchestrator.llm.port import (
@@ -31,7 +31,7 @@ from mnemesh_orchestrator.llm.port import (
     MAX_UNUSABLE_ANSWERS,
     PROVIDER_BACKOFF,
 )
-from mnemesh_orchestrator.loop import model_call, retry
+from mnemesh_orchestrator.loop import model_call, services
 from mnemesh_orchestrator.loop.request_assembly import MAX_COMPACTIONS
 from mnemesh_orchestrator.runs import leases, worker
 from mnemesh_orchestrator.usecases import memory_extractions
@@ -71,13 +71,13 @@ def seconds(value: float) -> str:
     [
         ("gRPC channel", retries._POLICY["maxAttempts"], grown(CHANNEL), [deadlines.READ, deadlines.WRITE]),
         ("gRPC connection", None, f"{CONNECTION['grpc.initial_reconnect_backoff_ms'] / 1000:g} s", []),
-        ("service call", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
-        ("tool not begun", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
-        ("journal", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
+        ("service call", None, grown(services.SERVICE_BACKOFF), [Config().service_retry_seconds]),
+        ("tool not begun", None, grown(services.SERVICE_BACKOFF), [Config().service_retry_seconds]),
+        ("journal", None, grown(services.SERVICE_BACKOFF), [Config().service_retry_seconds]),
         ("recovery", None, seconds(worker.RECOVERY_SECONDS), []),
         ("background task", None, grown(server.BACKGROUND_BACKOFF), []),
-        ("optional service", None, grown(retry.SERVICE_BACKOFF), [Config().degrade_seconds]),
-        ("acceptance", None, grown(retry.SERVICE_BACKOFF), [retry.RESTART_SECONDS]),
+        ("optional service", None, grown(services.SERVICE_BACKOFF), [Config().degrade_seconds]),
+        ("acceptance", None, grown(services.SERVICE_BACKOFF), [services.RESTART_SECONDS]),
         (
             "provider request",
             Config().provider_attempts,
@@ -92,7 +92,7 @@ def seconds(value: float) -> str:
         ("selection of a speaker", MAX_SELECTIONS, "none", []),
         (
             "memory extraction",
-            completion._MAX_ATTEMPTS,
+            transcript._MAX_ATTEMPTS,
             "none",
             [summarizers.CALL_SECONDS, compactor.TOTAL_SECONDS],
         ),
@@ -167,13 +167,13 @@ def test_attempts_of_a_model_answer() -> None:
 
 def test_attempts_of_a_service_call() -> None:
     limit = Config().service_retry_seconds
-    fewest, most = calls(limit, 1.0), calls(limit, 1.0 - retry.SERVICE_BACKOFF.jitter)
+    fewest, most = calls(limit, 1.0), calls(limit, 1.0 - services.SERVICE_BACKOFF.jitter)
     attempts = int(str(retries._POLICY["maxAttempts"]))
     assert f"calls = {fewest} to {most}," in PAGE
     assert f"at most {most} × {attempts} = {most * attempts}\n" in PAGE
     assert f"at most {total(CHANNEL, attempts - 1):g} s per call" in PAGE
-    start = retry.RESTART_SECONDS
-    assert f"{calls(start, 1.0)} or {calls(start, 1.0 - retry.SERVICE_BACKOFF.jitter)} calls." in PAGE
+    start = services.RESTART_SECONDS
+    assert f"{calls(start, 1.0)} or {calls(start, 1.0 - services.SERVICE_BACKOFF.jitter)} calls." in PAGE
     assert outgoing.DEADLINE_SECONDS == deadlines.WRITE
 
 
@@ -189,5 +189,5 @@ def total(backoff: Backoff, count: int) -> float:
 
 def calls(limit: float, share: float) -> int:
     """Returns the number of calls within a limit, if each delay is this share of its maximum and calls take no time."""
-    waits = takewhile(lambda count: total(retry.SERVICE_BACKOFF, count) * share < limit, range(10_000))
+    waits = takewhile(lambda count: total(services.SERVICE_BACKOFF, count) * share < limit, range(10_000))
     return len(list(waits)) + 1

@@ -9,10 +9,9 @@ from mnemesh_kit.config import ConfigError, FileEnvironment
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import SqlConfig
 
-from mnemesh_orchestrator.llm.dialects import DIALECTS, Api
 from mnemesh_orchestrator.llm.embedders import ConfiguredEmbedder
 from mnemesh_orchestrator.llm.port import CallLimits
-from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings, configured_providers
+from mnemesh_orchestrator.llm.settings import DIALECTS, Api, LlmSettings, ProviderSettings, configured_providers
 
 _PROVIDER_VARIABLES = {
     "openai_api_key": "OPENAI_API_KEY",

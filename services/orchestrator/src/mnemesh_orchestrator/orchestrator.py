@@ -13,7 +13,7 @@ from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.compaction.compactor import model_compactor
-from mnemesh_orchestrator.compaction.fact_extraction import FactExtractor
+from mnemesh_orchestrator.compaction.episodic import FactExtractor
 from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.config import Config
@@ -22,18 +22,17 @@ from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.loop.compaction import TurnCompaction, WindowCompactor, WindowReplacement
-from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.loop.deltas import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine, StepAnswers
 from mnemesh_orchestrator.loop.journal import Journals
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.request_assembly import ContextBudget, RequestAssembler, RequestImages
-from mnemesh_orchestrator.loop.retry import OptionalServices, RecallWrites, RetryPolicy
+from mnemesh_orchestrator.loop.services import ContextReader, OptionalServices, RecallWrites, RetryPolicy
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
+from mnemesh_orchestrator.loop.step_messages import DeltaLog
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.processors import Processors
-from mnemesh_orchestrator.prompt.prompts import Prompts
+from mnemesh_orchestrator.prompt.assembly import Prompts
 from mnemesh_orchestrator.runs.child_runs import ChildRuns, RunStarter
 from mnemesh_orchestrator.runs.execution import RunExecution, Works
 from mnemesh_orchestrator.runs.leases import ConversationLock, LeaseRenewer
@@ -44,22 +43,24 @@ from mnemesh_orchestrator.runs.worker import ReplicaWatcher, RunWorker
 from mnemesh_orchestrator.store.stores import Stores
 from mnemesh_orchestrator.usecases.agent_creation import AgentCreation, AgentLifecycle
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletion, AgentParts
-from mnemesh_orchestrator.usecases.agents import AgentService
+from mnemesh_orchestrator.usecases.agents import AgentService, TextGenerationService, ToolRunner
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.batches import BatchService, CallbackService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
-from mnemesh_orchestrator.usecases.context_windows import ContextWindowRenderer, ContextWindowService
+from mnemesh_orchestrator.usecases.context_windows import (
+    ContextWindowRenderer,
+    ContextWindowService,
+    PreviewService,
+    SystemPromptService,
+)
 from mnemesh_orchestrator.usecases.conversations import ConversationService
 from mnemesh_orchestrator.usecases.groups import GroupChanges, GroupService
 from mnemesh_orchestrator.usecases.identities import IdentityService
 from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService, MessageReader
 from mnemesh_orchestrator.usecases.partners import PartnerService
-from mnemesh_orchestrator.usecases.previews import PreviewService, SystemPromptService
 from mnemesh_orchestrator.usecases.providers import ModelService, ProviderService
 from mnemesh_orchestrator.usecases.runs import GroupPlanner, RunCancellations, RunService, StepService
 from mnemesh_orchestrator.usecases.sleeptime import SleeptimeService
-from mnemesh_orchestrator.usecases.text_generation import TextGenerationService
-from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 SUMMARY_SECONDS = 60.0
 """The time limit of one call to a summary model."""

@@ -16,8 +16,8 @@ from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed
 from mnemesh_types.messages import TextPart
 
 from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
-from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.model.runs import Run
 
 MEMORY_ORDER: Final = 900

@@ -52,7 +52,7 @@ from mnemesh_orchestrator.rpc.identities import IdentitiesServicer
 from mnemesh_orchestrator.rpc.models import ModelsServicer
 from mnemesh_orchestrator.rpc.runs import RunsServicer
 from mnemesh_orchestrator.runs.worker import Instance
-from mnemesh_orchestrator.store.run_pools import QueueCounts
+from mnemesh_orchestrator.store.leases import QueueCounts
 from mnemesh_orchestrator.store.runs import RunRetention
 from mnemesh_orchestrator.store.stores import Stores, sql_stores
 from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService, ImportEnds

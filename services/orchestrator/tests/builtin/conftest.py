@@ -11,11 +11,11 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools
-from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
-from mnemesh_orchestrator.model.context_window import MessageHits, NamedTime
+from mnemesh_orchestrator.loop.services import OptionalServices, RetryPolicy
+from mnemesh_orchestrator.model.conversations import MessageHits, NamedTime
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, NewBlock
-from mnemesh_orchestrator.model.custom_tools import WebPart, WebQuery, WebResult
 from mnemesh_orchestrator.model.episodes import MemoryHits, MemoryScope, PassageHit
+from mnemesh_orchestrator.model.rules import WebPart, WebQuery, WebResult
 from mnemesh_orchestrator.model.runs import Run
 
 from ..support.files import Files

@@ -9,7 +9,7 @@ from mnemesh_kit.errors import NotFound, Unavailable
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.files import FileTools
-from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
+from mnemesh_orchestrator.loop.services import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.model.files import (
     FileHit,
     FileHits,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.search import time_ago
-from mnemesh_orchestrator.model.context_window import MessageHit, NamedTime
+from mnemesh_orchestrator.model.conversations import MessageHit, NamedTime
 from mnemesh_orchestrator.model.episodes import PassageHit
 from mnemesh_types.messages import Message, ReasoningPart, Role, TextPart, ToolCall
 

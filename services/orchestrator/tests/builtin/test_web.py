@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from mnemesh_orchestrator.builtin.call import BuiltinCall
-from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.builtin.web import RESULTS_CHARACTERS
-from mnemesh_orchestrator.model.custom_tools import WebPart, WebQuery, WebResult
+from mnemesh_orchestrator.builtin.executor import RESULTS_CHARACTERS, BuiltinTools
+from mnemesh_orchestrator.model.rules import WebPart, WebQuery, WebResult
 
 from .conftest import Services, Web
 

@@ -24,7 +24,7 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.errors import REMOTE, LeaseLost
-from mnemesh_orchestrator.model.context_window import StepCommit
+from mnemesh_orchestrator.model.conversations import StepCommit
 from mnemesh_orchestrator.model.core_memory import (
     AgentAuthor,
     Append,

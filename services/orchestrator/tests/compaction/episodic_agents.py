@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.compaction import CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettings
 
 from ..support.world import ME, Process, World
 from .conftest import small_agent

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
-from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_orchestrator.model.steps import COMPACTION, StepFilter
+from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
+from mnemesh_orchestrator.model.runs import COMPACTION, RunStatus, StepFilter, StopReason
 from mnemesh_testkit.plugin import Sample
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Role, TextPart

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_kit.time import FrozenClock
-from mnemesh_orchestrator.compaction.port import SummaryFailed
+from mnemesh_orchestrator.compaction.planner import SummaryFailed
 from mnemesh_orchestrator.compaction.summarizers import MAX_PARTS, MIN_CAPACITY, ChunkedReader
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.compaction import CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_types.messages import Role
 

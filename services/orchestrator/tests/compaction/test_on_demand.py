@@ -6,9 +6,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE
 from mnemesh_orchestrator.errors import ConversationBusy, NothingToCompact
 from mnemesh_orchestrator.llm.errors import ModelUnknown
-from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.compaction import CompactionResult, CompactionSettings
-from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionResult, CompactionSettings
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.prompt.packaging import system_alert
 from mnemesh_types.messages import Role
 

@@ -2,9 +2,8 @@
 
 import pytest
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_types.messages import Approve

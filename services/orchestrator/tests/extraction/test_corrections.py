@@ -6,8 +6,8 @@ import pytest
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
 from mnemesh_types.messages import TextPart, ToolStatus
 
 from ..support.model import Item, call, say

@@ -3,8 +3,7 @@
 import pytest
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.core_memory import memory_access
-from mnemesh_orchestrator.model.episodes import MemoryScope
-from mnemesh_orchestrator.model.memory_extraction import ExtractionScope, MemoryExtractionSettings
+from mnemesh_orchestrator.model.episodes import ExtractionScope, MemoryExtractionSettings, MemoryScope
 
 BY_SENDER = MemoryExtractionSettings(scope=ExtractionScope.SENDER)
 ANA, BO, GROUP, CONVERSATION = new_id("identity"), new_id("identity"), new_id("group"), new_id("conv")

@@ -4,7 +4,7 @@ import pytest
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import ErrorEvent, MemberTurnStarted
 from mnemesh_orchestrator.model.groups import ManagerType
-from mnemesh_orchestrator.model.run_config import ClientTool
+from mnemesh_orchestrator.model.inputs import ClientTool
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.groups import Cast, bodies, send

@@ -11,8 +11,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy, GroupUnusable, OtidReused
 from mnemesh_orchestrator.model.events import RunAccepted
 from mnemesh_orchestrator.model.groups import ManagerConfig, ManagerType
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus
 from mnemesh_types.messages import TextPart
 

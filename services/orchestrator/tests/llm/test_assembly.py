@@ -10,10 +10,10 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.llm.anthropic_messages import MessagesAnswer
 from mnemesh_orchestrator.llm.assembly import MAX_ANSWER_BYTES, MAX_CALLS, StreamedAnswer, settled_arguments
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
-from mnemesh_orchestrator.llm.openai_chat_answers import ChatAnswer
+from mnemesh_orchestrator.llm.openai_chat import ChatAnswer
 from mnemesh_orchestrator.llm.openai_responses import ResponsesAnswer
 from mnemesh_orchestrator.llm.port import LlmEvent, ToolCallDelta
-from mnemesh_orchestrator.loop.deltas import DeltaStream
+from mnemesh_orchestrator.loop.step_messages import DeltaStream
 
 MISSING = object()
 

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.llm.anthropic_messages import MessagesAnswer
 from mnemesh_orchestrator.llm.anthropic_messages import render_body as render_messages
-from mnemesh_orchestrator.llm.carried import MAX_CARRIED_BYTES, MergedFields
-from mnemesh_orchestrator.llm.openai_chat import render_body
-from mnemesh_orchestrator.llm.openai_chat_answers import ChatAnswer
+from mnemesh_orchestrator.llm.openai_chat import ChatAnswer, render_body
 from mnemesh_orchestrator.llm.openai_responses import ResponsesAnswer
 from mnemesh_orchestrator.llm.openai_responses import render_body as render_responses
+from mnemesh_orchestrator.llm.wire import MAX_CARRIED_BYTES, MergedFields
 from mnemesh_types.messages import Message, Role, ToolCall
 
 from .windows import CLAUDE, OPENAI, THINKER, ask, message

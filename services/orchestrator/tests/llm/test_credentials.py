@@ -6,7 +6,7 @@ from pathlib import Path
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.llm.settings import CredentialSealer
-from mnemesh_orchestrator.model.providers import Credentials, ProviderDraft, ProviderRecord
+from mnemesh_orchestrator.model.models import Credentials, ProviderDraft, ProviderRecord
 
 
 def test_credentials_are_encrypted_with_the_first_key(tmp_path: Path) -> None:

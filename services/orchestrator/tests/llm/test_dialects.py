@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from mnemesh_kit.config import ConfigError
 from mnemesh_orchestrator.config import Config
-from mnemesh_orchestrator.llm.dialects import DIALECTS, Api
 from mnemesh_orchestrator.llm.model_catalog import Providers
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient, render_body
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.provider import make_client
-from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
+from mnemesh_orchestrator.llm.settings import DIALECTS, Api, LlmSettings, ProviderSettings
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply, raw_stream

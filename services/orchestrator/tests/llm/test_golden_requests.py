@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mnemesh_orchestrator.builtin.schemas import with_heartbeat, with_thinking
 from mnemesh_orchestrator.llm import anthropic_messages, openai_chat, openai_responses
-from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.llm.settings import Api
 from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.prompt.packaging import heartbeat

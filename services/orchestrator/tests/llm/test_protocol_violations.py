@@ -13,7 +13,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.llm.answers import UNREADABLE, well_formed_answer
 from mnemesh_orchestrator.llm.anthropic_messages import MessagesAnswer
 from mnemesh_orchestrator.llm.errors import ProviderError
-from mnemesh_orchestrator.llm.openai_chat_answers import ChatAnswer
+from mnemesh_orchestrator.llm.openai_chat import ChatAnswer
 from mnemesh_orchestrator.llm.openai_responses import ResponsesAnswer
 from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.model.events import UsageEvent

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
-from mnemesh_orchestrator.llm.provider_errors import error_from_response, retry_after_seconds
+from mnemesh_orchestrator.llm.errors import error_from_response, retry_after_seconds
 from mnemesh_orchestrator.loop.journal import failure
 from mnemesh_orchestrator.model.runs import StopReason
 

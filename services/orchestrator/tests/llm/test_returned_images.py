@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from anthropic.types import MessageParam
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
-from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient, render_body
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.provider import reads_images
+from mnemesh_orchestrator.llm.settings import Api
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI

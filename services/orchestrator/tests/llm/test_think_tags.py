@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 from mnemesh_orchestrator.llm.anthropic_messages import MessagesAnswer
-from mnemesh_orchestrator.llm.assembly import StreamedAnswer
-from mnemesh_orchestrator.llm.openai_chat_answers import ChatAnswer
+from mnemesh_orchestrator.llm.assembly import StreamedAnswer, ThinkTags
+from mnemesh_orchestrator.llm.openai_chat import ChatAnswer
 from mnemesh_orchestrator.llm.openai_responses import ResponsesAnswer
 from mnemesh_orchestrator.llm.port import ReasoningDelta, TextDelta
-from mnemesh_orchestrator.llm.think_tags import ThinkTags
 from mnemesh_types.messages import ReasoningPart, TextPart
 
 CASES = [

@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from mnemesh_orchestrator.llm.dialects import DIALECTS
 from mnemesh_orchestrator.llm.schemas import renamed_arguments, sendable_tool, strict_schema
+from mnemesh_orchestrator.llm.settings import DIALECTS
 from mnemesh_orchestrator.model.models import ToolSchema
 
 OPENAI, ANTHROPIC, GOOGLE = DIALECTS["openai"], DIALECTS["anthropic"], DIALECTS["google_ai"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from mnemesh_orchestrator.llm.port import LlmAnswer
-from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_testkit.fakes.server import Fault, Reply
 from mnemesh_testkit.wires import WIRES, Event, Wire, encoded

@@ -5,9 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmClient, LlmEvent, LlmRequest, ToolChoice, ToolChoiceKind
-from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.llm.settings import Api, ProviderSettings
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ToolSchema
 from mnemesh_types.messages import ContentPart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 

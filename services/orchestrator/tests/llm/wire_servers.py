@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
-from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import LlmClient
+from mnemesh_orchestrator.llm.settings import Api
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI

@@ -14,9 +14,8 @@ from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import ClientTool, InputMessage, RunConfig
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.run_config import ClientTool, RunConfig
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import (

@@ -8,8 +8,8 @@ from mnemesh_orchestrator.errors import NoPendingApproval
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.conversations import ConversationDraft
 from mnemesh_orchestrator.model.events import StopEvent
+from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import ToolStatus
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.run_config import ClientTool, RunConfig
+from mnemesh_orchestrator.model.inputs import ClientTool, RunConfig
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, ImagePart, TextPart, ToolReturn, ToolStatus
 

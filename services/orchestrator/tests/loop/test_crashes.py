@@ -12,10 +12,8 @@ from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
-from mnemesh_orchestrator.model.steps import StepFilter
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
+from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StepFilter, StopReason
 from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import TextPart, ToolStatus
 

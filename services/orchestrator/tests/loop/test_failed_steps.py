@@ -10,8 +10,7 @@ from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import StepStarted
 from mnemesh_orchestrator.model.models import ResponseFormat
-from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
-from mnemesh_orchestrator.model.steps import Step, StepFilter, StepStatus
+from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, Step, StepFilter, StepStatus, StopReason
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.usage import Usage
 

@@ -24,8 +24,7 @@ from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.events import StepStarted
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_orchestrator.model.steps import StepFilter
+from mnemesh_orchestrator.model.runs import RunStatus, StepFilter, StopReason
 
 from ..support.faults import Crash, Faults
 from ..support.model import HANDLE, Cut, Item, by_place, call, say

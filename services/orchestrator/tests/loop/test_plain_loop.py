@@ -9,8 +9,7 @@ from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiredBeforeExit
-from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_orchestrator.model.steps import StepFilter
+from mnemesh_orchestrator.model.runs import RunStatus, StepFilter, StopReason
 from mnemesh_types.messages import ImagePart, TextPart, ToolStatus
 
 from ..support.model import call, raw_call, say, together

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.rules import (
     ConstrainChildTools,
     ExitLoop,
     MaxCountPerStep,
     RequiredBeforeExit,
+    ToolResult,
     ToolRule,
 )
 from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import ClientSkill, InputMessage, RunConfig
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
-from mnemesh_orchestrator.model.run_config import ClientSkill, RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_types.messages import Role, TextPart
 

@@ -6,7 +6,7 @@ import pytest
 from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.loop.request_assembly import RequestImages
-from mnemesh_orchestrator.loop.retry import OptionalServices, RetryPolicy
+from mnemesh_orchestrator.loop.services import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.model.files import MAX_IMAGE_BYTES, MAX_SHOWN_IMAGES, ImageFile
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolReturn, ToolStatus
 

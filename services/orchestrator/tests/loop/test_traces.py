@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
-from mnemesh_orchestrator.model.steps import StepFilter, StepTrace, shared_request
+from mnemesh_orchestrator.model.runs import StepFilter, StepTrace, shared_request
 from mnemesh_orchestrator.store.tables import step_traces
 
 from ..support.model import call, say

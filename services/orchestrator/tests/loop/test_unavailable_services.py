@@ -11,9 +11,9 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import ToolSlotsBusy
 from mnemesh_orchestrator.llm.port import LlmAnswer
-from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
+from mnemesh_orchestrator.loop.services import RESTART_SECONDS
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.custom_tools import ToolResult
+from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_sandbox.calls import Answer, ToolAnswer, ToolCall
 

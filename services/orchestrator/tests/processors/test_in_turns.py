@@ -10,9 +10,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import ClientTool, InputMessage, RunConfig
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome
-from mnemesh_orchestrator.model.run_config import ClientTool, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.processors import (
     INPUT_GROUP,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
+from mnemesh_orchestrator.model.inputs import ClientSkill
 from mnemesh_orchestrator.model.rules import ExitLoop
-from mnemesh_orchestrator.model.run_config import ClientSkill
 from mnemesh_orchestrator.prompt.assembly import (
     directories_section,
     memory_section,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.model.agents import AGENT_TYPES
-from mnemesh_orchestrator.prompt.prompts import Prompts, SystemPrompt
+from mnemesh_orchestrator.prompt.assembly import Prompts, SystemPrompt
 
 BUILTIN = (
     "letta_v1",

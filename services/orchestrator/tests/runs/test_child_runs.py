@@ -10,9 +10,8 @@ from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded, Pend
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import MemberEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import (
     Ancestor,
     CancelOutcome,

@@ -13,7 +13,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, NothingToCompact
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import ConversationFilter
-from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.store.tables import slot_waits
 

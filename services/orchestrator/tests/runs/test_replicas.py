@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus
 from mnemesh_types.messages import TextPart
 

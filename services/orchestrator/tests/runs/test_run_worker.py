@@ -9,7 +9,7 @@ from mnemesh_kit.sql import DatabaseUnavailable
 from mnemesh_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.events import RunAccepted
-from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_types.messages import Role
 

@@ -5,7 +5,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.runs import RunFilter
 
 from ..support.model import Held, call, say

@@ -8,10 +8,9 @@ import pytest
 from mnemesh_kit.errors import FailedPrecondition, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
-from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
+from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType, SleeptimeTarget
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.runs import PoolLimits, RunStatus
-from mnemesh_orchestrator.model.sleeptime import SleeptimeTarget
 from mnemesh_types.messages import TextPart
 
 from ..support.model import Held, call, say

@@ -4,10 +4,9 @@ import re
 
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.groups import SleeptimeTarget
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus
-from mnemesh_orchestrator.model.sleeptime import SleeptimeTarget
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.model import call

@@ -12,7 +12,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool, Correction
-from mnemesh_orchestrator.model.erasure import Deletion, DeletionStart, ErasureScope
+from mnemesh_orchestrator.model.creation import Deletion, DeletionStart, ErasureScope
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
 from mnemesh_orchestrator.store.agents import AgentStore

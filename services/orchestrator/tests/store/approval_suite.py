@@ -11,8 +11,8 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, AskedStep, PlannedCall
-from mnemesh_orchestrator.model.journal import Claim, EntryKind, JournalEntry, UnfinishedDecision
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.events import Claim, EntryKind, JournalEntry, UnfinishedDecision
+from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore

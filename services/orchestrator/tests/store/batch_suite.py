@@ -11,11 +11,11 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.batches import Batch, BatchDraft
-from mnemesh_orchestrator.model.run_config import MAX_ATTEMPTS, CallbackResult, RunConfig
+from mnemesh_orchestrator.model.inputs import MAX_ATTEMPTS, CallbackResult, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
-from mnemesh_orchestrator.store.batches import BatchStore, CallbackStore
 from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore
 from mnemesh_orchestrator.store.runs import RunRetention, RunStore
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made

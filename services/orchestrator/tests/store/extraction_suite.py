@@ -9,8 +9,15 @@ import pytest_asyncio
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, FactChange, MemoryScope
-from mnemesh_orchestrator.model.memory_extraction import ExtractedRange, ExtractionJob, ExtractionUsage
+from mnemesh_orchestrator.model.episodes import (
+    Change,
+    EpisodeCommit,
+    ExtractedRange,
+    ExtractionJob,
+    ExtractionUsage,
+    FactChange,
+    MemoryScope,
+)
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.runs import RunStore

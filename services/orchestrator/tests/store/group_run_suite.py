@@ -12,9 +12,16 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import RunEvent
+from mnemesh_orchestrator.model.events import (
+    Claim,
+    EndedTurn,
+    EntryKind,
+    GroupClaim,
+    JournalEntry,
+    RunEvent,
+    retried_plan,
+)
 from mnemesh_orchestrator.model.groups import Group, GroupPlan, GroupState, ManagerConfig, MemberTurn, Speaker
-from mnemesh_orchestrator.model.journal import Claim, EndedTurn, EntryKind, GroupClaim, JournalEntry, retried_plan
 from mnemesh_orchestrator.model.runs import (
     Ancestor,
     Lineage,

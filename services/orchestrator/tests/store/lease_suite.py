@@ -8,8 +8,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
-from mnemesh_orchestrator.model.journal import Claim, Lease, RunHead, Watched
+from mnemesh_orchestrator.model.events import Claim, Delta, Lease, RunEvent, RunHead, StepStarted, Watched
 from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore

@@ -9,12 +9,10 @@ from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType
-from mnemesh_orchestrator.model.creation import Partnership, PartnerStart
-from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, DeletionStart
+from mnemesh_orchestrator.model.creation import CREATED_FOR_AGENT, Deletion, DeletionStart, Partnership, PartnerStart
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
-from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.agents import AgentStore, PartnerStore
 from mnemesh_orchestrator.store.groups import GroupStore
-from mnemesh_orchestrator.store.partners import PartnerStore
 
 from .records import ORG, OTHER_ORG, an_agent, key, made
 

@@ -9,12 +9,10 @@ from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
+from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, sent_messages
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
-from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
-from mnemesh_orchestrator.model.steps import Step, StepStatus
+from mnemesh_orchestrator.model.runs import Run, RunStatus, Step, StepStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_types.messages import Message, Role, TextPart

@@ -9,9 +9,8 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import RunEvent, StopEvent
-from mnemesh_orchestrator.model.journal import Lease
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.events import Lease, RunEvent, StopEvent
+from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.leases import LeaseStore

@@ -12,8 +12,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost, OtidReused, RunUnderWay
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, RunEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import RunError, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.leases import LeaseStore

@@ -10,12 +10,17 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationOrigin
-from mnemesh_orchestrator.model.events import UsageEvent
-from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
+from mnemesh_orchestrator.model.events import FinishedRun, UsageEvent
+from mnemesh_orchestrator.model.groups import (
+    Group,
+    ManagerConfig,
+    ManagerType,
+    SleeptimeSettings,
+    SleeptimeTurn,
+    TranscriptRange,
+)
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.journal import FinishedRun
 from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, RunStatus
-from mnemesh_orchestrator.model.sleeptime import SleeptimeSettings, SleeptimeTurn, TranscriptRange
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.groups import GroupStore

@@ -8,9 +8,8 @@ import pytest_asyncio
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.journal import Claim
-from mnemesh_orchestrator.model.runs import Run, RunError
-from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace, shared_request
+from mnemesh_orchestrator.model.events import Claim
+from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepFilter, StepTrace, shared_request
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.steps import StepStore

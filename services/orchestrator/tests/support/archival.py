@@ -9,7 +9,7 @@ from mnemesh.archival.v1.archives_pb2 import Archive
 from mnemesh.archival.v1.passages_service_pb2 import ListPassagesRequest, PassageFilter
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_orchestrator.clients.archival import ArchivalClient
-from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_testkit.mesh.local_services import LocalChannel
 
 from .synchronous import run_now

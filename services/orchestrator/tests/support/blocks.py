@@ -8,7 +8,7 @@ from typing import Any
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh_orchestrator.clients.blocks import BlocksClient, block_from_proto
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit
-from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_testkit.mesh.local_services import LocalChannel
 
 from .synchronous import run_now

@@ -11,8 +11,7 @@ from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import DurableBody, MemberEvent, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.runs import MemberApproval, Run
 from mnemesh_types.messages import TextPart
 

@@ -14,9 +14,9 @@ from mnemesh.recall.v1 import (
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_orchestrator.clients.recall import RecallClient
-from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.conversations import ContextWindow
+from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
-from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_testkit.mesh.local_services import LocalChannel
 from mnemesh_types.convert import message_from_proto
 from mnemesh_types.messages import Message

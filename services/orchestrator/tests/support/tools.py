@@ -10,7 +10,7 @@ from typing import Any
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh_kit.ids import derive_id
 from mnemesh_orchestrator.clients.tools import ToolsClient, tool_from_proto
-from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
+from mnemesh_orchestrator.model.rules import CustomTool, ToolResult
 from mnemesh_sandbox import Access, Isolation
 from mnemesh_sandbox.calls import Answer
 from mnemesh_sandbox.isolation import WANTED_AS_ROOT

@@ -21,13 +21,12 @@ from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.conversations import ContextWindow
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.processors import Processors
@@ -36,15 +35,13 @@ from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_orchestrator.runs.worker import ReplicaWatcher, RunWorker
 from mnemesh_orchestrator.store.stores import Stores, sql_stores
 from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
-from mnemesh_orchestrator.usecases.agents import AgentService
+from mnemesh_orchestrator.usecases.agents import AgentService, ToolRunner
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
-from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, PreviewService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
 from mnemesh_orchestrator.usecases.groups import GroupChanges, GroupService
-from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.runs import RunService, StepService
-from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
 from .faults import Crash, Faults, watched

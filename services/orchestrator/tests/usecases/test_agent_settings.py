@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
-from mnemesh_orchestrator.model.agents import AgentFilter, AgentType
-from mnemesh_orchestrator.model.compaction import CompactionSettings
+from mnemesh_orchestrator.model.agents import AgentFilter, AgentType, CompactionSettings
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft
-from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
+from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.models import (
     FigureSource,
     ModelInfo,

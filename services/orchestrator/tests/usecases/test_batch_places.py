@@ -9,8 +9,7 @@ import pytest_asyncio
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.batches import Batch, BatchRequest
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter, RunStatus
 from mnemesh_types.messages import TextPart
 

@@ -10,8 +10,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.batches import Batch, BatchRequest
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
 from mnemesh_types.messages import TextPart
 

@@ -13,8 +13,8 @@ from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationDraft, ConversationFilter
 from mnemesh_orchestrator.model.core_memory import NewBlock
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_types.messages import Role
 
 from ..support.faults import Crash, Faults

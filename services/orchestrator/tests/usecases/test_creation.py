@@ -13,8 +13,7 @@ from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import AgentFilter, AgentState, AgentType, AttachedTool
 from mnemesh_orchestrator.model.core_memory import NewBlock
-from mnemesh_orchestrator.model.creation import AgentDraft
-from mnemesh_orchestrator.model.erasure import ErasureScope
+from mnemesh_orchestrator.model.creation import AgentDraft, ErasureScope
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
 
 from ..support.faults import Crash, Faults

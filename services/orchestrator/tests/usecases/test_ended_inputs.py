@@ -7,8 +7,7 @@ from mnemesh_kit.errors import StorageFull
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
 from mnemesh_types.messages import Role, TextPart
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.model.agents import Agent, AgentType, AttachedTool
-from mnemesh_orchestrator.model.compaction import CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, AgentType, AttachedTool, CompactionSettings
 from mnemesh_orchestrator.model.rules import ContinueLoop
 
 from ..support.model import call, say

@@ -8,7 +8,7 @@ import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh_kit.errors import PageTokenInvalid
 from mnemesh_kit.ids import new_id
-from mnemesh_orchestrator.model.context_window import MessageQuery
+from mnemesh_orchestrator.model.conversations import MessageQuery
 from mnemesh_orchestrator.model.groups import ManagerConfig, ManagerType
 from mnemesh_orchestrator.store.tables import groups
 from mnemesh_testkit.timeouts import scaled

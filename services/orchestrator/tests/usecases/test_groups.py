@@ -12,7 +12,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import GroupRevisionMismatch
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.context_window import MessageQuery
+from mnemesh_orchestrator.model.conversations import MessageQuery
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.groups import (
     GroupFilter,

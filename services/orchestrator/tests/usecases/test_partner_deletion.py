@@ -4,7 +4,7 @@ import pytest
 from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.core_memory import NewBlock
-from mnemesh_orchestrator.model.erasure import ErasureScope
+from mnemesh_orchestrator.model.creation import ErasureScope
 from mnemesh_orchestrator.model.groups import Group
 
 from ..support.faults import Crash, Faults

@@ -12,9 +12,8 @@ from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.conversations import ConversationDraft
-from mnemesh_orchestrator.model.custom_tools import ToolResult
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
+from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.model.runs import RunFilter
 from mnemesh_types.messages import TextPart, ToolReturn, ToolStatus
 

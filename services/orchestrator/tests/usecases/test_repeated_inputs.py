@@ -9,8 +9,7 @@ from mnemesh_orchestrator.errors import OtidReused, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.inputs import InputMessage, sent_messages
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig, sent_messages
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
 from mnemesh_types.messages import Role, TextPart
 

@@ -9,8 +9,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import ConversationBusy, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent, AgentType, PromptPolicy
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval
-from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowReport
 from mnemesh_types.messages import Role
 

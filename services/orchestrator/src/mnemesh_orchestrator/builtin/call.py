@@ -9,8 +9,7 @@ from mnemesh_types.messages import ImagePart
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, MemoryAccess, SeenRevisions
 from mnemesh_orchestrator.model.events import MemberEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.runs import ChildRun, Run, RunOrigin
 
 T = TypeVar("T")

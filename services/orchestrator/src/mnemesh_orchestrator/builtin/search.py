@@ -16,7 +16,7 @@ from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.clients.archival import ArchivalClient
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
-from mnemesh_orchestrator.model.context_window import MessageHit, NamedTime
+from mnemesh_orchestrator.model.conversations import MessageHit, NamedTime
 from mnemesh_orchestrator.model.episodes import Episode, Fact, FactSource, MemoryHits, MemoryScope, PassageHit
 
 SEND_MESSAGE: Final = BUILTIN_SCHEMAS["send_message"]

@@ -21,8 +21,8 @@ from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_other, named_record, record_of
+from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.episodes import ArchivalSummary, PassageHit
-from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.transfers import ExportScope, ImportTarget, Outcome, Record, RecordType
 
 _ARCHIVE_NAME: Final = "Archival memory"

@@ -31,7 +31,7 @@ from mnemesh_orchestrator.model.core_memory import (
     ReplaceUnique,
     Rethink,
 )
-from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.transfers import ExportScope, IdMap, ImportTarget, Outcome, Record, RecordType
 
 _PAGE: Final = 100

@@ -25,7 +25,7 @@ from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.model.context_window import (
+from mnemesh_orchestrator.model.conversations import (
     CommitOutcome,
     ContextWindow,
     MessageHit,
@@ -35,6 +35,7 @@ from mnemesh_orchestrator.model.context_window import (
     NamedTime,
     StepCommit,
 )
+from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.episodes import (
     Change,
     Episode,
@@ -46,7 +47,6 @@ from mnemesh_orchestrator.model.episodes import (
     MemoryHits,
     MemoryScope,
 )
-from mnemesh_orchestrator.model.erasure import Erased
 
 _MOST_MESSAGES: Final = 10_000
 """The maximum number of ids that recall accepts as the source of one memory."""

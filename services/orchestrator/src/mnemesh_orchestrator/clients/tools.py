@@ -25,7 +25,8 @@ from mnemesh_types.messages import ImagePart
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_other, record_of
 from mnemesh_orchestrator.model.core_memory import Block
-from mnemesh_orchestrator.model.custom_tools import (
+from mnemesh_orchestrator.model.files import returned_images
+from mnemesh_orchestrator.model.rules import (
     AnswerCall,
     CallProgress,
     CustomTool,
@@ -37,7 +38,6 @@ from mnemesh_orchestrator.model.custom_tools import (
     WebQuery,
     WebResult,
 )
-from mnemesh_orchestrator.model.files import returned_images
 from mnemesh_orchestrator.model.transfers import ExportScope, ImportTarget, Outcome, Record, RecordType
 
 if TYPE_CHECKING:

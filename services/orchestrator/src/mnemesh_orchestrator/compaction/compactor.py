@@ -13,20 +13,18 @@ from mnemesh_orchestrator.compaction.episodic import EpisodicSummarizer
 from mnemesh_orchestrator.compaction.planner import (
     DEFAULT_CLIP_CHARS,
     DEFAULT_SHARE,
-    Cut,
-    Mode,
-    fallback_chain,
-    is_crowded,
-    mode_of,
-    plan_within_turn,
-)
-from mnemesh_orchestrator.compaction.port import (
     CompactionPlan,
     CompactionRequest,
+    Cut,
+    Mode,
     Summarizer,
     Summary,
     SummaryFailed,
     SummaryRequest,
+    fallback_chain,
+    is_crowded,
+    mode_of,
+    plan_within_turn,
 )
 from mnemesh_orchestrator.compaction.stored_memory import MemoryHead, StoredMemory, without_memory
 from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SelfSummarizer, TranscriptSummarizer

@@ -12,8 +12,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.clients.recall import EpisodesClient
-from mnemesh_orchestrator.compaction.planner import Cut, count_turns, split_turns
-from mnemesh_orchestrator.compaction.port import CompactionRequest, Summary
+from mnemesh_orchestrator.compaction.planner import CompactionRequest, Cut, Summary, count_turns, split_turns
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_text
 from mnemesh_orchestrator.model.episodes import Change, Episode, EpisodeCommit, Fact, MemoryBundle, MemoryScope
 

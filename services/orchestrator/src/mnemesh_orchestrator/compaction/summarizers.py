@@ -10,10 +10,16 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message, Role, TextPart
 
-from mnemesh_orchestrator.compaction.completion import SEND_MESSAGE, complete_text
-from mnemesh_orchestrator.compaction.port import Summary, SummaryFailed, SummaryRequest
+from mnemesh_orchestrator.compaction.planner import Summary, SummaryFailed, SummaryRequest
 from mnemesh_orchestrator.compaction.prompts import summary_prompt
-from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, transcript, transcript_lines, with_notes
+from mnemesh_orchestrator.compaction.transcript import (
+    SEND_MESSAGE,
+    SUMMARY_NOTE,
+    complete_text,
+    transcript,
+    transcript_lines,
+    with_notes,
+)
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest, ToolChoice, ToolChoiceKind

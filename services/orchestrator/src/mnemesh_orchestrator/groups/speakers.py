@@ -7,10 +7,9 @@ from typing import Final
 
 from mnemesh_types.messages import Role, TextPart
 
+from mnemesh_orchestrator.model.events import EndedTurn
 from mnemesh_orchestrator.model.groups import GroupPlan, ManagerType, MemberTurn, Speaker, TurnOutcome
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.journal import EndedTurn
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunError, StopReason
 
 TERMINATION_TOKEN: Final = "DONE!"  # noqa: S105 -- no secret

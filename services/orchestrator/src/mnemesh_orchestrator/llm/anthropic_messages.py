@@ -12,19 +12,6 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.answers import stream_answer
 from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer, count_of, finish_reason_of
-from mnemesh_orchestrator.llm.carried import (
-    CALL,
-    REASONING,
-    TEXT,
-    carried_list,
-    carried_order,
-    decode_carried,
-    encode_carried,
-    in_order,
-    ordered_texts,
-    other_fields,
-)
-from mnemesh_orchestrator.llm.dialects import DIALECTS, Api
 from mnemesh_orchestrator.llm.history import (
     CLOSING,
     OPENING,
@@ -47,9 +34,12 @@ from mnemesh_orchestrator.llm.port import (
     with_retries,
 )
 from mnemesh_orchestrator.llm.schemas import response_schema, sendable_tool, strict_schema
-from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.llm.settings import DIALECTS, Api, ProviderSettings
 from mnemesh_orchestrator.llm.transport import SdkClient, remove_environment, translate_error
 from mnemesh_orchestrator.llm.wire import (
+    CALL,
+    REASONING,
+    TEXT,
     AssistantTurn,
     RenderCache,
     ReturnsTurn,
@@ -58,9 +48,16 @@ from mnemesh_orchestrator.llm.wire import (
     UserTurn,
     WireImage,
     WireReturn,
+    carried_list,
+    carried_order,
+    decode_carried,
     encode_body,
+    encode_carried,
     hidden_image,
     image_base64,
+    in_order,
+    ordered_texts,
+    other_fields,
     with_parameters,
     with_provider_options,
 )

@@ -29,10 +29,9 @@ from mnemesh_types.messages import (
     ToolStatus,
 )
 
-from mnemesh_orchestrator.llm.carried import carried_names
-from mnemesh_orchestrator.llm.dialects import Api, CallIds, dialect_of
 from mnemesh_orchestrator.llm.errors import ProviderError, ProviderRefused, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import MAX_OTHER_FORMS, AttemptBudget, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.settings import Api, CallIds, dialect_of
 from mnemesh_orchestrator.llm.wire import (
     AssistantTurn,
     RenderCache,
@@ -43,6 +42,7 @@ from mnemesh_orchestrator.llm.wire import (
     WireCall,
     WireImage,
     WireReturn,
+    carried_names,
 )
 from mnemesh_orchestrator.prompt.packaging import (
     package_tool_return,

@@ -29,9 +29,9 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderTimeout,
     ProviderUnavailable,
     ProviderUnreachable,
+    quote,
 )
 from mnemesh_orchestrator.llm.port import CallLimits
-from mnemesh_orchestrator.llm.provider_errors import quote
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 
 RAISED: Final = (aiohttp.ClientError, HttpProcessingError, httpx2.HTTPError, httpx2.InvalidURL, OSError, EOFError)

@@ -16,26 +16,17 @@ from mnemesh_orchestrator.llm.assembly import (
     object_of,
     objects_of,
 )
-from mnemesh_orchestrator.llm.carried import (
-    CALL,
-    REASONING,
-    TEXT,
-    carried_list,
-    carried_order,
-    decode_carried,
-    encode_carried,
-    in_order,
-    ordered_texts,
-    other_fields,
-)
-from mnemesh_orchestrator.llm.dialects import Api, Dialect, dialect_of
+from mnemesh_orchestrator.llm.errors import error_from_response
 from mnemesh_orchestrator.llm.history import PLAIN, HistoryForm, history_turns
 from mnemesh_orchestrator.llm.openai_chat import reasons
 from mnemesh_orchestrator.llm.openai_client import OpenAiClient
 from mnemesh_orchestrator.llm.port import FinishReason, LlmRequest, ReasoningDelta, ToolChoiceKind
-from mnemesh_orchestrator.llm.provider_errors import error_from_response
 from mnemesh_orchestrator.llm.schemas import response_schema, sendable_tool, strict_schema
+from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_of
 from mnemesh_orchestrator.llm.wire import (
+    CALL,
+    REASONING,
+    TEXT,
     AssistantTurn,
     RenderCache,
     ReturnsTurn,
@@ -44,8 +35,15 @@ from mnemesh_orchestrator.llm.wire import (
     UserTurn,
     WireCall,
     WireImage,
+    carried_list,
+    carried_order,
+    decode_carried,
+    encode_carried,
     hidden_image,
     image_url,
+    in_order,
+    ordered_texts,
+    other_fields,
     with_parameters,
     with_provider_options,
 )

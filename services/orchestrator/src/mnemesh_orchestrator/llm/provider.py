@@ -15,7 +15,6 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient, thinks
 from mnemesh_orchestrator.llm.assembly import objects_of
-from mnemesh_orchestrator.llm.dialects import Api, Listing, dialect_of
 from mnemesh_orchestrator.llm.errors import (
     ProviderBadAnswer,
     ProviderError,
@@ -27,9 +26,8 @@ from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient, reasons
 from mnemesh_orchestrator.llm.openai_client import OpenAiEndpoint
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import CallLimits, Sleep
-from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelPrice, ModelSettings
-from mnemesh_orchestrator.model.providers import ServedModel
+from mnemesh_orchestrator.llm.settings import Api, Listing, ProviderSettings, dialect_of
+from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelPrice, ModelSettings, ServedModel
 
 _VERSION: Final = re.compile(r"-(?:latest|\d{4}-\d{2}-\d{2}|\d{8}|\d{4})(?:-v\d+(?::\d+)?)?$|-v\d+:\d+$")
 """The end of a name that says which version of a model is meant."""

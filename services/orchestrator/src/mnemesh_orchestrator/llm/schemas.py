@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
-from mnemesh_orchestrator.llm.dialects import Api, Dialect, dialect_of
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmRequest
+from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_of
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema, first_line, validator
 
 Node = dict[str, Any]

@@ -21,8 +21,13 @@ import structlog
 from mnemesh_kit.failpoints import async_failpoint
 
 from mnemesh_orchestrator.llm.assembly import StreamedAnswer, is_interruption
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
-from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote, report_in_answer
+from mnemesh_orchestrator.llm.errors import (
+    ProviderBadAnswer,
+    ProviderError,
+    error_from_response,
+    quote,
+    report_in_answer,
+)
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 
 if TYPE_CHECKING:

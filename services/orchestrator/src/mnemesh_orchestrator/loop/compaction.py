@@ -26,11 +26,15 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.compaction.compactor import Compactor, summary_tokens
-from mnemesh_orchestrator.compaction.planner import Sizes, effective_settings
-from mnemesh_orchestrator.compaction.port import CompactionPlan, CompactionRequest, SummaryCall
+from mnemesh_orchestrator.compaction.planner import (
+    CompactionPlan,
+    CompactionRequest,
+    Sizes,
+    SummaryCall,
+    effective_settings,
+)
 from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.errors import LeaseLost, WindowMoved
-from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.journal import failure
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.request_assembly import (
@@ -42,18 +46,16 @@ from mnemesh_orchestrator.loop.request_assembly import (
     start_of_turn,
     trigger,
 )
-from mnemesh_orchestrator.loop.retry import RecallWrites, RetryPolicy
+from mnemesh_orchestrator.loop.services import ContextReader, RecallWrites, RetryPolicy
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import summary_event
-from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
-from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.agents import Compaction, CompactionResult, CompactionSettings
+from mnemesh_orchestrator.model.conversations import ContextWindow
 from mnemesh_orchestrator.model.core_memory import memory_access
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
-from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, Lease
-from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.runs import RunError
-from mnemesh_orchestrator.model.steps import COMPACTION, Step, StepStatus
+from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody, EntryKind, JournalEntry, Lease
+from mnemesh_orchestrator.model.inputs import RunConfig
+from mnemesh_orchestrator.model.runs import COMPACTION, RunError, Step, StepStatus
 from mnemesh_orchestrator.prompt.packaging import senders_of
 
 _log = structlog.get_logger("mnemesh.compaction")

@@ -17,10 +17,8 @@ from mnemesh_orchestrator.builtin.files import OPEN_FILES
 from mnemesh_orchestrator.errors import ContextWindowOverflow, LeaseLost, RuleFault, SystemPromptOverflow
 from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer, ProviderRefused
 from mnemesh_orchestrator.llm.port import AttemptBudget
-from mnemesh_orchestrator.loop import approvals
-from mnemesh_orchestrator.loop.call_plan import plan_calls, starts_runs, with_gates
+from mnemesh_orchestrator.loop import step_commit
 from mnemesh_orchestrator.loop.compaction import TurnCompaction, shows_compactions
-from mnemesh_orchestrator.loop.context_reader import CUSTOM_TOOLS, ContextReader, stored_tool_ids
 from mnemesh_orchestrator.loop.journal import STOP_ERRORS, failure
 from mnemesh_orchestrator.loop.model_call import MAX_FORMAT_CALLS, ModelCaller, format_problem
 from mnemesh_orchestrator.loop.request_assembly import (
@@ -32,8 +30,8 @@ from mnemesh_orchestrator.loop.request_assembly import (
     limit,
     require_space,
 )
-from mnemesh_orchestrator.loop.retry import RetryPolicy, note_of
-from mnemesh_orchestrator.loop.rules import StepOutcome, Verdict
+from mnemesh_orchestrator.loop.rules import StepOutcome, Verdict, plan_calls, starts_runs, with_gates
+from mnemesh_orchestrator.loop.services import CUSTOM_TOOLS, ContextReader, RetryPolicy, note_of, stored_tool_ids
 from mnemesh_orchestrator.loop.state import OpenCommit, StepState, Turn, concluded, new_step
 from mnemesh_orchestrator.loop.step_commit import (
     CallResult,
@@ -48,9 +46,8 @@ from mnemesh_orchestrator.loop.step_commit import (
 from mnemesh_orchestrator.loop.step_messages import answer_events, answer_id, approval_response_event, step_id
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.model.approvals import Resumption
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
-from mnemesh_orchestrator.model.runs import RunError, StopReason
-from mnemesh_orchestrator.model.steps import StepStatus
+from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer
+from mnemesh_orchestrator.model.runs import RunError, StepStatus, StopReason
 
 _log = structlog.get_logger("mnemesh.loop")
 
@@ -395,11 +392,11 @@ class Engine:
         """Commits an answer whose calls wait for a decision, with the request for the decision."""
         context, state = turn.context, turn.state
         verdict = Verdict(StopReason.REQUIRES_APPROVAL)
-        messages = (*step_messages(context, step, (), verdict), approvals.request_message(context.run, step))
+        messages = (*step_messages(context, step, (), verdict), step_commit.request_message(context.run, step))
         if not is_committed:
             await self._commit(turn, step, messages)
         state.pending = ()
-        state.approval = approvals.approval(context, state.solver, step, messages[-2], self._clock.now())
+        state.approval = step_commit.approval(context, state.solver, step, messages[-2], self._clock.now())
         self._conclude(turn, step, verdict.stop)
         return verdict
 
@@ -410,13 +407,13 @@ class Engine:
             await self.cancel(turn)
             return Verdict(StopReason.CANCELLED)
         asked = resumption.asked
-        answer = approvals.answer_message(context.run, resumption)
+        answer = step_commit.answer_message(context.run, resumption)
         if context.journal.entry(asked.step_id, EntryKind.DECISION) is None:
             entry = JournalEntry(asked.step_id, EntryKind.DECISION, self._clock.now())
             await context.journal.record(entry, [approval_response_event(answer)])
         state.solver = replace(state.solver, history=asked.history, last_result=asked.last_result)
         step = self._new_step(turn, step_id(context.run.id, 0))
-        step.accept(approvals.resumed_answer(resumption, state.window.version), asked.calls, is_journalled=True)
+        step.accept(step_commit.resumed_answer(resumption, state.window.version), asked.calls, is_journalled=True)
         state.starts_runs |= starts_runs(asked.calls)
         results, state.solver = await self._tools.run(context, state, asked.step_id, asked.calls, step.seen)
         verdict = self._decide(turn, step, results)

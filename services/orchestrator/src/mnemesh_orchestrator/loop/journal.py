@@ -19,13 +19,17 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderError,
     ProviderPaymentRequired,
 )
-from mnemesh_orchestrator.loop.deltas import DeltaLog
-from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.services import RetryPolicy
+from mnemesh_orchestrator.loop.step_messages import DeltaLog
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
 from mnemesh_orchestrator.model.events import (
     DurableBody,
+    EntryKind,
     ErrorEvent,
+    FinishedRun,
+    JournalEntry,
+    Lease,
     LiveBody,
     MemberEvent,
     RunEvent,
@@ -33,10 +37,8 @@ from mnemesh_orchestrator.model.events import (
     UsageEvent,
     naming_children,
 )
-from mnemesh_orchestrator.model.journal import EntryKind, FinishedRun, JournalEntry, Lease
-from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
-from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
-from mnemesh_orchestrator.model.steps import Step, StepTrace, shared_request
+from mnemesh_orchestrator.model.groups import SleeptimeTurn
+from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, Step, StepTrace, StopReason, shared_request
 from mnemesh_orchestrator.store.runs import RunStore
 
 _DEFECT = RunError("INTERNAL", INTERNAL_TEXT)

@@ -13,7 +13,13 @@ from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.answers import failed_response, rendered, well_formed_events
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderContentFilter, ProviderError, ProviderUnavailable
+from mnemesh_orchestrator.llm.errors import (
+    ProviderBadAnswer,
+    ProviderContentFilter,
+    ProviderError,
+    ProviderUnavailable,
+    quote,
+)
 from mnemesh_orchestrator.llm.port import (
     MAX_INTERRUPTED_ANSWERS,
     MAX_UNUSABLE_ANSWERS,
@@ -23,19 +29,15 @@ from mnemesh_orchestrator.llm.port import (
     LlmRequest,
 )
 from mnemesh_orchestrator.llm.provider import cost_of
-from mnemesh_orchestrator.llm.provider_errors import quote
 from mnemesh_orchestrator.llm.schemas import is_structured, text_problem
-from mnemesh_orchestrator.loop.call_plan import plan_calls
-from mnemesh_orchestrator.loop.deltas import DeltaStream
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.request_assembly import MAX_COMPACTIONS, Assembled
+from mnemesh_orchestrator.loop.rules import plan_calls
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
-from mnemesh_orchestrator.loop.step_messages import answer_id, answer_message, call_id
+from mnemesh_orchestrator.loop.step_messages import DeltaStream, answer_id, answer_message, call_id
 from mnemesh_orchestrator.model.approvals import PlannedCall
-from mnemesh_orchestrator.model.events import StepStarted
-from mnemesh_orchestrator.model.journal import JournalledAnswer
-from mnemesh_orchestrator.model.runs import RunPool
-from mnemesh_orchestrator.model.steps import Step
+from mnemesh_orchestrator.model.events import JournalledAnswer, StepStarted
+from mnemesh_orchestrator.model.runs import RunPool, Step
 
 _log = structlog.get_logger("mnemesh.loop")
 

@@ -22,18 +22,16 @@ from mnemesh_orchestrator.errors import ContextWindowOverflow, SystemPromptOverf
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.provider import reads_images
-from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.loop.retry import OptionalServices
+from mnemesh_orchestrator.loop.services import ContextReader, OptionalServices
 from mnemesh_orchestrator.loop.state import StepState, TokenCounts, TurnContext, TurnState
-from mnemesh_orchestrator.model.agents import Agent, PromptPolicy, shows_line_numbers
+from mnemesh_orchestrator.model.agents import Agent, CompactionSettings, PromptPolicy, shows_line_numbers
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.compaction import CompactionSettings
-from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.conversations import ContextWindow
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.episodes import ArchivalSummary
 from mnemesh_orchestrator.model.files import MAX_SHOWN_BYTES, MAX_SHOWN_IMAGES, ImageFile, refused_image
+from mnemesh_orchestrator.model.inputs import ClientSkill
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
-from mnemesh_orchestrator.model.run_config import ClientSkill
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.prompt.assembly import (
     compose,

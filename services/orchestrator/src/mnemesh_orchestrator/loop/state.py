@@ -13,19 +13,16 @@ from mnemesh_types.messages import ApprovalDecision, Message
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.port import LlmClient
-from mnemesh_orchestrator.loop.call_plan import Toolbox
 from mnemesh_orchestrator.loop.journal import JournalWriter
-from mnemesh_orchestrator.loop.rules import LoopPolicy, RulesSolver
+from mnemesh_orchestrator.loop.rules import LoopPolicy, RulesSolver, Toolbox
 from mnemesh_orchestrator.model.agents import Agent, AgentTypeSpec, Correction
 from mnemesh_orchestrator.model.approvals import Approval, PlannedCall
-from mnemesh_orchestrator.model.context_window import ContextWindow
-from mnemesh_orchestrator.model.conversations import Conversation
+from mnemesh_orchestrator.model.conversations import ContextWindow, Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory, SeenRevisions
-from mnemesh_orchestrator.model.custom_tools import CustomTool
-from mnemesh_orchestrator.model.journal import JournalledAnswer, Lease
+from mnemesh_orchestrator.model.events import JournalledAnswer, Lease
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
-from mnemesh_orchestrator.model.runs import Run, RunError, StopReason
-from mnemesh_orchestrator.model.steps import Step, StepStatus
+from mnemesh_orchestrator.model.rules import CustomTool
+from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepStatus, StopReason
 
 
 def prompt_limit(settings: ModelSettings, default_window: int) -> int:

@@ -1,27 +1,186 @@
-"""The commit of a step to recall: its messages, and the window that follows from them."""
+"""The end of a step: its commit in recall, and the messages of calls that wait for a decision."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import structlog
 from mnemesh_kit.errors import Internal, InvalidArgument
 from mnemesh_kit.ids import derive_id
-from mnemesh_types.messages import Message, ToolReturn, ToolStatus
+from mnemesh_types.messages import (
+    ApprovalDecision,
+    ClientReturn,
+    Deny,
+    ImagePart,
+    Message,
+    Role,
+    ToolReturn,
+    ToolStatus,
+)
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.clients.recall import RecallClient
-from mnemesh_orchestrator.loop import approvals
-from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.loop.programs import ProgramCalls
-from mnemesh_orchestrator.loop.retry import RecallWrites, RetryPolicy
-from mnemesh_orchestrator.loop.rules import CallOutcome, Verdict
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, ProgramCalls
+from mnemesh_orchestrator.loop.rules import CallOutcome, RulesSolver, Verdict
+from mnemesh_orchestrator.loop.services import ContextReader, RecallWrites, RetryPolicy
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnState, new_step
-from mnemesh_orchestrator.loop.step_messages import heartbeat_message, input_id, returns_message, stored_answer
-from mnemesh_orchestrator.model.approvals import PlannedCall, open_request
-from mnemesh_orchestrator.model.context_window import ContextWindow, StepCommit
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
-from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.loop.step_messages import (
+    approval_request_id,
+    approved_speech_event,
+    gated_calls,
+    heartbeat_message,
+    input_id,
+    returns_message,
+    stored_answer,
+)
+from mnemesh_orchestrator.model.approvals import Approval, AskedStep, OpenRequest, PlannedCall, Resumption, open_request
+from mnemesh_orchestrator.model.conversations import ContextWindow, StepCommit
+from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer, MessageEvent
+from mnemesh_orchestrator.model.rules import ToolResult
+from mnemesh_orchestrator.model.runs import Run, StopReason
+
+NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+CANCELLED: Final = "The run was cancelled before this tool was run."
+UNASKED: Final = (
+    "Error: {name} needs a person's approval, which was not requested for this call. It was not run; call it again."
+)
+_DENIED: Final = "Error: request to call tool denied."
+
+
+def request_message(run: Run, step: StepState) -> Message:
+    """Returns the message that requests approval for a step's calls. It follows the message that makes them."""
+    return Message(
+        id=approval_request_id(step.id),
+        role=Role.APPROVAL,
+        created_at=step.given.message.created_at,
+        tool_calls=gated_calls(step.planned),
+        step_id=step.id,
+        run_id=run.id,
+        conversation_id=run.conversation_id,
+        group_id=run.group_id,
+    )
+
+
+def approval(context: TurnContext, solver: RulesSolver, step: StepState, stored: Message, now: datetime) -> Approval:
+    """Returns the approval that the turn stops for. `stored` is the answer as the window holds it."""
+    run = context.run
+    waiting = {item.call.name for item in step.planned if item.gated}
+    asked = AskedStep(
+        step.id,
+        stored,
+        step.planned,
+        solver.history,
+        solver.last_result,
+        tuple(sorted(waiting & context.toolbox.client)),
+        step.given.seen,
+    )
+    timeout = context.agent.approval_timeout_seconds
+    expires_at = None if timeout is None else now + timedelta(seconds=timeout) if timeout else NEVER
+    return Approval(
+        approval_request_id(step.id),
+        run.organization_id,
+        run.subject_id,
+        run.agent_id,
+        run.conversation_id,
+        run.id,
+        now,
+        run.config,
+        asked,
+        expires_at,
+    )
+
+
+def resumed_answer(resumption: Resumption, base_version: int) -> JournalledAnswer:
+    """Returns the answer whose calls waited, for the run that resumes it."""
+    return JournalledAnswer(resumption.asked.message, (), Usage(), base_version, None, seen=resumption.asked.seen)
+
+
+def answer_message(run: Run, resumption: Resumption) -> Message:
+    """Returns the message that answers a request for approval."""
+    return _answer_message(run, resumption.request_id, resumption.decisions)
+
+
+def speech_event(run: Run, item: PlannedCall, at: datetime) -> MessageEvent | None:
+    """Returns the words of a speaking call that waited for approval; None if the call did not wait."""
+    resumption = run.resumes
+    if resumption is None or item not in resumption.asked.calls:
+        return None
+    text = str(item.arguments.get(run.config.assistant_tool_argument, ""))
+    return approved_speech_event(resumption.asked.message.id, item, text, at)
+
+
+def decided_result(decision: ApprovalDecision | None, limit: int) -> ToolResult | None:
+    """Returns the result of a call that its decision replaces; None if the tool has to run or nothing was decided.
+
+    Args:
+        decision: the decision.
+        limit: the most characters of a text that the client returned.
+    """
+    match decision:
+        case Deny(_, reason):
+            return ToolResult(ok=False, text=f"{_DENIED} User reason: {reason}" if reason else _DENIED)
+        case ClientReturn(_, item):
+            stdout, stderr = (tuple(_clipped(line, limit) for line in lines) for lines in (item.stdout, item.stderr))
+            images = tuple(part for part in item.content if isinstance(part, ImagePart))
+            return ToolResult(item.status is ToolStatus.SUCCESS, _clipped(item.text, limit), stdout, stderr, images)
+        case _:
+            return None
+
+
+def _clipped(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… [{len(text) - limit} more characters were cut off]"
+
+
+def closing_messages(
+    run: Run,
+    request: OpenRequest,
+    known: Mapping[str, ToolReturn] | None = None,
+    decisions: Sequence[ApprovalDecision] = (),
+) -> tuple[Message, ...]:
+    """Returns the messages that close a request for approval whose calls do not run: an answer and all returns.
+
+    Args:
+        run: the run that closes the request, and dates the messages.
+        request: the open request.
+        known: by call id, the returns of calls that ran; the other calls are returned as cancelled. None if the run
+            does not know which calls ran: they are returned as interrupted.
+        decisions: the decisions, if there were any; otherwise every call is denied.
+    """
+    text = INTERRUPTED if known is None else CANCELLED
+    returns = tuple(
+        (known or {}).get(call.id) or ToolReturn.from_text(call.id, call.name, ToolStatus.ERROR, text)
+        for call in request.calls
+    )
+    decisions = tuple(decisions) or tuple(Deny(call.id, text) for call in request.request.tool_calls)
+    answer = _answer_message(run, request.request.id, decisions)
+    closed = Message(
+        id=derive_id("message", run.id, request.request.id, "returns"),
+        role=Role.TOOL,
+        created_at=run.created_at,
+        tool_returns=returns,
+        step_id=request.caller.step_id,
+        run_id=run.id,
+        conversation_id=run.conversation_id,
+        group_id=run.group_id,
+    )
+    return (replace(answer, step_id=request.caller.step_id), closed)
+
+
+def _answer_message(run: Run, request_id: str, decisions: Sequence[ApprovalDecision]) -> Message:
+    return Message(
+        id=derive_id("message", run.id, request_id, "decision"),
+        role=Role.APPROVAL,
+        created_at=run.created_at,
+        approval_decisions=tuple(decisions),
+        approval_request_id=request_id,
+        run_id=run.id,
+        conversation_id=run.conversation_id,
+        group_id=run.group_id,
+    )
+
 
 _log = structlog.get_logger("mnemesh.loop")
 
@@ -159,7 +318,7 @@ def cancelled_step_messages(context: TurnContext, step: StepState, entry: Journa
     for item in step.planned:
         known = context.journal.entry(step.id, EntryKind.RESULT, item.ordinal)
         returned = known.result if known is not None else None
-        cancelled = ToolReturn.from_text(item.call.id, item.call.name, ToolStatus.ERROR, approvals.CANCELLED)
+        cancelled = ToolReturn.from_text(item.call.id, item.call.name, ToolStatus.ERROR, CANCELLED)
         results.append(CallResult(item, returned or cancelled, known.at if known is not None else entry.at))
     return step_messages(context, step, results, Verdict(StopReason.CANCELLED))
 
@@ -193,7 +352,7 @@ def closing_step(context: TurnContext, state: TurnState, now: datetime) -> tuple
     resumption = context.run.resumes
     decisions = resumption.decisions if resumption is not None and not resumption.withdrawn else ()
     step = _messages_step(context, state, "closing", request.caller, now)
-    return step, approvals.closing_messages(context.run, request, known, decisions)
+    return step, closing_messages(context.run, request, known, decisions)
 
 
 def _messages_step(context: TurnContext, state: TurnState, name: str, message: Message, now: datetime) -> StepState:

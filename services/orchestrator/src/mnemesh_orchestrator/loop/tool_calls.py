@@ -18,21 +18,19 @@ from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import CODE_TOOL_NAMES
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
-from mnemesh_orchestrator.loop import approvals
-from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, CustomCalls
+from mnemesh_orchestrator.loop import step_commit
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, CustomCalls, ProgramCalls, Programs, earlier_calls
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
-from mnemesh_orchestrator.loop.programs import ProgramCalls, Programs, earlier_calls
-from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
+from mnemesh_orchestrator.loop.services import RetryPolicy
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_commit import CallResult
 from mnemesh_orchestrator.loop.step_messages import input_id, return_event
 from mnemesh_orchestrator.model.agents import PromptPolicy
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.core_memory import CoreMemory, MemoryAccess, SeenRevisions, memory_access
-from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
-from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, MessageEvent
+from mnemesh_orchestrator.model.rules import CustomTool, ToolResult
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.processors import Processors, ToolResultFacts
 from mnemesh_orchestrator.prompt.packaging import senders_of
@@ -161,7 +159,7 @@ class ToolExecution:
     ) -> CallResult:
         context, seen = calls.context, calls.seen
         decision = context.decision(item.call.id)
-        decided = approvals.decided_result(decision, _return_limit(context, item))
+        decided = step_commit.decided_result(decision, _return_limit(context, item))
         refusal = _refusal(context, solver, item) if decided is None else None
         is_denied = isinstance(decision, Deny)
         known = context.journal.entry(calls.step_id, EntryKind.RESULT, item.ordinal)
@@ -204,7 +202,7 @@ class ToolExecution:
         if context.toolbox.schema(name) is None:
             return ToolResult(ok=False, text=f"Error: there is no tool {name} any more. It was not run.")
         if context.toolbox.waits(name, item.arguments) and not isinstance(context.decision(item.call.id), Approve):
-            return ToolResult(ok=False, text=approvals.UNASKED.format(name=name))
+            return ToolResult(ok=False, text=step_commit.UNASKED.format(name=name))
         if custom is not None:
             return await self._execute_custom(calls, item, custom, is_started=is_started)
         if name in CODE_TOOL_NAMES:
@@ -281,7 +279,7 @@ class ToolExecution:
             and returned.status is ToolStatus.SUCCESS
         ):
             # Clients see the words of the speaking tool; its return says nothing more.
-            event = approvals.speech_event(run, item, at)
+            event = step_commit.speech_event(run, item, at)
         await calls.context.journal.record(entry, () if event is None else (event,))
         return CallResult(item, returned, at)
 

@@ -20,8 +20,7 @@ from mnemesh_types.messages import (
     ToolStatus,
 )
 
-from mnemesh_orchestrator.model.inputs import require_valid_part
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import RunConfig, require_valid_part
 
 _MAX_DECISIONS: Final = 1_000
 _MAX_REASON: Final = 10_000

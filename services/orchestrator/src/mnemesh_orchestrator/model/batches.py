@@ -7,8 +7,7 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import CallbackResult, OnBusy, RunConfig
+from mnemesh_orchestrator.model.inputs import CallbackResult, InputMessage, OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus
 
 MAX_REQUESTS: Final = 1_000

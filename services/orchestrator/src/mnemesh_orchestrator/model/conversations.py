@@ -1,15 +1,17 @@
-"""Conversations of agents."""
+"""Conversations, and their context windows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.text import require_optional_text, require_texts
+from mnemesh_types.messages import Message, Role, TextPart
 
-from mnemesh_orchestrator.model.models import ModelSettings, require_valid_settings
+from mnemesh_orchestrator.model.agents import Correction
+from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema, require_valid_settings
 
 _MAX_TEXT: Final = 100_000
 _MAX_LABELS: Final = 100
@@ -131,3 +133,165 @@ def require_valid_conversation(values: Mapping[str, Any]) -> Mapping[str, Any]:
 def require_summary(summary: str | None) -> str | None:
     """Returns the summary of a fork; None keeps that of its source. Raises InvalidArgument."""
     return require_optional_text(summary, "summary", max_chars=_MAX_TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindow:
+    """The context window of a conversation, system message first. Every change raises `version`."""
+
+    conversation_id: str
+    agent_id: str
+    version: int
+    messages: tuple[Message, ...]
+    agent_message_count: int
+    epoch: int = 0
+
+    def with_system(self, text: str | None) -> Self:
+        """Returns the window with another text of its system message, or unchanged with None."""
+        if text is None:
+            return self
+        head = replace(self.messages[0], content=(TextPart(text),))
+        return replace(self, messages=(head, *self.messages[1:]))
+
+    def extended(self, version: int, count: int, system_text: str | None, added: tuple[Message, ...]) -> Self:
+        """Returns the window as recall holds it after a commit that was not rebased."""
+        base = self.with_system(system_text)
+        return replace(base, version=version, agent_message_count=count, messages=(*base.messages, *added))
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommit:
+    """The commit of one step to recall. `messages` enter the window in order.
+
+    `base_version` is the version of the window that the step was built on. `system_text` is set if the system message
+    is re-rendered.
+    """
+
+    agent_id: str
+    conversation_id: str
+    run_id: str
+    epoch: int
+    step_id: str
+    base_version: int
+    messages: tuple[Message, ...]
+    system_text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """The result of a commit. `window` is set if recall rebased the messages onto a window that had changed.
+
+    `sequence_ids` are those of the messages of the commit, in their order.
+    """
+
+    version: int
+    agent_message_count: int
+    sequence_ids: tuple[int, ...] = ()
+    replayed: bool = False
+    window: ContextWindow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHit:
+    """A message found by a search: its text without packaging, and its rank in each result list, from 1.
+
+    `before` and `after` are the messages around it, oldest first, and `question` is the one that it may answer.
+    """
+
+    message: Message
+    text: str
+    score: float
+    vector_rank: int | None = None
+    text_rank: int | None = None
+    mode: str = "hybrid"
+    before: tuple[Message, ...] = ()
+    after: tuple[Message, ...] = ()
+    question: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTime:
+    """An expression of time in a query, and the half-open range that it denotes. None is no bound."""
+
+    expression: str
+    start: datetime | None
+    end: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHits:
+    """The messages that a search found, best first, and the times that its queries name."""
+
+    hits: tuple[MessageHit, ...] = ()
+    times: tuple[NamedTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindowReport:
+    """The content of the next request to the model: texts by section, messages and tools, with estimated tokens.
+
+    `section_tokens` are the tokens of the system prompt, core memory, tool rules, files and metadata, which together
+    are the system message. `summary_tokens` are those of the summary that starts the window; `message_tokens` excludes
+    them. All counts are corrected by `correction`.
+    """
+
+    size: int
+    system: str
+    core_memory: str
+    tool_rules: str
+    directories: str
+    metadata: str
+    window: ContextWindow
+    schemas: tuple[ToolSchema, ...]
+    passage_count: int
+    section_tokens: tuple[int, ...]
+    summary_tokens: int
+    message_tokens: int
+    schema_tokens: int
+    correction: Correction
+
+    @property
+    def summary(self) -> str | None:
+        """The summary of the messages that left the window, or None."""
+        first = self.window.messages[1:2]
+        return first[0].text if first and first[0].role is Role.SUMMARY else None
+
+    @property
+    def total_tokens(self) -> int:
+        """The tokens of the whole request."""
+        return sum(self.section_tokens) + self.summary_tokens + self.message_tokens + self.schema_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuery:
+    """A page of a list of messages. A message must meet all conditions that are set.
+
+    The messages of one agent are ordered by sequence id, those of several by the order of storage. `page_token` is one
+    that recall issued for the same conditions.
+    """
+
+    page_size: int = 0
+    """0 is recall's default."""
+    page_token: str = ""
+    ascending: bool = True
+    after_id: str | None = None
+    before_id: str | None = None
+    agent_ids: tuple[str, ...] = ()
+    group_id: str | None = None
+    roles: tuple[Role, ...] = ()
+    start_time: datetime | None = None
+    """Inclusive."""
+    end_time: datetime | None = None
+    """Exclusive."""
+    after_sequence_id: int | None = None
+    """Exclusive. Needs exactly one agent."""
+    until_sequence_id: int | None = None
+    """Inclusive. Needs exactly one agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """One page of messages. `next_page_token` is empty on the last one."""
+
+    messages: tuple[Message, ...]
+    next_page_token: str = ""

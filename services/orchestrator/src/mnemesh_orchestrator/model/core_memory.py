@@ -7,8 +7,7 @@ from datetime import datetime
 from mnemesh_kit.ids import is_id
 from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.episodes import MemoryScope
-from mnemesh_orchestrator.model.memory_extraction import ExtractionScope, MemoryExtractionSettings
+from mnemesh_orchestrator.model.episodes import ExtractionScope, MemoryExtractionSettings, MemoryScope
 
 UNSEEN = 0
 """No block has this revision, so an edit that is based on it is refused."""

@@ -17,7 +17,7 @@ from mnemesh_kit.paging import PageQuery, bounded, next_page_token, page_of, pag
 from mnemesh_types.convert import tool_return_to_proto, usage_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.erasure import ErasureScope
+from mnemesh_orchestrator.model.creation import ErasureScope
 from mnemesh_orchestrator.rpc.convert.agent_settings import (
     compaction_override_from_proto,
     compaction_result_to_proto,
@@ -51,13 +51,10 @@ from mnemesh_orchestrator.rpc.convert.transfers import (
 )
 from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
 from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService
-from mnemesh_orchestrator.usecases.agents import AgentService
+from mnemesh_orchestrator.usecases.agents import AgentService, TextGenerationService, ToolRunner
 from mnemesh_orchestrator.usecases.compactions import CompactionService
-from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, PreviewService, SystemPromptService
 from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService
-from mnemesh_orchestrator.usecases.previews import PreviewService, SystemPromptService
-from mnemesh_orchestrator.usecases.text_generation import TextGenerationService
-from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

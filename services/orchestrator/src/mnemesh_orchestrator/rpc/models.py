@@ -11,8 +11,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import Cursor, Page, PageQuery, bounded, next_page_token, page_of, page_query
 
-from mnemesh_orchestrator.model.models import EmbedderFilter
-from mnemesh_orchestrator.model.providers import ProviderFilter
+from mnemesh_orchestrator.model.models import EmbedderFilter, ProviderFilter
 from mnemesh_orchestrator.rpc.convert.models import (
     credentials_from_proto,
     embedder_to_proto,

@@ -14,7 +14,7 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import MAX_PAGE_BYTES, bounded, next_page_token, page_query
 
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.rpc.convert.events import event_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto, optional_field
 from mnemesh_orchestrator.rpc.convert.runs import (

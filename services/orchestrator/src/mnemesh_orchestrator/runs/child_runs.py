@@ -18,8 +18,7 @@ from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded
 from mnemesh_orchestrator.loop.journal import shielded
 from mnemesh_orchestrator.model.conversations import default_conversation_id
 from mnemesh_orchestrator.model.events import MemberEvent, MessageEvent, RunEvent, UsageEvent
-from mnemesh_orchestrator.model.inputs import SHOWN_ROLES
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, RunConfig
 from mnemesh_orchestrator.model.runs import (
     Ancestor,
     CancelOutcome,

@@ -17,14 +17,22 @@ from mnemesh_orchestrator.loop.compaction import TurnCompaction
 from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import STOP_ERRORS, Journals, JournalWriter, failure, shielded
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
-from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
+from mnemesh_orchestrator.loop.services import RESTART_SECONDS
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
-from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.journal import Claim, FinishedRun, GroupClaim, TurnClaim
+from mnemesh_orchestrator.model.events import (
+    Claim,
+    DurableBody,
+    ErrorEvent,
+    FinishedRun,
+    GroupClaim,
+    StopEvent,
+    TurnClaim,
+    UsageEvent,
+)
+from mnemesh_orchestrator.model.groups import SleeptimeTurn
 from mnemesh_orchestrator.model.runs import ChildRun, Run, RunError, RunOrigin, RunStatus, StopReason, status_of
-from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_orchestrator.runs.transcript_inputs import TranscriptInputs
 from mnemesh_orchestrator.runs.turn_builder import InputRecorder, TurnBuilder

@@ -16,8 +16,8 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.journal import shielded
-from mnemesh_orchestrator.model.journal import Lease
-from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.events import Lease
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.store.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")

@@ -7,8 +7,7 @@ from typing import Final
 
 from mnemesh_kit.time import Clock
 
-from mnemesh_orchestrator.loop.deltas import DeltaLog
-from mnemesh_orchestrator.loop.step_messages import input_events
+from mnemesh_orchestrator.loop.step_messages import DeltaLog, input_events
 from mnemesh_orchestrator.model.events import Keepalive, RunAccepted, RunEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.store.deltas import DeltaStore

@@ -11,15 +11,15 @@ from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, require_space
-from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.services import RetryPolicy
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.step_messages import recorded_input, recorded_input_event
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentType
-from mnemesh_orchestrator.model.context_window import MessageQuery
+from mnemesh_orchestrator.model.conversations import MessageQuery
+from mnemesh_orchestrator.model.events import TurnClaim
+from mnemesh_orchestrator.model.groups import TranscriptRange
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.journal import TurnClaim
 from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, RunStatus
-from mnemesh_orchestrator.model.sleeptime import TranscriptRange
 from mnemesh_orchestrator.prompt.manager_transcript import (
     TranscriptEntry,
     TranscriptForm,

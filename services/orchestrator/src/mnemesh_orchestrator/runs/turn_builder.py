@@ -18,23 +18,29 @@ from mnemesh_orchestrator.errors import ToolsMissing
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.schemas import format_instruction, is_structured
-from mnemesh_orchestrator.loop.approvals import closing_messages
-from mnemesh_orchestrator.loop.call_plan import SPEAKING, make_toolbox
-from mnemesh_orchestrator.loop.context_reader import CUSTOM_TOOLS, ContextReader, Essentials, Gathered
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
-from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RecallWrites, RetryPolicy, note_of
-from mnemesh_orchestrator.loop.rules import POLICIES, LoopPolicy, RulesSolver
+from mnemesh_orchestrator.loop.rules import POLICIES, SPEAKING, LoopPolicy, RulesSolver, make_toolbox
+from mnemesh_orchestrator.loop.services import (
+    CUSTOM_TOOLS,
+    RESTART_SECONDS,
+    ContextReader,
+    Essentials,
+    Gathered,
+    RecallWrites,
+    RetryPolicy,
+    note_of,
+)
 from mnemesh_orchestrator.loop.state import CalledModel, Turn, TurnContext, TurnState, required_format
+from mnemesh_orchestrator.loop.step_commit import closing_messages
 from mnemesh_orchestrator.loop.step_messages import input_messages, recorded_input
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentTypeSpec, AttachedTool
 from mnemesh_orchestrator.model.approvals import OpenRequest, open_request
-from mnemesh_orchestrator.model.context_window import ContextWindow
-from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
-from mnemesh_orchestrator.model.journal import TurnClaim, UnfinishedDecision
+from mnemesh_orchestrator.model.conversations import ContextWindow, Conversation, default_conversation_id
+from mnemesh_orchestrator.model.events import TurnClaim, UnfinishedDecision
+from mnemesh_orchestrator.model.groups import start_of_kept
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, ExitLoop, RequiresApproval, RunFirst, ToolRule
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.model.sleeptime import start_of_kept
 from mnemesh_orchestrator.runs.leases import LeaseRenewer
 from mnemesh_orchestrator.store.runs import RunStore
 

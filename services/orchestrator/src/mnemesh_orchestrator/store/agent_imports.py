@@ -13,9 +13,8 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationState
-from mnemesh_orchestrator.model.erasure import Deletion
-from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.model.steps import Step
+from mnemesh_orchestrator.model.creation import Deletion
+from mnemesh_orchestrator.model.runs import Run, Step
 from mnemesh_orchestrator.model.transfers import AgentImport, ImportReport
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.agent_rows import (

@@ -16,7 +16,7 @@ from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, Pen
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, Resumption
 from mnemesh_orchestrator.model.conversations import ConversationState
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.store.tables import agents, approvals, conversations, runs
 

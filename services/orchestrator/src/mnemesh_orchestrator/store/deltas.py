@@ -9,8 +9,7 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.events import LiveBody, RunEvent
-from mnemesh_orchestrator.model.journal import Lease
+from mnemesh_orchestrator.model.events import Lease, LiveBody, RunEvent
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.leases import lease_parameters, require_lease
 from mnemesh_orchestrator.store.run_rows import decode_event

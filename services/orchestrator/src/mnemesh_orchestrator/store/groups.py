@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.groups import (
     ManagerType,
     UnfinishedGroup,
 )
-from mnemesh_orchestrator.store.group_rows import (
+from mnemesh_orchestrator.store.agent_rows import (
     _c,
     begin_change,
     change_in_progress,
@@ -33,8 +33,8 @@ from mnemesh_orchestrator.store.group_rows import (
     progress_columns,
     rewrite_group,
     unfinished_groups,
-    visible,
 )
+from mnemesh_orchestrator.store.agent_rows import visible_groups as visible
 from mnemesh_orchestrator.store.tables import group_members, groups, request_ledger
 
 

@@ -11,7 +11,7 @@ from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import AgentState
-from mnemesh_orchestrator.model.memory_extraction import ExtractedRange, ExtractionClaim, ExtractionJob, ExtractionUsage
+from mnemesh_orchestrator.model.episodes import ExtractedRange, ExtractionClaim, ExtractionJob, ExtractionUsage
 from mnemesh_orchestrator.store.agent_rows import agent_missing
 from mnemesh_orchestrator.store.tables import agents, extraction_usage, memory_extractions
 

@@ -14,7 +14,7 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, ProviderRecord, SealedCredentials
+from mnemesh_orchestrator.model.models import ModelOverride, OwnModels, ProviderRecord, SealedCredentials
 from mnemesh_orchestrator.store.tables import agents, model_overrides, model_revisions, providers, request_ledger
 
 _ENCODE = msgspec.json.Encoder().encode

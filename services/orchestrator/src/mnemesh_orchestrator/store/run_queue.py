@@ -10,16 +10,21 @@ from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.errors import NoPendingApproval, RunUnderWay
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.groups import GroupState
+from mnemesh_orchestrator.model.events import Claim, GroupClaim, Lease, StartedRun, TurnClaim
+from mnemesh_orchestrator.model.groups import GroupState, buffer_of
 from mnemesh_orchestrator.model.inputs import KnownMessage, repeated_run_id
-from mnemesh_orchestrator.model.journal import Claim, GroupClaim, Lease, StartedRun, TurnClaim
 from mnemesh_orchestrator.model.runs import Run, RunStatus
-from mnemesh_orchestrator.model.sleeptime import buffer_of
 from mnemesh_orchestrator.store import approvals
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.agent_rows import decode_agent, decode_conversation
-from mnemesh_orchestrator.store.group_rows import VISIBLE_STATES, decode_document, group_missing
+from mnemesh_orchestrator.store.agent_rows import (
+    VISIBLE_STATES,
+    decode_agent,
+    decode_conversation,
+    decode_document,
+    group_missing,
+)
 from mnemesh_orchestrator.store.leases import (
+    RunPools,
     busy_error,
     find_conversation,
     first_unfinished_run,
@@ -27,7 +32,6 @@ from mnemesh_orchestrator.store.leases import (
     missing_error,
     take_lease,
 )
-from mnemesh_orchestrator.store.run_pools import RunPools
 from mnemesh_orchestrator.store.run_rows import approvals_awaited, decode_run, insert_run, newest_event, progress
 from mnemesh_orchestrator.store.tables import runs
 from mnemesh_orchestrator.store.turn_statements import LeaseClock

@@ -12,13 +12,10 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.batches import BatchDraft
-from mnemesh_orchestrator.model.events import DurableBody, RunEvent
-from mnemesh_orchestrator.model.groups import GroupPlan
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.journal import JournalEntry, Lease, UnfinishedDecision
-from mnemesh_orchestrator.model.run_config import CallbackResult, RunConfig
+from mnemesh_orchestrator.model.events import DurableBody, JournalEntry, Lease, RunEvent, UnfinishedDecision
+from mnemesh_orchestrator.model.groups import GroupPlan, TranscriptRange
+from mnemesh_orchestrator.model.inputs import CallbackResult, InputMessage, RunConfig
 from mnemesh_orchestrator.model.runs import Lineage, MemberApproval, Run, RunError, RunStatus, StopReason
-from mnemesh_orchestrator.model.sleeptime import TranscriptRange
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.tables import approvals, callbacks, events, runs

@@ -17,18 +17,24 @@ from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.errors import RunUnderWay
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
-from mnemesh_orchestrator.model.events import RunEvent, naming_children
-from mnemesh_orchestrator.model.journal import Claim, FinishedRun, JournalEntry, Lease, StartedRun, UnfinishedDecision
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
-from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
-from mnemesh_orchestrator.model.steps import Step, StepStatus, StepTrace
+from mnemesh_orchestrator.model.events import (
+    Claim,
+    FinishedRun,
+    JournalEntry,
+    Lease,
+    RunEvent,
+    StartedRun,
+    UnfinishedDecision,
+    naming_children,
+)
+from mnemesh_orchestrator.model.groups import SleeptimeTurn
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, StepStatus, StepTrace
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.batches import delete_empty_batches
-from mnemesh_orchestrator.store.leases import has_unfinished_run, lease_parameters, require_lease
+from mnemesh_orchestrator.store.leases import RunPools, has_unfinished_run, lease_parameters, require_lease
 from mnemesh_orchestrator.store.memory_extractions import count_turn
-from mnemesh_orchestrator.store.run_pools import RunPools
 from mnemesh_orchestrator.store.run_queue import claim_next_run, find_repeated_run, newest_attempt, start_run
+from mnemesh_orchestrator.store.run_relations import delete_empty_batches
 from mnemesh_orchestrator.store.run_rows import (
     approvals_awaited,
     callbacks_of,

@@ -13,13 +13,11 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.conversations import ConversationState
-from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.groups import BACKGROUND_TYPES, Group
-from mnemesh_orchestrator.model.journal import Lease
-from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin
-from mnemesh_orchestrator.model.sleeptime import (
+from mnemesh_orchestrator.model.events import Lease, RunEvent
+from mnemesh_orchestrator.model.groups import (
+    BACKGROUND_TYPES,
     DEFAULT_MAX_STEPS,
+    Group,
     SleeptimeProgress,
     SleeptimeSettings,
     SleeptimeTurn,
@@ -30,7 +28,9 @@ from mnemesh_orchestrator.model.sleeptime import (
     range_after_turn,
     range_of_new,
 )
-from mnemesh_orchestrator.store.group_rows import (
+from mnemesh_orchestrator.model.inputs import RunConfig
+from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin
+from mnemesh_orchestrator.store.agent_rows import (
     VISIBLE_STATES,
     decode_document,
     decode_groups,

@@ -15,7 +15,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
 
-from mnemesh_orchestrator.model.steps import SharedRequest, Step, StepFilter, StepTrace
+from mnemesh_orchestrator.model.runs import SharedRequest, Step, StepFilter, StepTrace
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.tables import request_ledger, step_tags, step_traces, steps
 

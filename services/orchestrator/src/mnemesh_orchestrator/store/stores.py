@@ -7,19 +7,16 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.runs import PoolLimits
 from mnemesh_orchestrator.store.agent_imports import AgentImportStore
-from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.agents import AgentStore, PartnerStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
-from mnemesh_orchestrator.store.batches import BatchStore, CallbackStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.deltas import DeltaStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.identities import IdentityStore
-from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.leases import LeaseStore, RunPools
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
-from mnemesh_orchestrator.store.partners import PartnerStore
 from mnemesh_orchestrator.store.providers import ProviderStore
-from mnemesh_orchestrator.store.run_pools import RunPools
-from mnemesh_orchestrator.store.run_relations import RunRelationStore
+from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.store.steps import StepStore

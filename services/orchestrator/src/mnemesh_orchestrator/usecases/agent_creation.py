@@ -14,9 +14,18 @@ from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, MAX_SYSTEM_PROMPT, Agent, AgentState, require_continuation
-from mnemesh_orchestrator.model.creation import AgentDraft, Creation, Partnership, filled, prepared_draft
-from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, Erased, ErasureScope
-from mnemesh_orchestrator.prompt.prompts import Prompts
+from mnemesh_orchestrator.model.creation import (
+    CREATED_FOR_AGENT,
+    AgentDraft,
+    Creation,
+    Deletion,
+    Erased,
+    ErasureScope,
+    Partnership,
+    filled,
+    prepared_draft,
+)
+from mnemesh_orchestrator.prompt.assembly import Prompts
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.model_rules import (

@@ -18,14 +18,15 @@ from mnemesh_orchestrator.compaction.planner import mode_of
 from mnemesh_orchestrator.errors import AgentRevisionMismatch
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
-from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
 from mnemesh_orchestrator.loop.rules import RulesSolver
+from mnemesh_orchestrator.loop.services import ContextReader
 from mnemesh_orchestrator.model.agents import (
     AGENT_TYPES,
     MULTI_AGENT_TOOLS,
     Agent,
     AttachedTool,
+    CompactionSettings,
     base_rules,
     base_rules_by_default,
     base_tool_names,
@@ -35,19 +36,14 @@ from mnemesh_orchestrator.model.agents import (
     shows_line_numbers,
     valid_agent_fields,
 )
-from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.core_memory import NewBlock
-from mnemesh_orchestrator.model.creation import PERSONA_LABEL, AgentDraft, Partnership
-from mnemesh_orchestrator.model.custom_tools import CustomTool
-from mnemesh_orchestrator.model.episodes import ArchivalSummary
-from mnemesh_orchestrator.model.erasure import Deletion, Erased, ErasureScope
+from mnemesh_orchestrator.model.creation import PERSONA_LABEL, AgentDraft, Deletion, Erased, ErasureScope, Partnership
+from mnemesh_orchestrator.model.episodes import ArchivalSummary, MemoryExtractionSettings
 from mnemesh_orchestrator.model.groups import GroupState
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
-from mnemesh_orchestrator.model.rules import ContinueLoop
-from mnemesh_orchestrator.prompt.assembly import memory_section
+from mnemesh_orchestrator.model.rules import ContinueLoop, CustomTool
+from mnemesh_orchestrator.prompt.assembly import Prompts, memory_section
 from mnemesh_orchestrator.prompt.personas import PERSONA_DESCRIPTION, partner_persona
-from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowRenderer, FirstMessageFactory

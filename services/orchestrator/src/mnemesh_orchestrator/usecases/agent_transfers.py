@@ -24,8 +24,7 @@ from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AttachedTool, require_continuation, valid_agent_fields
 from mnemesh_orchestrator.model.conversations import ConversationFilter, ConversationOrder, default_conversation_id
 from mnemesh_orchestrator.model.groups import Group, background_manager
-from mnemesh_orchestrator.model.runs import RunFilter
-from mnemesh_orchestrator.model.steps import StepFilter
+from mnemesh_orchestrator.model.runs import RunFilter, StepFilter
 from mnemesh_orchestrator.model.transfers import (
     DEFAULT_TYPES,
     FRAME,

@@ -1,20 +1,36 @@
-"""Agents: reads, updates, and the tools that are attached to them."""
+"""Agents: reads, updates, their tools, runs of a tool outside of a turn, and single answers of their models."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.secret_variables import SecretVariables
-from mnemesh_kit.text import require_search_text
+from mnemesh_kit.text import require_search_text, require_text
+from mnemesh_kit.time import Clock
+from mnemesh_kit.unicode import MAX_TEXT_BYTES, has_lone_surrogate, well_formed
+from mnemesh_types.messages import Message, Role, TextPart, ToolReturn
+from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
+from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
+from mnemesh_orchestrator.llm.answers import well_formed_events
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderTimeout
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_reader import ContextReader
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom
+from mnemesh_orchestrator.loop.services import ContextReader
+from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.agents import (
     AGENT_TYPES,
     Agent,
@@ -25,9 +41,10 @@ from mnemesh_orchestrator.model.agents import (
 )
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.conversations import Conversation
-from mnemesh_orchestrator.model.core_memory import CoreMemory
-from mnemesh_orchestrator.model.group_rules import require_valid_count
-from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, CoreMemory, memory_access
+from mnemesh_orchestrator.model.groups import require_valid_count
+from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat, ToolSchema, require_valid_format
+from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
 from mnemesh_orchestrator.store.groups import GroupStore
@@ -309,3 +326,182 @@ class AgentService:
             return replace(agent, tools=tuple(changed if item == tool else item for item in agent.tools))
 
         return await self._change(caller, key, agent_id, change)
+
+
+class ToolRunner:
+    """Runs tools of agents on behalf of their owner. Tool rules and approvals do not apply."""
+
+    def __init__(
+        self,
+        agents: AgentStore,
+        builtin: BuiltinTools,
+        tools: ToolsClient,
+        secrets: SecretVariables,
+        core_memory: BlocksClient,
+        context: ContextReader,
+        ids: IdSource,
+    ) -> None:
+        self._agents = agents
+        self._builtin = builtin
+        self._tools = tools
+        self._secrets = secrets
+        self._core_memory = core_memory
+        self._context = context
+        self._ids = ids
+
+    async def run(
+        self, caller: Principal, key: RequestKey | None, agent_id: str, name: str, arguments: str
+    ) -> ToolReturn:
+        """Runs a tool and returns its result. A refusal by the tool is returned as an error result.
+
+        Under the same key, a built-in tool has its effect once and returns the same result again. A custom tool is
+        not run again.
+
+        Args:
+            caller: the owner of the agent.
+            key: identifies the request; None if it cannot be repeated.
+            agent_id: the agent.
+            name: the name of an attached tool.
+            arguments: a JSON object as text.
+
+        Raises:
+            NotFound: the agent does not exist or does not have the tool.
+            InvalidArgument: the arguments are not a JSON object, or do not match the schema of the tool.
+            RequestIdReused: the key was used before with other content.
+            Unavailable, DeadlineExceeded: the service of the tool cannot be reached.
+        """
+        if not name:
+            raise InvalidArgument("tool_name is required.", field="tool_name")
+        agent = await self._agents.get(caller.organization_id, agent_id)
+        attached = agent.tool(name)
+        if attached is None or (attached.tool_id is None and name not in self._builtin.names):
+            raise NotFound(f"The agent has no tool {name}.", field="tool_name", resource_id=name)
+        identity = (key.organization_id, key.method, key.request_id) if key is not None else (self._ids.new("request"),)
+        step = derive_id("step", *identity)
+        call = call_id(step, 0)
+        if attached.tool_id is None:
+            values = _values(arguments, self._builtin.schema(name))
+            await self._agents.record_request(key)
+            built_in = BuiltinCall(
+                name,
+                values,
+                agent_id,
+                agent.time_zone,
+                call,
+                None,
+                f"{step}/0",
+                memory=memory_access(agent.id, agent.memory_scope, agent.memory_extraction),
+                agent_name=agent.name,
+                embedder=agent.embedder,
+            )
+            result = await self._builtin.execute(built_in)
+        else:
+            result = await self._custom(key, agent, attached.tool_id, arguments, step)
+        return result.to_return(call, name)
+
+    async def _custom(
+        self, key: RequestKey | None, agent: Agent, tool_id: str, arguments: str, step: str
+    ) -> ToolResult:
+        definitions = await self._tools.definitions(ids=(tool_id,))
+        if not definitions:
+            raise NotFound(f"Tool {tool_id} was deleted.", field="tool_name", resource_id=tool_id)
+        values = _values(arguments, msgspec.json.decode(definitions[0].json_schema, type=ToolSchema))
+        core = await self._context.core_memory(agent.id)
+        if await self._agents.record_request(key) and not definitions[0].idempotent:
+            return ToolResult(ok=False, text=INTERRUPTED)
+        author, prefix = AgentAuthor(agent.id, call_id(step, 0)), f"{step}/0"
+        edit = self._core_memory.edit
+        return await run_custom(self._tools, self._secrets, edit, agent, core, definitions[0], values, author, prefix)
+
+
+def _values(arguments: str, schema: ToolSchema) -> Mapping[str, Any]:
+    if has_lone_surrogate(arguments):
+        raise InvalidArgument("arguments must not contain half of a character (a lone surrogate).", field="arguments")
+    parsed = parse(arguments, schema)
+    if isinstance(parsed, ParseFailure):
+        raise InvalidArgument(parsed.text.removeprefix("Error: "), field="arguments")
+    return parsed.values
+
+
+CALL_SECONDS: Final = 300.0
+_MAX_PROMPT_CHARS: Final = 1_000_000
+_SYSTEM: Final = "You are a helpful assistant."
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedText:
+    """The answer of a model, its handle, and the tokens of the call."""
+
+    text: str
+    model: str
+    usage: Usage
+
+
+class TextGenerationService:
+    """Asks models once. Nothing is stored."""
+
+    def __init__(self, agents: AgentStore, models: ModelCatalog, clock: Clock, ids: IdSource) -> None:
+        self._agents = agents
+        self._models = models
+        self._clock = clock
+        self._ids = ids
+
+    async def generate(
+        self,
+        caller: Principal,
+        agent_id: str,
+        prompt: str,
+        *,
+        system: str | None = None,
+        model: str | None = None,
+        response_format: ResponseFormat | None = None,
+    ) -> GeneratedText:
+        """Returns the text that a model answers to a prompt.
+
+        Args:
+            caller: the owner of the agent.
+            agent_id: the agent whose model and settings are used.
+            prompt: the only message of the user.
+            system: the system message; None or "" is a short default.
+            model: the handle of another model, which has its own settings; None is the agent's.
+            response_format: the format of the answer; None is text.
+
+        Raises:
+            InvalidArgument: the prompt is blank, or a field breaks its rule.
+            NotFound: the agent does not exist.
+            ModelUnknown: no provider serves the model.
+            ProviderError: the model did not answer.
+        """
+        if not prompt.strip():
+            raise InvalidArgument("prompt must not be blank.", field="prompt")
+        for name, text in (("prompt", prompt), ("system", system or "")):
+            require_text(text, name, max_chars=_MAX_PROMPT_CHARS)
+        if response_format is not None:
+            require_valid_format(response_format, "response_format")
+        agent = await self._agents.get(caller.organization_id, agent_id)
+        info, client = await self._models.resolve_for_turn(caller.organization_id, model or agent.model)
+        settings = info.defaults if model else info.effective(agent.model_settings)
+        request = LlmRequest(
+            model=info,
+            settings=settings,
+            messages=(self._message(Role.SYSTEM, system or _SYSTEM), self._message(Role.USER, prompt)),
+            time_zone=agent.time_zone,
+            response_format=response_format or ResponseFormat(),
+            is_verbatim=True,
+        )
+        answers: list[LlmAnswer] = []
+        try:
+            stream = well_formed_events(client.stream(request), info.provider)
+            async with asyncio.timeout(CALL_SECONDS), aclosing(stream) as events:  # type: ignore[type-var]
+                answers = [event async for event in events if isinstance(event, LlmAnswer)]
+        except TimeoutError as error:
+            raise ProviderTimeout(
+                f"{info.handle} took longer than {CALL_SECONDS:g} s.", provider=info.provider
+            ) from error
+        parts = [part.text for answer in answers for part in answer.content if isinstance(part, TextPart)]
+        if not "".join(parts).strip():
+            raise ProviderBadAnswer(f"{info.handle} returned no text.", provider=info.provider)
+        return GeneratedText(well_formed("".join(parts), MAX_TEXT_BYTES), info.handle, answers[-1].usage)
+
+    def _message(self, role: Role, text: str) -> Message:
+        return Message(id=self._ids.new("message"), role=role, created_at=self._clock.now(), content=(TextPart(text),))

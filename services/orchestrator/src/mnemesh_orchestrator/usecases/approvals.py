@@ -12,8 +12,7 @@ from mnemesh_types.messages import Deny
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, require_valid_answer
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
-from mnemesh_orchestrator.model.run_config import RunConfig, valid_config
+from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig, require_valid_inputs, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.approvals import ApprovalStore

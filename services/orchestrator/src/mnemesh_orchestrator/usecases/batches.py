@@ -19,17 +19,17 @@ from mnemesh_orchestrator.model.batches import (
     require_batch_config,
     require_valid_requests,
 )
-from mnemesh_orchestrator.model.inputs import require_valid_inputs
-from mnemesh_orchestrator.model.run_config import (
+from mnemesh_orchestrator.model.inputs import (
     MAX_CLAIMS,
     MAX_ERROR,
     ClaimedCallback,
     require_callback_url,
+    require_valid_inputs,
     valid_config,
 )
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.batches import BatchStore, CallbackStore
+from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.usecases.runs import RunService
 

@@ -7,23 +7,23 @@ from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 
-from mnemesh_orchestrator.compaction.port import SummaryCall
+from mnemesh_orchestrator.compaction.planner import SummaryCall
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.compaction import WindowCompactor, WindowReplacement
-from mnemesh_orchestrator.loop.context_reader import ContextReader
-from mnemesh_orchestrator.model.compaction import (
+from mnemesh_orchestrator.loop.services import ContextReader
+from mnemesh_orchestrator.model.agents import (
     Compaction,
     CompactionResult,
     CompactionSettings,
     require_valid_compaction_settings,
 )
-from mnemesh_orchestrator.model.journal import Lease
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.events import Lease
+from mnemesh_orchestrator.model.inputs import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.usecases.context_windows import PreviewService
 from mnemesh_orchestrator.usecases.model_rules import require_usable_summaries
-from mnemesh_orchestrator.usecases.previews import PreviewService
 
 _log = structlog.get_logger("mnemesh.compaction")
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.ids import derive_id, new_id
+from mnemesh_kit.ids import IdSource, derive_id, new_id
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
@@ -17,28 +17,50 @@ from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.errors import PendingApproval
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.call_plan import make_toolbox
-from mnemesh_orchestrator.loop.context_reader import ContextReader, stored_tool_ids
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, return_limit
-from mnemesh_orchestrator.loop.retry import RecallWrites
-from mnemesh_orchestrator.loop.rules import POLICIES, RulesSolver
-from mnemesh_orchestrator.loop.state import longest_prompt, prompt_limit
-from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, FirstMessages, PromptPolicy, shows_line_numbers
+from mnemesh_orchestrator.loop.rules import POLICIES, RulesSolver, make_toolbox
+from mnemesh_orchestrator.loop.services import ContextReader, RecallWrites, stored_tool_ids
+from mnemesh_orchestrator.loop.state import Turn, longest_prompt, prompt_limit
+from mnemesh_orchestrator.model.agents import (
+    AGENT_TYPES,
+    Agent,
+    AgentType,
+    FirstMessages,
+    MessageBuffer,
+    PromptPolicy,
+    SystemPrompt,
+    require_prompt_key,
+    shows_line_numbers,
+)
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
-from mnemesh_orchestrator.model.context_window import ContextWindow, ContextWindowReport
-from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
+from mnemesh_orchestrator.model.conversations import (
+    ContextWindow,
+    ContextWindowReport,
+    Conversation,
+    default_conversation_id,
+)
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.episodes import ArchivalSummary
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.journal import Lease
+from mnemesh_orchestrator.model.events import Lease, TurnClaim
+from mnemesh_orchestrator.model.groups import ManagerType, buffer_of
+from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig, require_valid_inputs, valid_config
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
-from mnemesh_orchestrator.model.run_config import OnBusy
-from mnemesh_orchestrator.prompt.assembly import directories_of, identity_lines, memory_section, sections, shows
+from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.prompt.assembly import (
+    Prompts,
+    directories_of,
+    identity_lines,
+    memory_section,
+    sections,
+    shows,
+)
 from mnemesh_orchestrator.prompt.packaging import login_event
 from mnemesh_orchestrator.runs.leases import ConversationLock
+from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
+from mnemesh_orchestrator.store.groups import GroupStore
 
 _BOOT_THOUGHT = "My memory is loaded and my persona is in place. I check that my messages arrive."
 _BOOT_THOUGHT_IN_SHORT = "Nobody has spoken yet. I say a word by calling the function."
@@ -473,3 +495,97 @@ class ContextWindowService:
 
 def _ids(messages: Sequence[Message]) -> tuple[str, ...]:
     return tuple(message.id for message in messages)
+
+
+class PreviewService:
+    """Renders requests without sending them."""
+
+    def __init__(
+        self,
+        windows: ContextWindowService,
+        turns: TurnBuilder,
+        requests: RequestAssembler,
+        groups: GroupStore,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._windows = windows
+        self._turns = turns
+        self._requests = requests
+        self._groups = groups
+        self._clock = clock
+        self._ids = ids
+
+    async def render(
+        self,
+        caller: Principal,
+        agent_id: str,
+        conversation_id: str,
+        messages: Sequence[InputMessage],
+        config: RunConfig,
+    ) -> str:
+        """Returns the body of the first request that these messages would cause, as JSON text without keys.
+
+        Nothing is stored.
+
+        Raises:
+            InvalidArgument: a message or the config breaks a rule.
+            NotFound: the agent does not exist or does not have the conversation.
+            ModelUnknown: no provider serves the model.
+            Unavailable, DeadlineExceeded: recall or blocks cannot be reached.
+        """
+        messages, config = require_valid_inputs(messages), valid_config(config)
+        turn = await self.turn(caller, agent_id, conversation_id, messages, config)
+        assembled = await self._requests.assemble(turn.context, turn.state)
+        return turn.state.model.client.render(assembled.request)
+
+    async def turn(
+        self,
+        caller: Principal,
+        agent_id: str,
+        conversation_id: str,
+        messages: Sequence[InputMessage],
+        config: RunConfig,
+    ) -> Turn:
+        """Returns the turn that these messages would start. Its run is not stored. Raises the errors of `render`."""
+        agent, conversation = await self._windows.resolve(caller, agent_id, conversation_id)
+        now, run_id = self._clock.now(), self._ids.new("run")
+        run = Run(
+            id=run_id,
+            organization_id=caller.organization_id,
+            subject_id=caller.subject_id,
+            agent_id=agent_id,
+            conversation_id=conversation_id,
+            created_at=now,
+            updated_at=now,
+            input=tuple(messages),
+            config=config,
+        )
+        lease = Lease(run_id, conversation_id, "", 0)
+        claim = TurnClaim(
+            run=run, agent=agent, conversation=conversation, lease=lease, buffer=await self._buffer(agent)
+        )
+        return await self._turns.preview(claim)
+
+    async def _buffer(self, agent: Agent) -> MessageBuffer | None:
+        """Returns the limits on the window of a voice agent with partners. A claim reads them with the agent."""
+        if agent.type is not AgentType.VOICE_CONVO:
+            return None
+        types = (ManagerType.VOICE_SLEEPTIME,)
+        managed = await self._groups.of_manager(agent.organization_id, agent.id, types)
+        return buffer_of(managed[0].manager) if managed else None
+
+
+class SystemPromptService:
+    """System prompts. Every organization can use all of them."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._prompts = prompts
+
+    def get(self, caller: Principal, key: str) -> SystemPrompt:  # noqa: ARG002
+        """Returns the prompt under a key. Raises InvalidArgument for a malformed key, and NotFound."""
+        return self._prompts.get(require_prompt_key(key, "key"))
+
+    def list(self, caller: Principal) -> tuple[SystemPrompt, ...]:  # noqa: ARG002
+        """Returns all prompts ordered by key."""
+        return self._prompts.all()

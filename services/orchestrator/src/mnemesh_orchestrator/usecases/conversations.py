@@ -24,10 +24,10 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_reader import ContextReader
+from mnemesh_orchestrator.loop.services import ContextReader
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import (
+    ContextWindow,
     Conversation,
     ConversationDraft,
     ConversationFilter,
@@ -38,7 +38,7 @@ from mnemesh_orchestrator.model.conversations import (
     require_valid_conversation,
 )
 from mnemesh_orchestrator.model.filters import require_searchable_fields
-from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore

@@ -26,9 +26,7 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.errors import GroupChanged, GroupRevisionMismatch
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
-from mnemesh_orchestrator.model.context_window import MessagePage, MessageQuery
-from mnemesh_orchestrator.model.conversations import default_conversation_id
-from mnemesh_orchestrator.model.group_rules import require_manager_type, require_valid_group, require_valid_group_filter
+from mnemesh_orchestrator.model.conversations import MessagePage, MessageQuery, default_conversation_id
 from mnemesh_orchestrator.model.groups import (
     Group,
     GroupChange,
@@ -41,6 +39,9 @@ from mnemesh_orchestrator.model.groups import (
     background_manager,
     linked_agents,
     manager_field,
+    require_manager_type,
+    require_valid_group,
+    require_valid_group_filter,
     with_plan,
 )
 from mnemesh_orchestrator.model.runs import RunFilter

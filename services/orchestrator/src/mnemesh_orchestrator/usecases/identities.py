@@ -14,7 +14,7 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
-from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.identities import (
     Identity,

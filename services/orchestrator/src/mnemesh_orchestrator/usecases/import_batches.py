@@ -14,8 +14,7 @@ from mnemesh_orchestrator.clients.records import RecordParts
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityOrder
-from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.model.steps import Step
+from mnemesh_orchestrator.model.runs import Run, Step
 from mnemesh_orchestrator.model.transfers import (
     SHARED,
     AgentImport,

@@ -25,19 +25,20 @@ from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
+from mnemesh_orchestrator.compaction.episodic import FactExtractor, Passage, UnreadableMemories
 from mnemesh_orchestrator.compaction.extraction import rendered_length
-from mnemesh_orchestrator.compaction.fact_extraction import FactExtractor, Passage, UnreadableMemories
-from mnemesh_orchestrator.compaction.port import SummaryCall
+from mnemesh_orchestrator.compaction.planner import SummaryCall
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.context_window import MessageQuery
+from mnemesh_orchestrator.model.conversations import MessageQuery
 from mnemesh_orchestrator.model.core_memory import memory_access
-from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryScope
-from mnemesh_orchestrator.model.memory_extraction import (
+from mnemesh_orchestrator.model.episodes import (
+    EpisodeCommit,
     ExtractedRange,
     ExtractionClaim,
     ExtractionJob,
     ExtractionReport,
+    MemoryScope,
     require_calls,
 )
 from mnemesh_orchestrator.prompt.packaging import senders_of

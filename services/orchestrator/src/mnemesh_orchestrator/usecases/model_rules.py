@@ -6,8 +6,8 @@ a turn reports a model that its provider does not have.
 
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.model_catalog import OrganizationModels
-from mnemesh_orchestrator.model.compaction import CompactionSettings
-from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
+from mnemesh_orchestrator.model.agents import CompactionSettings
+from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, require_settings_of
 
 

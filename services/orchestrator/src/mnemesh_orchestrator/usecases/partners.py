@@ -26,9 +26,8 @@ from mnemesh_orchestrator.model.creation import (
     require_partner_type,
 )
 from mnemesh_orchestrator.model.groups import Group
-from mnemesh_orchestrator.prompt.prompts import Prompts
-from mnemesh_orchestrator.store.agents import AgentStore
-from mnemesh_orchestrator.store.partners import PartnerStore
+from mnemesh_orchestrator.prompt.assembly import Prompts
+from mnemesh_orchestrator.store.agents import AgentStore, PartnerStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE

@@ -15,18 +15,25 @@ from mnemesh_kit.text import require_no_nul
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
-from mnemesh_orchestrator.llm.dialects import DIALECTS
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.errors import ProviderError, ProviderTimeout
 from mnemesh_orchestrator.llm.model_catalog import MNEMESH, ModelCatalog, OrganizationModels, OwnProvider
 from mnemesh_orchestrator.llm.provider import Provider, language_models, make_client, read_models, with_capabilities
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
-from mnemesh_orchestrator.llm.settings import CredentialSealer, ProviderSettings, bare_settings, with_credentials
+from mnemesh_orchestrator.llm.settings import (
+    DIALECTS,
+    CredentialSealer,
+    ProviderSettings,
+    bare_settings,
+    with_credentials,
+)
 from mnemesh_orchestrator.model.filters import require_searchable_fields
-from mnemesh_orchestrator.model.models import EmbedderFilter, EmbeddingModel, ModelInfo
-from mnemesh_orchestrator.model.providers import (
+from mnemesh_orchestrator.model.models import (
     Credentials,
+    EmbedderFilter,
+    EmbeddingModel,
     ModelFilter,
+    ModelInfo,
     ModelOverride,
     ProviderCategory,
     ProviderDraft,

@@ -19,7 +19,7 @@ from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.conversations import default_conversation_id
-from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StopEvent, UsageEvent
+from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StartedRun, StopEvent, UsageEvent, retried_plan
 from mnemesh_orchestrator.model.groups import (
     BACKGROUND_TYPES,
     Group,
@@ -28,14 +28,25 @@ from mnemesh_orchestrator.model.groups import (
     Speaker,
     group_conversation_id,
 )
-from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, InputMessage, require_valid_inputs, sent_messages
-from mnemesh_orchestrator.model.journal import StartedRun, retried_plan
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig, require_keepalive, valid_config
-from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
-from mnemesh_orchestrator.model.steps import (
+from mnemesh_orchestrator.model.inputs import (
+    SHOWN_ROLES,
+    InputMessage,
+    OnBusy,
+    RunConfig,
+    require_keepalive,
+    require_valid_inputs,
+    sent_messages,
+    valid_config,
+)
+from mnemesh_orchestrator.model.runs import (
+    CancelOutcome,
+    Run,
+    RunFilter,
+    RunStatus,
     Step,
     StepFilter,
     StepTrace,
+    StopReason,
     require_feedback,
     require_valid_step_filter,
     valid_step_tags,

@@ -10,10 +10,9 @@ from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.model.conversations import default_conversation_id
-from mnemesh_orchestrator.model.groups import BACKGROUND_TYPES, Group
-from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.model.sleeptime import (
+from mnemesh_orchestrator.model.groups import (
+    BACKGROUND_TYPES,
+    Group,
     MemberPreview,
     SleeptimePreview,
     SleeptimeSettings,
@@ -21,12 +20,14 @@ from mnemesh_orchestrator.model.sleeptime import (
     range_of_new,
     require_valid_settings,
 )
+from mnemesh_orchestrator.model.inputs import RunConfig
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.transcript_inputs import Transcript, TranscriptInputs
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
-from mnemesh_orchestrator.usecases.previews import PreviewService
+from mnemesh_orchestrator.usecases.context_windows import PreviewService
 from mnemesh_orchestrator.usecases.reconciliation import reconcile
 
 _DUE_GROUPS: Final = 100

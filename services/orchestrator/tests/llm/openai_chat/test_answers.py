@@ -6,11 +6,11 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.llm.dialects import Listing
 from mnemesh_orchestrator.llm.errors import ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, ReasoningDelta, TextDelta, ToolCallDelta
 from mnemesh_orchestrator.llm.provider import served_models
+from mnemesh_orchestrator.llm.settings import Listing
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Fault, Reply, Usage, cut_stream, empty_answer, raw_stream

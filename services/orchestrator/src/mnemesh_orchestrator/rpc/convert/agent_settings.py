@@ -9,9 +9,9 @@ from mnemesh.agents.v1 import runs_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_types.convert import usage_to_proto
 
-from mnemesh_orchestrator.model.compaction import CompactionResult, CompactionSettings
-from mnemesh_orchestrator.model.episodes import Change
-from mnemesh_orchestrator.model.memory_extraction import (
+from mnemesh_orchestrator.model.agents import CompactionResult, CompactionSettings
+from mnemesh_orchestrator.model.episodes import (
+    Change,
     ExtractionMode,
     ExtractionReport,
     ExtractionScope,

@@ -23,10 +23,9 @@ from mnemesh_orchestrator.model.agents import (
     PromptPolicy,
     SystemPrompt,
 )
-from mnemesh_orchestrator.model.context_window import ContextWindowReport
+from mnemesh_orchestrator.model.conversations import ContextWindowReport
 from mnemesh_orchestrator.model.core_memory import Block, CoreMemory, NewBlock
-from mnemesh_orchestrator.model.creation import AgentDraft
-from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.creation import AgentDraft, Erased
 from mnemesh_orchestrator.model.files import limits_in_effect
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ToolRule

@@ -13,7 +13,7 @@ from mnemesh_kit.paging import Cursor, PageQuery, page_token
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.convert import provenance_from_proto, provenance_to_proto, role_from_proto
 
-from mnemesh_orchestrator.model.context_window import MessagePage, MessageQuery
+from mnemesh_orchestrator.model.conversations import MessagePage, MessageQuery
 from mnemesh_orchestrator.model.groups import (
     BACKGROUND_TYPES,
     Group,
@@ -21,8 +21,10 @@ from mnemesh_orchestrator.model.groups import (
     GroupOrder,
     ManagerConfig,
     ManagerType,
+    SleeptimePreview,
+    SleeptimeSettings,
+    SleeptimeTarget,
 )
-from mnemesh_orchestrator.model.sleeptime import SleeptimePreview, SleeptimeSettings, SleeptimeTarget
 from mnemesh_orchestrator.rpc.convert.agents import PROVENANCE_IDS
 from mnemesh_orchestrator.rpc.convert.fields import (
     duration_to_proto,

@@ -13,10 +13,14 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object
 from mnemesh_kit.time import optional_timestamp_to_proto
 
-from mnemesh_orchestrator.model.models import EmbeddingModel, FigureSource, ModelInfo, ModelPrice, ModelSettings
-from mnemesh_orchestrator.model.providers import (
+from mnemesh_orchestrator.model.models import (
     Credentials,
+    EmbeddingModel,
+    FigureSource,
     ModelFilter,
+    ModelInfo,
+    ModelPrice,
+    ModelSettings,
     ProviderCategory,
     ProviderDraft,
     ProviderFilter,

@@ -18,17 +18,28 @@ from msgspec import structs
 
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.batches import Batch, BatchRequest
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import (
+from mnemesh_orchestrator.model.inputs import (
     CallbackResult,
     ClaimedCallback,
     ClientSkill,
     ClientTool,
+    InputMessage,
     OnBusy,
     RunConfig,
 )
-from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunError, RunFilter, RunOrigin, RunStatus, StopReason
-from mnemesh_orchestrator.model.steps import Step, StepFilter, StepStatus, StepTrace
+from mnemesh_orchestrator.model.runs import (
+    CancelOutcome,
+    Run,
+    RunError,
+    RunFilter,
+    RunOrigin,
+    RunStatus,
+    Step,
+    StepFilter,
+    StepStatus,
+    StepTrace,
+    StopReason,
+)
 from mnemesh_orchestrator.rpc.convert.agent_settings import (
     response_format_from_proto,
     response_format_to_proto,

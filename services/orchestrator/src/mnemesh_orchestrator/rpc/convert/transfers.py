@@ -19,12 +19,10 @@ from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.agents import Agent, AttachedTool
 from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
-from mnemesh_orchestrator.model.group_rules import require_valid_count
-from mnemesh_orchestrator.model.groups import Group
+from mnemesh_orchestrator.model.groups import Group, require_valid_count
 from mnemesh_orchestrator.model.identities import Identity
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.model.runs import Lineage, Run, RunError, RunOrigin
-from mnemesh_orchestrator.model.steps import Step, StepStatus
+from mnemesh_orchestrator.model.runs import Lineage, Run, RunError, RunOrigin, Step, StepStatus
 from mnemesh_orchestrator.model.transfers import FORMAT_VERSION, ImportOptions, ImportReport, Record, RecordType, Window
 from mnemesh_orchestrator.rpc.convert.agent_settings import settings_from_proto
 from mnemesh_orchestrator.rpc.convert.agents import agent_to_proto, draft_from_proto
