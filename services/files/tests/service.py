@@ -11,12 +11,11 @@ from typing import Any, cast
 import sqlalchemy as sa
 from mnemesh.archival.v1 import passages_service_pb2 as archival_rpc
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from mnemesh_files.clients import ArchivalClient
+from mnemesh_files.clients import ArchivalClient, NewPassage
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
 from mnemesh_files.ingestion.remover import Remover
 from mnemesh_files.ingestion.worker import IngestionWorker
-from mnemesh_files.ports import NewPassage
 from mnemesh_files.wiring import assemble
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock

@@ -23,7 +23,7 @@ from mnemesh_tools.errors import ToolNameTaken
 from mnemesh_tools.model.definitions import complete_spec
 from mnemesh_tools.model.support import ServerSupport
 from mnemesh_tools.model.tools import BuiltinTools, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
-from mnemesh_tools.store.tools import SqlToolStore
+from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.tools import SourceReader, ToolEnvironments, ToolService
 
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")
@@ -50,7 +50,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 def new_service(database: Database, builtin_tools: BuiltinTools) -> ToolService:
     """Returns the use cases of a process with these built-in tools."""
-    store = SqlToolStore(database, SystemClock())
+    store = ToolStore(database, SystemClock())
     return ToolService(
         store,
         SystemClock(),

@@ -16,7 +16,7 @@ from mnemesh_kit.time import SystemClock
 from mnemesh_tools.errors import ToolNotFound
 from mnemesh_tools.model.support import ServerSupport
 from mnemesh_tools.model.tools import BuiltinTools, ToolFilter, ToolOrder, ToolSpec
-from mnemesh_tools.store.tools import SqlToolStore
+from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.tools import SourceReader, ToolEnvironments, ToolService
 
 SPEC = ToolSpec(source_code='def f():\n    """F."""\n', tags=("t",))
@@ -35,7 +35,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 def service(database: Database) -> ToolService:
     """The use cases of tools on that database."""
-    store = SqlToolStore(database, SystemClock())
+    store = ToolStore(database, SystemClock())
     return ToolService(
         store,
         SystemClock(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -20,17 +21,13 @@ from mnemesh_kit.network import failure_of_connection
 from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_files.errors import ArchiveGone, EmbedderUnknown
-from mnemesh_files.ports import FolderArchive, FoundPassage, FoundPassages, NewPassage, PictureUnreadable
 
 RECORD_SECONDS: Final = 5.0
-
 WRITE_SECONDS: Final = 10.0
 EMBED_SECONDS: Final = 60.0
 """The time limit of an insertion, within which archival embeds the passages."""
 _EXISTS: Final = "ALREADY_EXISTS"
-
 SEARCH_SECONDS: Final = 5.0
-
 _PROMPT: Final = (
     "Write down all text in this picture exactly, in reading order, as Markdown; tables as Markdown tables. Then "
     "describe in a few sentences what the picture shows beyond its text. Answer with that only."
@@ -40,14 +37,64 @@ _MAX_ANSWER_BYTES: Final = 1_000_000
 _CONNECT_SECONDS: Final = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class FolderArchive:
+    """The archive of a folder."""
+
+    id: str
+    embedder: str
+    """The handle of its embedder, as "provider/model"."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPassage:
+    """A passage to be stored."""
+
+    id: str
+    text: str
+    position: int
+    """The position in the file, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPassage:
+    """A passage that a search found."""
+
+    id: str
+    file_id: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPassages:
+    """The result of a search, best first."""
+
+    passages: tuple[FoundPassage, ...] = ()
+    degraded: bool = False
+    """True if only words were searched, because the embedder did not answer."""
+
+
+class PictureUnreadable(Exception):
+    """The model returned no text for a picture. The message states the cause, as the end of a sentence."""
+
+
 class AgentsClient:
-    """AgentsPort over gRPC."""
+    """The agents of the orchestrator. Calls act for the current principal."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._agents = AgentServiceStub(channel)
 
     async def record_folders(self, agent_id: str, revision: int, *, holds_folders: bool) -> None:
-        """See AgentsPort."""
+        """Tells the orchestrator whether an agent holds folders, as of a revision of its directories.
+
+        A lower revision than that of an earlier call changes nothing.
+
+        Raises:
+            NotFound: there is no such agent.
+            FailedPrecondition: the agent is being created.
+            Unavailable, DeadlineExceeded: the orchestrator does not answer.
+        """
         request = agents_rpc.RecordFoldersRequest(
             agent_id=agent_id, holds_folders=holds_folders, directories_revision=revision
         )
@@ -55,14 +102,18 @@ class AgentsClient:
 
 
 class ArchivalClient:
-    """ArchivalPort over gRPC."""
+    """The archives of folders and the passages of files. All calls act for the current principal.
+
+    Every mutation is idempotent: a repeated call with the same request id has the same result. All methods raise
+    Unavailable and DeadlineExceeded.
+    """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._passages = PassageServiceStub(channel)
         self._archives = ArchiveServiceStub(channel)
 
     async def create_archive(self, request_id: str, name: str, embedder: str) -> FolderArchive:
-        """See ArchivalPort."""
+        """Creates an archive. An empty embedder selects the default. Raises EmbedderUnknown."""
         archive = pb.Archive(name=name, embedder=embedder)
         request = archives_rpc.CreateArchiveRequest(request_id=request_id, archive=archive)
         try:
@@ -72,7 +123,7 @@ class ArchivalClient:
         return FolderArchive(created.id, created.embedder)
 
     async def delete_archive(self, request_id: str, archive_id: str) -> None:
-        """See ArchivalPort."""
+        """Deletes an archive with its passages. One that does not exist is not an error."""
         request = archives_rpc.DeleteArchiveRequest(request_id=request_id, archive_id=archive_id)
         try:
             await self._archives.DeleteArchive(request, timeout=WRITE_SECONDS)
@@ -80,7 +131,7 @@ class ArchivalClient:
             return
 
     async def delete_passages_of_file(self, archive_id: str, file_id: str) -> int:
-        """See ArchivalPort."""
+        """Deletes all passages of a file; returns their number. Raises ArchiveGone."""
         deleted = 0
         while True:
             request = rpc.DeletePassagesRequest(archive_id=archive_id, file_id=file_id)
@@ -90,14 +141,27 @@ class ArchivalClient:
                 return deleted
 
     async def delete_passages(self, archive_id: str, passage_ids: Sequence[str]) -> None:
-        """See ArchivalPort."""
+        """Deletes at most 1000 passages; those that do not exist are ignored. Raises ArchiveGone."""
         request = rpc.DeletePassagesRequest(archive_id=archive_id, passage_ids=passage_ids)
         await self._passages.DeletePassages(request, timeout=WRITE_SECONDS)
 
     async def insert_passages(
         self, request_id: str, archive_id: str, folder_id: str, file: tuple[str, str], passages: Sequence[NewPassage]
     ) -> None:
-        """See ArchivalPort."""
+        """Stores at most 1000 passages of one file, consecutive parts of its text.
+
+        A passage that was stored before by the same request, or is known under its id, is not stored again.
+
+        Args:
+            request_id: of this batch.
+            archive_id: the archive of the folder.
+            folder_id: the folder.
+            file: the id and the name of the file.
+            passages: the passages.
+
+        Raises:
+            ArchiveGone: the archive does not exist.
+        """
         file_id, file_name = file
         request = rpc.InsertPassagesRequest(
             request_id=request_id,
@@ -126,7 +190,7 @@ class ArchivalClient:
 
 
 class PassageSearchClient:
-    """PassageSearchPort over gRPC."""
+    """Searches of the passages of files."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._passages = PassageServiceStub(channel)
@@ -134,7 +198,11 @@ class PassageSearchClient:
     async def search(
         self, query: str, archive_ids: Sequence[str], file_ids: Sequence[str], limit: int
     ) -> FoundPassages:
-        """See PassageSearchPort."""
+        """Returns passages of archives by similarity and words. File ids restrict the search; none search all files.
+
+        Raises:
+            Unavailable, DeadlineExceeded: archival does not answer.
+        """
         request = rpc.SearchPassagesRequest(
             query=query,
             mode=rpc.PASSAGE_SEARCH_MODE_HYBRID,
@@ -148,8 +216,11 @@ class PassageSearchClient:
         return FoundPassages(tuple(found), response.degraded)
 
 
-class OpenAiVision:
-    """See PictureReader. The key is sent in the Authorization header only; it is in no error."""
+class PictureReader:
+    """Turns pictures into text, by an OpenAI-compatible API.
+
+    The key is sent in the Authorization header only; it is in no error.
+    """
 
     def __init__(
         self,
@@ -176,7 +247,15 @@ class OpenAiVision:
         self._client = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=transport)
 
     async def read(self, picture: bytes, media_type: str) -> str:
-        """See PictureReader.read."""
+        """Returns the text in a picture and what it shows, as Markdown.
+
+        Args:
+            picture: The file of the picture.
+            media_type: Its type: image/png, image/jpeg, image/gif or image/webp.
+
+        Raises:
+            PictureUnreadable: The model cannot be reached, refuses the picture, or answers without text.
+        """
         url = f"data:{media_type};base64,{base64.b64encode(picture).decode()}"
         parts = [{"type": "text", "text": _PROMPT}, {"type": "image_url", "image_url": {"url": url}}]
         body = {
@@ -193,7 +272,7 @@ class OpenAiVision:
         return _text(response)
 
     async def close(self) -> None:
-        """See PictureReader.close."""
+        """Closes its connections."""
         await self._client.aclose()
 
 

@@ -10,7 +10,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_files.config import Config
-from mnemesh_files.store.folders import SqlFolderStore
+from mnemesh_files.store.folders import FolderStore
 from mnemesh_files.store.tables import metadata
 
 
@@ -26,7 +26,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     clock = clock or SystemClock()
 
     async def purge(database: Database) -> AsyncIterator[str]:
-        store = SqlFolderStore(database, clock)
+        store = FolderStore(database, clock)
         yield f"idempotency keys deleted: {await store.purge_ledger()}"
         before = clock.now() - timedelta(days=config.tombstone_days)
         yield f"tombstones deleted: {await store.purge_tombstones(before)}"

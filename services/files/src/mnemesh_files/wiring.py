@@ -23,20 +23,19 @@ from mnemesh_sandbox.egress.resolver import Resolver
 from mnemesh_files.blobs.contents import BlobStore, Contents
 from mnemesh_files.blobs.local import LocalBlobStore
 from mnemesh_files.blobs.s3 import S3BlobStore
-from mnemesh_files.clients import AgentsClient, ArchivalClient, OpenAiVision, PassageSearchClient
+from mnemesh_files.clients import AgentsClient, ArchivalClient, PassageSearchClient, PictureReader
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
 from mnemesh_files.ingestion.remover import Remover
 from mnemesh_files.ingestion.worker import USER_AGENT, Importer, IngestionWorker, TextReader, checked_url
 from mnemesh_files.parsers.parser import DocumentParser
-from mnemesh_files.ports import AgentsPort, ArchivalPort, PassageSearchPort
 from mnemesh_files.rpc.agent_files import AgentFilesServicer
 from mnemesh_files.rpc.files import FilesServicer, FoldersServicer
-from mnemesh_files.store.agent_files import SqlAgentFileStore, SqlAnnouncementStore
-from mnemesh_files.store.file_rows import SqlBlobRecords
-from mnemesh_files.store.files import SqlFileStore, SqlUploadStore
-from mnemesh_files.store.folders import SqlFolderStore
-from mnemesh_files.store.ingestion import SqlIngestionStore, SqlRemovalStore, SqlTextStore
+from mnemesh_files.store.agent_files import AgentFileStore, AnnouncementStore
+from mnemesh_files.store.file_rows import BlobRecords
+from mnemesh_files.store.files import FileStore, UploadStore
+from mnemesh_files.store.folders import FolderStore
+from mnemesh_files.store.ingestion import IngestionStore, RemovalStore, TextStore
 from mnemesh_files.usecases.agent_files import RETRY_SECONDS, AgentFileService, Announcer, FileViews
 from mnemesh_files.usecases.file_search import FileSearchService, GrepService
 from mnemesh_files.usecases.files import FileService, UploadService, UploadStores
@@ -50,9 +49,9 @@ class Parts:
     """What the service consists of below its use cases."""
 
     database: Database
-    folders: SqlFolderStore
-    files: SqlFileStore
-    uploads: SqlUploadStore
+    folders: FolderStore
+    files: FileStore
+    uploads: UploadStore
     contents: Contents
     worker: IngestionWorker
     remover: Remover
@@ -66,9 +65,9 @@ async def assemble(
     *,
     clock: Clock | None = None,
     ids: IdSource | None = None,
-    archival: ArchivalPort | None = None,
-    passages: PassageSearchPort | None = None,
-    agents: AgentsPort | None = None,
+    archival: ArchivalClient | None = None,
+    passages: PassageSearchClient | None = None,
+    agents: AgentsClient | None = None,
     sandbox: Sandbox | None = None,
     blobs: BlobStore | None = None,
 ) -> Assembly:
@@ -96,8 +95,8 @@ async def assemble(
     files = FileService(parts.files, parts.folders, parts.contents, ids, allowed_url, worker.wake, remover.wake)
     stores = UploadStores(parts.uploads, parts.files, parts.folders)
     uploads = UploadService(stores, parts.contents, clock, ids, config.max_uploads, worker.wake)
-    agent_store, texts = SqlAgentFileStore(database, clock), SqlTextStore(database)
-    announcer = Announcer(SqlAnnouncementStore(database, clock), agents, clock)
+    agent_store, texts = AgentFileStore(database, clock), TextStore(database)
+    announcer = Announcer(AnnouncementStore(database, clock), agents, clock)
     agent_files = AgentFileService(agent_store, FileViews(texts), announcer)
     grep = GrepService(agent_store, texts, config.grep_seconds)
     search = FileSearchService(agent_store, texts, passages)
@@ -151,7 +150,7 @@ def _blob_store(config: Config) -> BlobStore:
 def build(
     config: Config,
     database: Database,
-    archival: ArchivalPort,
+    archival: ArchivalClient,
     blobs: BlobStore,
     parsers: Parsers,
     resolver: Resolver,
@@ -159,14 +158,14 @@ def build(
     ids: IdSource,
 ) -> Parts:
     """Returns the stores and workers over an open database."""
-    contents = Contents(blobs, SqlBlobRecords(database), clock, ids, config.max_file_mb * 1024 * 1024)
-    ingestion = SqlIngestionStore(database, clock)
+    contents = Contents(blobs, BlobRecords(database), clock, ids, config.max_file_mb * 1024 * 1024)
+    ingestion = IngestionStore(database, clock)
     downloader = Downloader(config.egress, USER_AGENT)
     return Parts(
         database=database,
-        folders=SqlFolderStore(database, clock),
-        files=SqlFileStore(database, clock),
-        uploads=SqlUploadStore(database, clock),
+        folders=FolderStore(database, clock),
+        files=FileStore(database, clock),
+        uploads=UploadStore(database, clock),
         contents=contents,
         worker=IngestionWorker(
             ingestion,
@@ -177,7 +176,7 @@ def build(
             concurrency=config.workers,
             exclusive=is_exclusive(config),
         ),
-        remover=Remover(SqlRemovalStore(database, clock), archival, contents.sweep, clock),
+        remover=Remover(RemovalStore(database, clock), archival, contents.sweep, clock),
     )
 
 
@@ -191,13 +190,13 @@ class Parsers:
         """The isolation of parsers, which is known once the sandbox is open."""
         if sandbox is not None:
             self.properties |= _properties(sandbox.isolation)
-        self._vision: OpenAiVision | None = None
+        self._vision: PictureReader | None = None
 
     async def open(self) -> DocumentParser:
         """Returns the parser. It opens the sandbox, which probes the host, with the first document that needs it."""
         config = self._config
         if config.vision_base_url:
-            self._vision = OpenAiVision(config.vision_base_url, config.vision_model, config.vision_api_key)
+            self._vision = PictureReader(config.vision_base_url, config.vision_model, config.vision_api_key)
         limits, concurrency = config.parsing, config.max_parsers
         return DocumentParser(self._open_sandbox, limits, concurrency=concurrency, pictures=self._vision)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from mnemesh_files.clients import PictureUnreadable
 from mnemesh_files.parsers.document import DEFAULT_LIMITS, Cause, DocumentKind, DocumentUnreadable, ParserUnavailable
 from mnemesh_files.parsers.parser import DocumentParser, sandbox_settings
-from mnemesh_files.ports import PictureUnreadable
 from mnemesh_sandbox import Access, Isolation, Level, Outcome, Sandbox, SandboxSettings, Task
 from mnemesh_sandbox.inside import plan as layer
 from PIL import Image

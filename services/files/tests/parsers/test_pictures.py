@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from mnemesh_files.clients import OpenAiVision
+from mnemesh_files.clients import PictureReader
 from mnemesh_files.config import Config
 from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
 from mnemesh_files.parsers.parser import with_text_of_picture
@@ -43,8 +43,8 @@ def api() -> _Api:
 
 
 @pytest_asyncio.fixture
-async def vision(api: _Api) -> AsyncIterator[OpenAiVision]:
-    reader = OpenAiVision("https://vision.invalid/v1/", "seer", _KEY, transport=httpx2.MockTransport(api))
+async def vision(api: _Api) -> AsyncIterator[PictureReader]:
+    reader = PictureReader("https://vision.invalid/v1/", "seer", _KEY, transport=httpx2.MockTransport(api))
     yield reader
     await reader.close()
 
@@ -56,7 +56,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-async def test_the_answer_of_the_model_is_the_text_of_an_image(api: _Api, vision: OpenAiVision, path: Path) -> None:
+async def test_the_answer_of_the_model_is_the_text_of_an_image(api: _Api, vision: PictureReader, path: Path) -> None:
     document = await with_text_of_picture(_IMAGE, path, vision)
 
     assert document.lines == ("# A sign", "", "It says STOP.")
@@ -85,7 +85,7 @@ _UNREACHED = "the model cannot be reached: vision.invalid:443: the connection fa
     ],
 )
 async def test_an_image_without_an_answer_has_a_warning(
-    api: _Api, vision: OpenAiVision, path: Path, status: int, body: Any, error: Exception | None, cause: str
+    api: _Api, vision: PictureReader, path: Path, status: int, body: Any, error: Exception | None, cause: str
 ) -> None:
     api.status, api.body, api.error = status, body, error
 
@@ -95,7 +95,7 @@ async def test_an_image_without_an_answer_has_a_warning(
     assert document.warnings == (f"The image has no text: {cause}. Process the file again to try again.",)
 
 
-async def test_an_image_that_the_model_does_not_read_is_not_sent(api: _Api, vision: OpenAiVision, path: Path) -> None:
+async def test_an_image_that_the_model_does_not_read_is_not_sent(api: _Api, vision: PictureReader, path: Path) -> None:
     document = await with_text_of_picture(ParsedDocument(DocumentKind.IMAGE, "image/tiff"), path, vision)
     with path.open("r+b") as file:
         file.truncate(21 * 1024 * 1024)

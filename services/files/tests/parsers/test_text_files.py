@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument, ParseLimits
+from mnemesh_files.parsers.document import (
+    MAX_VERBATIM_LINE,
+    Cause,
+    DocumentKind,
+    DocumentUnreadable,
+    ParsedDocument,
+    ParseLimits,
+    divide,
+)
 from mnemesh_files.parsers.encodings import NotText, decode
 from mnemesh_files.parsers.formats import PLAIN_TEXT, type_of_name
-from mnemesh_files.parsers.lines import MAX_VERBATIM_LINE, divide
 from mnemesh_files.parsers.text_files import parse_text_file
 
 _RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация южных губерний."

@@ -12,7 +12,7 @@ from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_tools.config import Config
 from mnemesh_tools.store.tables import metadata
-from mnemesh_tools.store.tools import SqlToolStore, reseal
+from mnemesh_tools.store.tools import ToolStore, reseal
 from mnemesh_tools.usecases.mcp_targets import McpTargets
 
 
@@ -28,7 +28,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     clock = clock or SystemClock()
 
     async def purge(database: Database) -> AsyncIterator[str]:
-        yield f"idempotency keys deleted: {await SqlToolStore(database, clock).purge_ledger()}"
+        yield f"idempotency keys deleted: {await ToolStore(database, clock).purge_ledger()}"
         box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
         variables, targets = SecretVariables(box, clock), McpTargets(box, allows_programs=False)
         seals = variables.resealed, targets.resealed, targets.resealed_authorization

@@ -35,8 +35,7 @@ from mnemesh_tools.rpc.executions import ExecutionServicer
 from mnemesh_tools.rpc.mcp_servers import McpServersServicer
 from mnemesh_tools.rpc.tools import ToolsServicer
 from mnemesh_tools.rpc.web import WebServicer
-from mnemesh_tools.store.base import ToolStore
-from mnemesh_tools.store.tools import SqlToolStore
+from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.executions import ExecutionService, ProgramService
 from mnemesh_tools.usecases.mcp_authorizations import McpAuthorizationService
 from mnemesh_tools.usecases.mcp_contacts import McpContacts
@@ -75,7 +74,7 @@ async def assemble(
     """Migrates the database, probes the sandbox and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     database = await open_database(config, "mnemesh_tools")
-    store = SqlToolStore(database, clock)
+    store = ToolStore(database, clock)
     sandbox = (sandbox or await Sandbox.open(config.sandbox)).warmed(config.warm_processes)
     _log_isolation(sandbox.isolation, config)
     sources = SourceReader(PROCESSES if config.auth_key_file is None else 1)

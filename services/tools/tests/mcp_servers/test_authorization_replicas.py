@@ -32,7 +32,7 @@ from mnemesh_tools.model.mcp_servers import (
     hash_of_state,
 )
 from mnemesh_tools.model.mcp_settings import McpOAuth
-from mnemesh_tools.store.tools import SqlToolStore
+from mnemesh_tools.store.tools import ToolStore
 
 from ..conftest import Stubs, serve
 
@@ -208,7 +208,7 @@ async def test_an_organization_keeps_its_newest_authorizations_until_they_expire
     database = Database.open(database_url)
     await database.migrate("mnemesh_tools")
     clock = FrozenClock()
-    store = SqlToolStore(database, clock)
+    store = ToolStore(database, clock)
     organization, other = new_id("org"), new_id("org")
 
     async def begin(organization_id: str, most: int) -> McpAuthorization:

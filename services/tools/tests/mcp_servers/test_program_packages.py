@@ -19,7 +19,7 @@ from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
 from mnemesh_tools.model.packages import Ecosystem, PackageSet
 from mnemesh_tools.model.tools import Requirement
-from mnemesh_tools.store.tools import SqlToolStore
+from mnemesh_tools.store.tools import ToolStore
 
 from ..conftest import Stubs, serve
 from ..packages.index import PackageIndex, serving
@@ -94,7 +94,7 @@ async def test_the_first_of_two_locks_is_kept_and_goes_with_its_server(database_
         )
         server_id = (await stubs.mcp.CreateMcpServer(request)).mcp_server.id
         database = Database.open(database_url)
-        store, mine = SqlToolStore(database, SystemClock()), DEFAULT_PRINCIPAL.organization_id
+        store, mine = ToolStore(database, SystemClock()), DEFAULT_PRINCIPAL.organization_id
         pip = PackageSet(Ecosystem.PIP, (Requirement("a", "1"),))
         npm = PackageSet(Ecosystem.NPM, (Requirement("a", "1"),))
 

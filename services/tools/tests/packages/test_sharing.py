@@ -18,7 +18,7 @@ from mnemesh_tools.model.packages import Ecosystem, PackageSet
 from mnemesh_tools.model.tools import Requirement
 from mnemesh_tools.packages.builders import PackagesUnavailable, _output
 from mnemesh_tools.packages.cache import PackageCache
-from mnemesh_tools.store.base import ToolStore
+from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.packages import PackageService
 from mnemesh_tools.usecases.slots import FairSlots
 

@@ -18,7 +18,7 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_files.errors import FileTooLarge
 from mnemesh_files.model.files import LIFETIME, Content, FileHeader, UploadPart, verify_content
-from mnemesh_files.store.base.files import BlobRecords
+from mnemesh_files.store.file_rows import BlobRecords
 
 PIECE_BYTES: Final = 1 << 20
 """The largest piece in which a content is read."""

@@ -14,9 +14,9 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_kit.metrics import Counter
 from mnemesh_kit.time import Clock
 
+from mnemesh_files.clients import ArchivalClient
 from mnemesh_files.errors import ArchiveGone, EmbedderUnknown
-from mnemesh_files.ports import ArchivalPort
-from mnemesh_files.store.base.ingestion import Removal, RemovalStore
+from mnemesh_files.store.ingestion import Removal, RemovalStore
 
 LEASE: Final = timedelta(minutes=5)
 RETRY: Final = timedelta(seconds=10)
@@ -43,7 +43,7 @@ class Remover:
     """
 
     def __init__(
-        self, store: RemovalStore, archival: ArchivalPort, sweep: Callable[[], Awaitable[object]], clock: Clock
+        self, store: RemovalStore, archival: ArchivalClient, sweep: Callable[[], Awaitable[object]], clock: Clock
     ) -> None:
         self._store = store
         self._archival = archival

@@ -32,13 +32,13 @@ from mnemesh_sandbox.egress.targets import require_allowed, target_of
 
 from mnemesh_files.blobs.contents import BlobStore, Contents
 from mnemesh_files.chunks import Passage, passages_of
+from mnemesh_files.clients import ArchivalClient, NewPassage
 from mnemesh_files.errors import ArchiveGone, ContentMismatch, ContentMissing, FileTooLarge, LeaseLost
 from mnemesh_files.ingestion.remover import SUBJECT
 from mnemesh_files.model.files import FileHeader, FilePassage, FileStatus, Job, ParsedText, planned_passages
 from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument, ParserUnavailable
 from mnemesh_files.parsers.parser import DocumentParser
-from mnemesh_files.ports import ArchivalPort, NewPassage
-from mnemesh_files.store.base.ingestion import IngestionStore
+from mnemesh_files.store.ingestion import IngestionStore
 
 USER_AGENT: Final = "mnemesh-files"
 _GENERIC: Final = frozenset({"", "application/octet-stream", "binary/octet-stream"})
@@ -238,7 +238,7 @@ class IngestionWorker:
     def __init__(
         self,
         store: IngestionStore,
-        archival: ArchivalPort,
+        archival: ArchivalClient,
         reader: TextReader,
         importer: Importer,
         clock: Clock,

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from mnemesh_files.parsers.lines import REPLACEMENT
+from mnemesh_files.parsers.document import REPLACEMENT
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),

@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 from mnemesh_sandbox import Access, Outcome, OutcomeStatus, Sandbox, SandboxSettings, SandboxUnavailable, Task
 
+from mnemesh_files.clients import PictureReader, PictureUnreadable
 from mnemesh_files.parsers.document import (
     DEFAULT_LIMITS,
     MEGABYTE,
@@ -25,11 +26,11 @@ from mnemesh_files.parsers.document import (
     ParsedDocument,
     ParseLimits,
     ParserUnavailable,
+    TextBuilder,
+    normalized,
 )
 from mnemesh_files.parsers.formats import HEAD_BYTES, Detected, Format, detect
-from mnemesh_files.parsers.lines import TextBuilder, normalized
 from mnemesh_files.parsers.text_files import parse_text_file
-from mnemesh_files.ports import PictureReader, PictureUnreadable
 
 _MODULES: Final = (
     "mnemesh_files",

@@ -7,16 +7,20 @@ import re
 from pathlib import Path
 from typing import Final
 
-from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument, ParseLimits
-from mnemesh_files.parsers.encodings import NotText, decode
-from mnemesh_files.parsers.formats import REMEDY, FileType
-from mnemesh_files.parsers.lines import (
+from mnemesh_files.parsers.document import (
     MAX_VERBATIM_LINE,
+    Cause,
+    DocumentKind,
+    DocumentUnreadable,
+    ParsedDocument,
+    ParseLimits,
     hidden_characters_warning,
     normalized,
     with_divided_lines,
     without_final_line_feed,
 )
+from mnemesh_files.parsers.encodings import NotText, decode
+from mnemesh_files.parsers.formats import REMEDY, FileType
 
 _FORMATTED_JSON_CHARS: Final = 2_000_000
 _FORMATTED_JSON_GROWTH: Final = 8

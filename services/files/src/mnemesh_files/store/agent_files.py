@@ -42,15 +42,15 @@ from mnemesh_files.store.tables import agent_folders, agents, files, folders, re
 _ORDERS = {AgentFileOrder.ATTACHED: "held_at", AgentFileOrder.USED: "used_at", AgentFileOrder.NAME: "held_name"}
 
 
-class SqlAnnouncementStore:
-    """See AnnouncementStore."""
+class AnnouncementStore:
+    """What the orchestrator is to be told about agents: that they hold folders now, or hold none any more."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def due_announcements(self, limit: int) -> list[Announcement]:
-        """See AnnouncementStore.due_announcements."""
+        """Returns what the orchestrator is to be told now, oldest first."""
         due = sa.select(agents.c.organization_id, agents.c.id).where(agents.c.announce_at <= self._clock.now())
 
         def read(conn: sa.Connection) -> list[Announcement]:
@@ -60,7 +60,7 @@ class SqlAnnouncementStore:
         return await self._database.read(read)
 
     async def announcement(self, organization_id: str, agent_id: str) -> Announcement | None:
-        """See AnnouncementStore.announcement."""
+        """Returns what the orchestrator is to be told about an agent; None if it knows."""
 
         def read(conn: sa.Connection) -> Announcement | None:
             agent = AgentRow(conn, organization_id, agent_id)
@@ -71,7 +71,7 @@ class SqlAnnouncementStore:
         return await self._database.read(read)
 
     async def announced(self, announcement: Announcement, *, at: datetime | None) -> None:
-        """See AnnouncementStore.announced."""
+        """Records that the orchestrator was told, with `at` None, or that it is to be told again then."""
 
         def write(conn: sa.Connection) -> None:
             agent = AgentRow(conn, announcement.organization_id, announcement.agent_id)
@@ -92,8 +92,13 @@ def _announcement(conn: sa.Connection, organization_id: str, agent_id: str) -> A
     return Announcement(organization_id, agent_id, revision, count > 0)
 
 
-class SqlAgentFileStore:
-    """See AgentFileStore."""
+class AgentFileStore:
+    """The folders of agents and the windows into their files.
+
+    An agent holds every file of its folders, present and future. The revision of its directories increases with every
+    change that they show: of the agent, of its folders and of their files. Mutations are atomic, and take effect once
+    per key; a repeat returns the first result. Mutations of an agent that was erased raise AgentErased.
+    """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -103,7 +108,15 @@ class SqlAgentFileStore:
     async def attach(
         self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None, *, opens_files: bool
     ) -> Attachment:
-        """See AgentFileStore.attach."""
+        """Attaches a folder, unless it is attached.
+
+        With `opens_files`, its ready files are opened, and from now on each other file in the transaction that makes it
+        ready. A file into which the agent has a window is not opened.
+
+        Raises:
+            FolderNotFound: the folder does not exist.
+            ResourceExhausted: the agent holds as many folders as it can.
+        """
 
         def write(conn: sa.Connection) -> Attachment:
             def effect() -> list[str]:
@@ -133,7 +146,7 @@ class SqlAgentFileStore:
         return await self._database.write(write)
 
     async def detach(self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None) -> Attachment:
-        """See AgentFileStore.detach."""
+        """Detaches a folder, and forgets the windows into its files. Raises FolderNotHeld."""
 
         def write(conn: sa.Connection) -> Attachment:
             def effect() -> list[str]:
@@ -154,7 +167,7 @@ class SqlAgentFileStore:
     async def list_folders(
         self, organization_id: str, agent_id: str, page: PageQuery, *, by_name: bool
     ) -> Page[Folder]:
-        """See AgentFileStore.list_folders."""
+        """Returns a page of the folders of an agent, by time of attachment or by name."""
         held = rows.FOLDERS.params(org=organization_id, agent=agent_id).subquery()
         key = held.c.name if by_name else held.c.attached_at
 
@@ -167,7 +180,7 @@ class SqlAgentFileStore:
     async def list_files(
         self, organization_id: str, agent_id: str, filter_: AgentFileFilter, page: PageQuery, order: AgentFileOrder
     ) -> Page[HeldFile]:
-        """See AgentFileStore.list_files."""
+        """Returns a page of the files of an agent. Files that were never used come last in the order of use."""
         held = rows.HELD.params(org=organization_id, agent=agent_id).subquery()
         query = sa.select(held)
         if filter_.folder_id is not None:
@@ -182,15 +195,15 @@ class SqlAgentFileStore:
         return await self._database.read(read)
 
     async def all_files(self, organization_id: str, agent_id: str) -> list[HeldFile]:
-        """See AgentFileStore.all_files."""
+        """Returns all files of an agent, by name."""
         return await self._database.read(lambda conn: AgentRow(conn, organization_id, agent_id).all_files())
 
     async def held(self, organization_id: str, agent_id: str, file_ids: Sequence[str]) -> dict[str, HeldFile]:
-        """See AgentFileStore.held."""
+        """Returns those of the files that the agent holds, by id."""
         return await self._database.read(lambda conn: AgentRow(conn, organization_id, agent_id).held(file_ids))
 
     async def archives(self, organization_id: str, agent_id: str, folder_ids: Collection[str]) -> list[str]:
-        """See AgentFileStore.archives."""
+        """Returns the ids of the archives of those of the folders that the agent holds."""
 
         def read(conn: sa.Connection) -> list[str]:
             held = _attached(AgentRow(conn, organization_id, agent_id))
@@ -207,7 +220,13 @@ class SqlAgentFileStore:
         *,
         close_others: bool,
     ) -> Opening:
-        """See AgentFileStore.open_files."""
+        """Opens windows, all or none, and closes other files: all, or the least recently used beyond the limit.
+
+        Raises:
+            InvalidArgument: there are no requests, more than the limit, two for one file, or an invalid window.
+            FileNotHeld: the agent does not hold a file, or several have the name.
+            FileNotParsed: a file cannot be opened yet.
+        """
 
         def write(conn: sa.Connection) -> Opening:
             def effect() -> list[str]:
@@ -223,7 +242,11 @@ class SqlAgentFileStore:
     async def close_files(
         self, organization_id: str, agent_id: str, files: Sequence[FileReference] | None, key: RequestKey | None
     ) -> tuple[tuple[str, ...], int]:
-        """See AgentFileStore.close_files."""
+        """Closes files; None closes all. Returns the names of those that were open, and the revision.
+
+        Raises:
+            FileNotHeld: the agent does not hold a file, or several have the name.
+        """
 
         def write(conn: sa.Connection) -> tuple[tuple[str, ...], int]:
             def effect() -> list[str]:
@@ -242,7 +265,7 @@ class SqlAgentFileStore:
         return await self._database.write(write)
 
     async def use(self, organization_id: str, agent_id: str, file_ids: Sequence[str]) -> None:
-        """See AgentFileStore.use."""
+        """Records that files were used, the last one most recently. Files that the agent does not hold are ignored."""
 
         def write(conn: sa.Connection) -> None:
             agent = AgentRow(conn, organization_id, agent_id)
@@ -255,7 +278,10 @@ class SqlAgentFileStore:
     async def set_limits(
         self, organization_id: str, agent_id: str, limits: FileLimits | None, key: RequestKey | None
     ) -> tuple[FileLimits, tuple[str, ...], int]:
-        """See AgentFileStore.set_limits."""
+        """Sets or removes the limits of an agent.
+
+        Returns the limits in effect, the names of the files that were closed, and the revision.
+        """
 
         def write(conn: sa.Connection) -> tuple[FileLimits, tuple[str, ...], int]:
             def effect() -> list[str]:
@@ -277,13 +303,13 @@ class SqlAgentFileStore:
         return await self._database.write(write)
 
     async def limits(self, organization_id: str, agent_id: str) -> FileLimits:
-        """See AgentFileStore.limits."""
+        """Returns the limits in effect."""
         return await self._database.read(lambda conn: AgentRow(conn, organization_id, agent_id).limits)
 
     async def directories(
         self, organization_id: str, agent_id: str, if_revision: int | None = None
     ) -> Directories | None:
-        """See AgentFileStore.directories."""
+        """Returns the folders and files of an agent as one consistent read; None at `if_revision`."""
 
         def read(conn: sa.Connection) -> Directories | None:
             if if_revision is not None and rows.revision_of(conn, organization_id, agent_id) == if_revision:
@@ -303,7 +329,7 @@ class SqlAgentFileStore:
         return await self._database.read(read)
 
     async def holders(self, organization_id: str, folder_id: str, page: PageQuery) -> Page[str]:
-        """See AgentFileStore.holders."""
+        """Returns a page of the ids of the agents that hold a folder. Raises FolderNotFound."""
         held = sa.and_(agent_folders.c.organization_id == organization_id, agent_folders.c.folder_id == folder_id)
 
         def read(conn: sa.Connection) -> Page[str]:
@@ -315,7 +341,7 @@ class SqlAgentFileStore:
         return await self._database.read(read)
 
     async def erase(self, organization_id: str, agent_id: str, key: RequestKey | None) -> tuple[int, int]:
-        """See AgentFileStore.erase."""
+        """Writes a tombstone, and detaches all folders. Returns the numbers of folders and files."""
 
         def write(conn: sa.Connection) -> tuple[int, int]:
             def effect() -> list[str]:

@@ -105,14 +105,18 @@ def release_unstored(conn: sa.Connection, organization_id: str, blob_id: str, no
     conn.execute(blobs.update().where(unstored).values(check_at=now))
 
 
-class SqlBlobRecords:
-    """See BlobRecords."""
+class BlobRecords:
+    """The contents in the blob store: which exist, and which nothing refers to.
+
+    A content is removed if no file and no upload refers to it when it is checked. A new one is checked after its hold,
+    so that a crash leaves nothing behind.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def shared(self, organization_id: str, sha256: str, hold_until: datetime) -> str | None:
-        """See BlobRecords.shared."""
+        """Returns the id of a stored content with this hash, which is then not removed before `hold_until`."""
 
         def write(conn: sa.Connection) -> str | None:
             found = _shared(conn, organization_id, sha256)
@@ -125,7 +129,7 @@ class SqlBlobRecords:
         return await self._database.write(write)
 
     async def reserve(self, organization_id: str, blob_id: str, content_hash: str, size: int, until: datetime) -> None:
-        """See BlobRecords.reserve."""
+        """Records a content that is about to be stored."""
         row = {
             "organization_id": organization_id,
             "id": blob_id,
@@ -137,11 +141,15 @@ class SqlBlobRecords:
         await self._database.write(lambda conn: conn.execute(blobs.insert(), row).rowcount)
 
     async def release_unstored(self, organization_id: str, blob_id: str, now: datetime) -> None:
-        """See BlobRecords.release_unstored."""
+        """Makes a content due to be checked at `now` if no file ever referred to it."""
         await self._database.write(lambda conn: release_unstored(conn, organization_id, blob_id, now))
 
     async def claim_unused(self, now: datetime, until: datetime, limit: int) -> list[tuple[str, str]]:
-        """See BlobRecords.claim_unused."""
+        """Returns contents, by organization and id, that nothing refers to and that are due to be checked at `now`.
+
+        They are marked, so that nothing will refer to them, and are returned again after `until` unless `forget` was
+        called.
+        """
         due = sa.select(blobs.c.organization_id, blobs.c.id).where(blobs.c.check_at <= now)
         used = sa.or_(
             sa.exists().where(files.c.organization_id == blobs.c.organization_id, files.c.blob_id == blobs.c.id),
@@ -163,7 +171,7 @@ class SqlBlobRecords:
         return await self._database.write(write)
 
     async def forget(self, organization_id: str, blob_id: str) -> None:
-        """See BlobRecords.forget."""
+        """Deletes the record of a content that was removed from the blob store."""
         mine = sa.and_(blobs.c.organization_id == organization_id, blobs.c.id == blob_id)
         await self._database.write(lambda conn: conn.execute(blobs.delete().where(mine)).rowcount)
 

@@ -146,8 +146,8 @@ def end(conn: sa.Connection, organization_id: str, upload_id: str, now: datetime
     return bool(conn.execute(uploads.delete().where(_is_upload(organization_id, upload_id))).rowcount)
 
 
-class SqlUploadStore:
-    """See UploadStore."""
+class UploadStore:
+    """Unfinished uploads and their parts. Methods raise UploadNotFound for one that has ended or expired."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -155,7 +155,7 @@ class SqlUploadStore:
         self._requests = Ledger(request_ledger, clock)
 
     async def start(self, organization_id: str, upload: Upload, limit: int, key: RequestKey | None) -> str:
-        """See UploadStore.start."""
+        """Starts an upload; returns its id. Raises TooManyUploads beyond `limit` of the organization."""
         unfinished = sa.and_(uploads.c.organization_id == organization_id, uploads.c.expires_at > upload.created_at)
         count = sa.select(sa.func.count()).select_from(uploads).where(unfinished)
 
@@ -180,11 +180,11 @@ class SqlUploadStore:
         return await self._database.write(write)
 
     async def get(self, organization_id: str, upload_id: str) -> Upload:
-        """See UploadStore.get."""
+        """Returns an upload."""
         return await self._database.read(lambda conn: _upload(self._require(conn, organization_id, upload_id)))
 
     async def parts(self, organization_id: str, upload_id: str) -> list[UploadPart]:
-        """See UploadStore.parts."""
+        """Returns the parts, in order."""
         query = (
             sa.select(upload_parts.c.blob_id, upload_parts.c.offset, upload_parts.c.size_bytes)
             .where(upload_parts.c.organization_id == organization_id, upload_parts.c.upload_id == upload_id)
@@ -198,7 +198,7 @@ class SqlUploadStore:
         return await self._database.read(read)
 
     async def append(self, organization_id: str, upload_id: str, part: UploadPart, expires_at: datetime) -> bool:
-        """See UploadStore.append."""
+        """Adds a part that is stored. Returns False if another call has added data at its offset."""
 
         def write(conn: sa.Connection) -> bool:
             row = self._require(conn, organization_id, upload_id)
@@ -222,7 +222,7 @@ class SqlUploadStore:
         return await self._database.write(write, name="uploads.append")
 
     async def cancel(self, organization_id: str, upload_id: str, key: RequestKey | None) -> None:
-        """See UploadStore.cancel."""
+        """Ends an upload and releases its parts. One that does not exist is not an error."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
@@ -234,7 +234,7 @@ class SqlUploadStore:
         await self._database.write(write)
 
     async def expire(self) -> int:
-        """See UploadStore.expire."""
+        """Ends the uploads that have expired; returns their number."""
 
         def write(conn: sa.Connection) -> int:
             now = self._clock.now()
@@ -266,8 +266,12 @@ def _upload(row: sa.Row[Any]) -> Upload:
     return Upload(row.id, header, row.received_bytes, row.created_at, row.expires_at)
 
 
-class SqlFileStore:
-    """See FileStore."""
+class FileStore:
+    """Files. All methods raise FileNotFound for a file that does not exist.
+
+    A mutation with an idempotency key that took effect before returns the first result and changes nothing; with other
+    content it raises RequestIdReused.
+    """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -285,7 +289,27 @@ class SqlFileStore:
         *,
         upload_id: str | None = None,
     ) -> tuple[str, UploadOutcome]:
-        """See FileStore.add."""
+        """Adds a file to a folder, and queues it for processing.
+
+        Decides under the lock of the transaction what a duplicate name means (`header.duplicate_handling`).
+
+        Args:
+            organization_id: the organization.
+            file_id: the id of the file if it is a new one.
+            header: the validated header.
+            source: the content, which the blob store has, or the URL from which it will be downloaded.
+            subject_id: the author.
+            key: the idempotency key, whose fingerprint covers the content.
+            upload_id: the upload that ends with this.
+
+        Returns:
+            The id of the file that was created, replaced or found, and what happened.
+
+        Raises:
+            FolderNotFound: the folder does not exist.
+            FileNameTaken: the name is taken, and that is an error.
+            UploadNotFound: the upload has ended.
+        """
 
         def write(conn: sa.Connection) -> tuple[str, UploadOutcome]:
             def effect() -> list[str]:
@@ -302,14 +326,25 @@ class SqlFileStore:
         return await self._database.write(write)
 
     async def found(self, key: RequestKey | None) -> tuple[str, UploadOutcome] | None:
-        """See FileStore.found."""
+        """Returns what `add` returned for a key; None if it did not run. Raises RequestIdReused."""
         if key is None:
             return None
         found = await self._database.read(lambda conn: self._requests.find(conn, key))
         return None if found is None else (found[0], UploadOutcome(found[1]))
 
     async def lines(self, organization_id: str, file_id: str, first: int, last: int, max_bytes: int) -> TextPart:
-        """See FileStore.lines."""
+        """Returns lines of the text that views show, as many as fit into `max_bytes` of UTF-8, at least one.
+
+        Args:
+            organization_id: the organization.
+            file_id: the file.
+            first: the first line, from 1.
+            last: the last line, inclusive; it may be beyond the end.
+            max_bytes: the largest size.
+
+        Raises:
+            FileNotParsed: the file has no text.
+        """
 
         def read(conn: sa.Connection) -> TextPart:
             row = rows.require(conn, organization_id, file_id)
@@ -322,7 +357,7 @@ class SqlFileStore:
         return await self._database.read(read)
 
     async def retry(self, organization_id: str, file_id: str, key: RequestKey | None) -> None:
-        """See FileStore.retry."""
+        """Queues a file for processing, unless it is queued or being processed."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
@@ -347,13 +382,13 @@ class SqlFileStore:
         await self._database.write(write)
 
     async def get(self, organization_id: str, file_id: str) -> File:
-        """See FileStore.get."""
+        """Returns a file."""
         return await self._database.read(lambda conn: rows.file_from_row(rows.require(conn, organization_id, file_id)))
 
     async def list_page(
         self, organization_id: str, filter_: FileFilter, page: PageQuery, order: FileOrder
     ) -> Page[File]:
-        """See FileStore.list_page."""
+        """Returns a page of files; ties by id."""
 
         def read(conn: sa.Connection) -> Page[File]:
             query = sa.select(files).where(_matches(organization_id, filter_))
@@ -363,12 +398,15 @@ class SqlFileStore:
         return await self._database.read(read)
 
     async def count(self, organization_id: str, filter_: FileFilter) -> int:
-        """See FileStore.count."""
+        """Returns the number of files."""
         query = sa.select(sa.func.count()).select_from(files).where(_matches(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
     async def delete(self, organization_id: str, file_id: str, key: RequestKey | None) -> None:
-        """See FileStore.delete."""
+        """Deletes a file. Deleting it again is not an error.
+
+        One transaction: nothing is visible afterwards. What remains of it elsewhere is recorded as a removal.
+        """
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:

@@ -30,8 +30,12 @@ _SHOWN: Final = frozenset({"name", "description", "instructions"})
 """The fields that prompts of agents show."""
 
 
-class SqlFolderStore:
-    """See FolderStore."""
+class FolderStore:
+    """Folders. All methods raise FolderNotFound for a folder that does not exist.
+
+    A mutation with an idempotency key that took effect before returns the first result and changes nothing; with other
+    content it raises RequestIdReused.
+    """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -41,7 +45,14 @@ class SqlFolderStore:
     async def intend(
         self, organization_id: str, folder_id: str, draft: FolderDraft, key: RequestKey | None
     ) -> str | None:
-        """See FolderStore.intend."""
+        """Records that an archive for a new folder will be created, so that it is removed if the folder never is.
+
+        Returns:
+            None; or the id of the folder that an earlier call with the key created.
+
+        Raises:
+            FolderNameTaken: another folder has the name.
+        """
 
         def write(conn: sa.Connection) -> str | None:
             created = self._requests.find(conn, key) if key is not None else None
@@ -56,12 +67,15 @@ class SqlFolderStore:
         return await self._database.write(write)
 
     async def forget_intention(self, organization_id: str, folder_id: str) -> None:
-        """See FolderStore.forget_intention."""
+        """Removes what `intend` recorded: no archive was created."""
         mine = file_rows.is_removal(organization_id, RemovalKind.ARCHIVE, folder_id)
         await self._database.write(lambda conn: conn.execute(removals.delete().where(mine)).rowcount)
 
     async def create(self, organization_id: str, folder: Folder, key: RequestKey | None) -> str:
-        """See FolderStore.create."""
+        """Creates a folder with its archive. Returns its id. Raises FolderNameTaken.
+
+        If the name is taken, the archive is removed soon.
+        """
 
         def write(conn: sa.Connection) -> str | None:
             now = self._clock.now()
@@ -88,7 +102,7 @@ class SqlFolderStore:
         return created
 
     async def get(self, organization_id: str, folder_id: str) -> Folder:
-        """See FolderStore.get."""
+        """Returns a folder."""
         return await self._database.read(
             lambda conn: rows.folder_from_row(rows.require(conn, organization_id, folder_id))
         )
@@ -96,7 +110,7 @@ class SqlFolderStore:
     async def list_page(
         self, organization_id: str, filter_: FolderFilter, page: PageQuery, order: FolderOrder
     ) -> Page[Folder]:
-        """See FolderStore.list_page."""
+        """Returns a page of folders; ties by id."""
 
         def read(conn: sa.Connection) -> Page[Folder]:
             query = sa.select(folders).where(_matches(organization_id, filter_))
@@ -107,7 +121,7 @@ class SqlFolderStore:
         return await self._database.read(read)
 
     async def count(self, organization_id: str, filter_: FolderFilter) -> int:
-        """See FolderStore.count."""
+        """Returns the number of folders."""
         query = sa.select(sa.func.count()).select_from(folders).where(_matches(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
@@ -120,7 +134,7 @@ class SqlFolderStore:
         subject_id: str,
         key: RequestKey | None,
     ) -> None:
-        """See FolderStore.update."""
+        """Sets the named fields to those of `values`. Raises FolderNameTaken."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
@@ -143,7 +157,10 @@ class SqlFolderStore:
         await self._database.write(write)
 
     async def delete(self, organization_id: str, folder_id: str, key: RequestKey | None) -> None:
-        """See FolderStore.delete."""
+        """Deletes a folder with its files. Deleting it again is not an error.
+
+        One transaction: nothing is visible afterwards. What remains of them elsewhere is recorded as removals.
+        """
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
@@ -164,11 +181,11 @@ class SqlFolderStore:
         await self._database.write(write)
 
     async def purge_ledger(self) -> int:
-        """See FolderStore.purge_ledger."""
+        """Deletes expired idempotency keys; returns their number."""
         return await self._database.write(self._requests.purge)
 
     async def purge_tombstones(self, before: datetime) -> int:
-        """See FolderStore.purge_tombstones."""
+        """Deletes the tombstones of folders and files that were deleted before; returns their number."""
 
         def write(conn: sa.Connection) -> int:
             # A file whose traces are still being removed is needed for that.

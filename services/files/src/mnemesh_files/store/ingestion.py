@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -18,14 +19,11 @@ from mnemesh_files.model.files import Content, FilePassage, FileStatus, Job, Par
 from mnemesh_files.store import agent_rows, file_rows, folder_rows
 from mnemesh_files.store import file_rows as rows
 from mnemesh_files.store.agent_rows import open_ready_file
-from mnemesh_files.store.base.agent_files import PassageLines
-from mnemesh_files.store.base.ingestion import Removal
 from mnemesh_files.store.file_rows import RemovalKind, line_ranges
 from mnemesh_files.store.tables import file_passages, files, folders, removals, segments
 
 _IN_ONE: Final = 500
 _p = file_passages.c
-
 BATCH_ROWS: Final = 2_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 IN_FLIGHT: Final = timedelta(minutes=2)
@@ -44,9 +42,28 @@ _DUE = (
 )
 _SMALL = _DUE.where(files.c.size_bytes <= sa.bindparam("max_bytes"), files.c.status != FileStatus.FETCHING)
 _WAITING = sa.select(sa.func.count()).where(files.c.due_at <= sa.bindparam("now"), files.c.deleted_at.is_(None))
-
 _s = segments.c
 _CHUNK = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The claim of a worker on something that is deleted and has traces left."""
+
+    organization_id: str
+    kind: str
+    """A RemovalKind of `store.file_rows`."""
+    id: str
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PassageLines:
+    """The place of a passage in the text of its file."""
+
+    file_id: str
+    start_line: int
+    end_line: int
 
 
 def passage_values(
@@ -111,15 +128,28 @@ def is_of_file(organization_id: str, file_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(_p.organization_id == organization_id, _p.file_id == file_id)
 
 
-class SqlIngestionStore:
-    """See IngestionStore."""
+class IngestionStore:
+    """The claims of workers on files, and what they write.
+
+    A claim lasts until its lease ends; writing does not extend it, `renew` does. Every method with a job raises
+    LeaseLost if another claim came later, or the file was deleted or replaced.
+    """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def claim(self, after: str, until: datetime, max_bytes: int | None = None) -> Job | None:
-        """See IngestionStore.claim."""
+        """Claims the file that is due longest in the next organization after `after`, in a circle.
+
+        Args:
+            after: the organization that was served last.
+            until: the end of the lease.
+            max_bytes: only files up to this size, whose content is stored.
+
+        Returns:
+            The job; None if no file is due.
+        """
         due = _DUE if max_bytes is None else _SMALL
         size = {} if max_bytes is None else {"max_bytes": max_bytes}
 
@@ -143,22 +173,25 @@ class SqlIngestionStore:
         return await self._database.write(write, name="ingestion.claim") if found is not None else None
 
     async def waiting(self) -> int:
-        """See IngestionStore.waiting."""
+        """Returns the number of files that are due and that no worker has claimed."""
         now = self._clock.now()
         return await self._database.read(lambda conn: int(conn.execute(_WAITING, {"now": now}).scalar_one()))
 
     async def expire_leases(self) -> int:
-        """See IngestionStore.expire_leases."""
+        """Ends all leases, whose workers are known to be gone; returns their number."""
         now = self._clock.now()
         leased = files.update().where(files.c.due_at > now, files.c.deleted_at.is_(None)).values(due_at=now)
         return await self._database.write(lambda conn: conn.execute(leased).rowcount)
 
     async def renew(self, job: Job, until: datetime) -> None:
-        """See IngestionStore.renew."""
+        """Extends the lease."""
         await self._database.write(lambda conn: _update(conn, job, due_at=until), name="ingestion.renew")
 
     async def fetched(self, job: Job, content: Content, media_type: str) -> None:
-        """See IngestionStore.fetched."""
+        """Stores the downloaded content of a file, and ends the claim: the file is due to be parsed.
+
+        An equal content that is parsed completes the file.
+        """
 
         def write(conn: sa.Connection) -> None:
             row, now = _require(conn, job), self._clock.now()
@@ -182,7 +215,10 @@ class SqlIngestionStore:
         await self._database.write(write, name="ingestion.fetched")
 
     async def add_text(self, job: Job, text: ParsedText, passages: Sequence[FilePassage]) -> None:
-        """See IngestionStore.add_text."""
+        """Stores a text and its passages, and makes it the next text of the file.
+
+        If the file has no text, views show it from now on. Written in several transactions; the last one publishes.
+        """
         for some in _batches(file_rows.segment_rows(job.organization_id, job.file.id, text.id, text.lines)):
             await self._add(job, segments, some)
         values = passage_values(job.organization_id, job.file.id, text.id, passages)
@@ -219,7 +255,7 @@ class SqlIngestionStore:
         await self._database.write(write, name="ingestion.add_text")
 
     async def text(self, job: Job, text_id: str) -> tuple[str, ...]:
-        """See IngestionStore.text."""
+        """Returns the lines of a text."""
 
         def read(conn: sa.Connection) -> tuple[str, ...]:
             return _all_lines(conn, job, text_id)
@@ -227,11 +263,11 @@ class SqlIngestionStore:
         return await self._database.read(read)
 
     async def passages(self, job: Job) -> Mapping[str, Sequence[FilePassage]]:
-        """See IngestionStore.passages."""
+        """Returns the passages of all texts of the file, by text, in order."""
         return await self._database.read(lambda conn: by_text(conn, job.organization_id, job.file.id))
 
     async def embedded(self, job: Job, text_id: str, positions: Sequence[int], until: datetime) -> None:
-        """See IngestionStore.embedded."""
+        """Records that the archive has these passages, and extends the lease."""
 
         def write(conn: sa.Connection) -> None:
             mark_embedded(conn, job.organization_id, job.file.id, text_id, positions)
@@ -240,7 +276,10 @@ class SqlIngestionStore:
         await self._database.write(write, name="ingestion.embedded")
 
     async def complete(self, job: Job, text_id: str) -> None:
-        """See IngestionStore.complete."""
+        """Makes a text, whose passages are all in the archive, the text of the file.
+
+        Earlier texts are deleted, and the removal of passages that are not part of this one is recorded.
+        """
 
         def write(conn: sa.Connection) -> None:
             row, now = _require(conn, job), self._clock.now()
@@ -268,7 +307,7 @@ class SqlIngestionStore:
         await self._database.write(write, name="ingestion.complete")
 
     async def fail(self, job: Job, message: str) -> None:
-        """See IngestionStore.fail."""
+        """Sets the status ERROR with a message for the owner of the file."""
 
         def write(conn: sa.Connection) -> None:
             now = self._clock.now()
@@ -279,7 +318,7 @@ class SqlIngestionStore:
         await self._database.write(write, name="ingestion.fail")
 
     async def postpone(self, job: Job, due_at: datetime) -> None:
-        """See IngestionStore.postpone."""
+        """Ends the claim. The file is due again at that time, and the claim does not count as a failure."""
         failures = job.failures - 1
         await self._database.write(
             lambda conn: _update(conn, job, due_at=due_at, failures=failures), name="ingestion.postpone"
@@ -339,15 +378,15 @@ def _all_lines(conn: sa.Connection, job: Job, text_id: str) -> tuple[str, ...]:
     return tuple(line for part in parts for line in part)
 
 
-class SqlRemovalStore:
-    """See RemovalStore."""
+class RemovalStore:
+    """What is deleted and still has traces. Removals are idempotent: two workers may do the same one."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def claim(self, until: datetime, limit: int) -> list[Removal]:
-        """See RemovalStore.claim."""
+        """Returns removals that are due; they are due again at `until` unless `done` or `postpone` is called."""
         due = removals.c.due_at <= self._clock.now()
         query = sa.select(removals).where(due).order_by(removals.c.due_at).limit(limit)
 
@@ -363,7 +402,7 @@ class SqlRemovalStore:
         return await self._database.write(write, name="removals.claim")
 
     async def archive_of(self, organization_id: str, folder_id: str) -> str | None:
-        """See RemovalStore.archive_of."""
+        """Returns the archive of a folder; None if the folder is deleted, and the archive with it."""
 
         def read(conn: sa.Connection) -> str | None:
             try:
@@ -374,7 +413,7 @@ class SqlRemovalStore:
         return await self._database.read(read)
 
     async def delete_texts(self, organization_id: str, file_id: str) -> None:
-        """See RemovalStore.delete_texts."""
+        """Deletes the texts and the records of passages of a file."""
 
         def write(conn: sa.Connection) -> None:
             file_rows.delete_texts(conn, organization_id, file_id)
@@ -383,21 +422,21 @@ class SqlRemovalStore:
         await self._database.write(write, name="removals.delete_texts")
 
     async def done(self, removal: Removal) -> None:
-        """See RemovalStore.done."""
+        """Ends a removal."""
         mine = file_rows.is_removal(removal.organization_id, removal.kind, removal.id)
         await self._database.write(
             lambda conn: conn.execute(removals.delete().where(mine)).rowcount, name="removals.done"
         )
 
     async def postpone(self, removal: Removal, due_at: datetime) -> None:
-        """See RemovalStore.postpone."""
+        """Makes a removal due at another time."""
         mine = file_rows.is_removal(removal.organization_id, removal.kind, removal.id)
         postponed = removals.update().where(mine).values(due_at=due_at)
         await self._database.write(lambda conn: conn.execute(postponed).rowcount)
 
 
-class SqlTextStore:
-    """See TextStore."""
+class TextStore:
+    """The texts of files, in compressed segments of consecutive lines, and the places of their passages."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -405,7 +444,7 @@ class SqlTextStore:
     async def lines(
         self, organization_id: str, file_id: str, text_id: str, first: int, last: int, max_chars: int
     ) -> list[str] | None:
-        """See TextStore.lines."""
+        """Returns lines from `first` to `last`, from 1, or as many of them as exceed `max_chars`; None without text."""
 
         def read(conn: sa.Connection) -> list[str] | None:
             found: list[str] = []
@@ -423,7 +462,7 @@ class SqlTextStore:
     async def compressed(
         self, organization_id: str, texts: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], list[bytes]]:
-        """See TextStore.compressed."""
+        """Returns the compressed segments of texts by file id and text id, each in order."""
         found: dict[tuple[str, str], list[bytes]] = defaultdict(list)
 
         def read(conn: sa.Connection) -> None:
@@ -446,7 +485,7 @@ class SqlTextStore:
         return found
 
     async def passage_lines(self, organization_id: str, passage_ids: Sequence[str]) -> dict[str, PassageLines]:
-        """See TextStore.passage_lines."""
+        """Returns the places of passages in the texts that views show. Passages of other texts are left out."""
         p, f = file_passages.c, files.c
         query = (
             sa.select(p.passage_id, p.file_id, p.start_line, p.end_line)

@@ -17,6 +17,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
 
+from mnemesh_files.clients import AgentsClient
 from mnemesh_files.model.agent_files import (
     MAX_REFERENCES,
     AgentFileFilter,
@@ -40,8 +41,8 @@ from mnemesh_files.model.windows import (
     shown_characters,
     view_of,
 )
-from mnemesh_files.ports import AgentsPort
-from mnemesh_files.store.base.agent_files import AgentFileStore, AnnouncementStore, TextStore
+from mnemesh_files.store.agent_files import AgentFileStore, AnnouncementStore
+from mnemesh_files.store.ingestion import TextStore
 
 RETRY_SECONDS: Final = 2.0
 BATCH: Final = 100
@@ -68,7 +69,7 @@ class Announcer:
     What is to be told is stored with the change, so that it survives an outage and a crash.
     """
 
-    def __init__(self, store: AnnouncementStore, agents: AgentsPort, clock: Clock) -> None:
+    def __init__(self, store: AnnouncementStore, agents: AgentsClient, clock: Clock) -> None:
         self._store = store
         self._agents = agents
         self._clock = clock

@@ -15,6 +15,7 @@ from typing import Any, Final
 from mnemesh_kit.call_context import Principal, remaining
 from mnemesh_kit.errors import InvalidArgument
 
+from mnemesh_files.clients import PassageSearchClient
 from mnemesh_files.errors import FileNotHeld
 from mnemesh_files.model.agent_files import HeldFile, without_folder
 from mnemesh_files.model.file_search import (
@@ -50,8 +51,8 @@ from mnemesh_files.model.file_search import (
 )
 from mnemesh_files.model.files import FileStatus
 from mnemesh_files.model.windows import page_of
-from mnemesh_files.ports import PassageSearchPort
-from mnemesh_files.store.base.agent_files import AgentFileStore, TextStore
+from mnemesh_files.store.agent_files import AgentFileStore
+from mnemesh_files.store.ingestion import TextStore
 
 THREADS: Final = 2
 _BATCH_CHARACTERS: Final = 8 * 1024 * 1024
@@ -242,7 +243,7 @@ def _result(scan: _Scan, unready: Sequence[SkippedFile]) -> GrepResult:
 class FileSearchService:
     """Finds passages in the files of agents, and the lines that agents cite."""
 
-    def __init__(self, store: AgentFileStore, texts: TextStore, passages: PassageSearchPort) -> None:
+    def __init__(self, store: AgentFileStore, texts: TextStore, passages: PassageSearchClient) -> None:
         self._store = store
         self._texts = texts
         self._passages = passages

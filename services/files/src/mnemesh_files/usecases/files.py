@@ -28,9 +28,8 @@ from mnemesh_files.model.files import (
     validate_filter,
     validated_header,
 )
-from mnemesh_files.store.base.files import FileStore
-from mnemesh_files.store.base.folders import FolderStore
-from mnemesh_files.store.base.uploads import UploadStore
+from mnemesh_files.store.files import FileStore, UploadStore
+from mnemesh_files.store.folders import FolderStore
 
 MAX_TEXT_BYTES: Final = 1_000_000
 """The largest text in a response, below the largest message that every client accepts."""

@@ -11,6 +11,7 @@ from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
 
+from mnemesh_files.clients import ArchivalClient
 from mnemesh_files.errors import EmbedderUnknown
 from mnemesh_files.ingestion.remover import archive_request
 from mnemesh_files.model.folders import (
@@ -22,8 +23,7 @@ from mnemesh_files.model.folders import (
     validated_draft,
     validated_update,
 )
-from mnemesh_files.ports import ArchivalPort
-from mnemesh_files.store.base.folders import FolderStore
+from mnemesh_files.store.folders import FolderStore
 
 
 class FolderService:
@@ -43,7 +43,7 @@ class FolderService:
     def __init__(
         self,
         store: FolderStore,
-        archival: ArchivalPort,
+        archival: ArchivalClient,
         clock: Clock,
         ids: IdSource,
         removals_added: Callable[[], None],

@@ -39,24 +39,24 @@ _PARTNERS: Final = (pb.AGENT_TYPE_SLEEPTIME, pb.AGENT_TYPE_VOICE_SLEEPTIME)
 
 
 class AgentsClient:
-    """AgentsPort over gRPC."""
+    """Agents of the current principal's organization."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = AgentServiceStub(channel)
 
     async def get(self, agent_id: str) -> AgentInfo:
-        """See AgentsPort."""
+        """Returns an agent. Raises NotFound."""
         response = await self._stub.GetAgent(rpc.GetAgentRequest(agent_id=agent_id), timeout=READ)
         return agent_from_proto(response.agent)
 
     async def named(self, name: str) -> tuple[AgentInfo, ...]:
-        """See AgentsPort."""
+        """Returns the agents with a name; at most two."""
         request = rpc.ListAgentsRequest(page_size=2, filter=rpc.AgentFilter(name=name))
         response = await self._stub.ListAgents(request, timeout=READ)
         return tuple(agent_from_proto(agent) for agent in response.agents)
 
     async def list(self) -> AsyncIterator[AgentInfo]:
-        """See AgentsPort."""
+        """Yields all agents that are not hidden, oldest first."""
         request = rpc.ListAgentsRequest(
             page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, filter=rpc.AgentFilter(hidden=False)
         )
@@ -83,14 +83,18 @@ def agent_from_proto(agent: pb.Agent) -> AgentInfo:
 
 
 class ConversationsClient:
-    """ConversationsPort over gRPC."""
+    """Conversations with a block of their own for the overlay."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = ConversationServiceStub(channel)
         self._agents = AgentServiceStub(channel)
 
     async def open(self, agent_id: str, key: str) -> tuple[str, str]:
-        """See ConversationsPort."""
+        """Returns the ids of the agent's conversation with this key and of its overlay block; creates what is missing.
+
+        Raises:
+            NotFound: The agent does not exist.
+        """
         conversation = conversations_pb2.Conversation(
             agent_id=agent_id, key=key, isolated_block_labels=[OVERLAY_LABEL], summary=f"Gateway: {key}"
         )
@@ -99,26 +103,26 @@ class ConversationsClient:
         return response.conversation.id, response.conversation.isolated_block_ids[0]
 
     async def find(self, conversation_id: str) -> tuple[str, str | None]:
-        """See ConversationsPort."""
+        """Returns the id of the agent of a conversation, and of its overlay block if it has one. Raises NotFound."""
         request = conversations_rpc.GetConversationRequest(conversation_id=conversation_id)
         found = (await self._stub.GetConversation(request, timeout=READ)).conversation
         blocks = dict(zip(found.isolated_block_labels, found.isolated_block_ids, strict=False))
         return found.agent_id, blocks.get(OVERLAY_LABEL)
 
     async def render_system_message(self, agent_id: str, conversation_id: str) -> None:
-        """See ConversationsPort."""
+        """Updates the system message of a conversation to show the overlay."""
         request = agents_service_pb2.RecompileAgentRequest(agent_id=agent_id, conversation_id=conversation_id)
         await self._agents.RecompileAgent(request, timeout=WRITE)
 
 
 class OverlaysClient:
-    """OverlaysPort over gRPC."""
+    """The blocks of overlays."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = BlockServiceStub(channel)
 
     async def sha256(self, block_id: str) -> str | None:
-        """See OverlaysPort."""
+        """Returns the hash of the instructions in a block; None if it has none. Raises NotFound."""
         request = blocks_service_pb2.GetBlockRequest(block_id=block_id)
         block = (await self._stub.GetBlock(request, timeout=READ)).block
         if not block.HasField("metadata"):
@@ -127,7 +131,7 @@ class OverlaysClient:
         return metadata.get("system_sha256")  # type: ignore[no-any-return]
 
     async def write(self, block_id: str, overlay: Overlay, session: str) -> None:
-        """See OverlaysPort."""
+        """Stores instructions in a block that agents cannot edit, with a limit that fits them."""
         block = blocks_pb2.Block(
             id=block_id,
             name=OVERLAY_NAME,
@@ -143,13 +147,19 @@ class OverlaysClient:
 
 
 class EmbeddingsClient:
-    """EmbeddingsPort over gRPC."""
+    """Embedders, which are the same for all organizations."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = EmbeddingServiceStub(channel)
 
     async def embed(self, embedder: str, texts: Sequence[str]) -> EmbeddedTexts:
-        """See EmbeddingsPort."""
+        """Returns the vectors of texts.
+
+        Raises:
+            UnknownEmbedder: There is no such embedder.
+            InvalidRequest: A text is not valid, or there are too many. The error names `input` or `input[i]`.
+            Unavailable: Archival or the embedder does not answer.
+        """
         request = embeddings_rpc.EmbedTextsRequest(embedder=embedder, texts=texts)
         try:
             response = await self._stub.EmbedTexts(request, timeout=EMBED)

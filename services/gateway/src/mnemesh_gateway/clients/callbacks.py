@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
 from mnemesh_kit.network import failure_of_connection
 from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
 
-from mnemesh_gateway.ports import CallResult
-
 _SECONDS: Final = 10.0
 _SETTING: Final = "MNEMESH_GATEWAY_CALLBACK_HOSTS"
+
+
+class CallResult(NamedTuple):
+    """The status of an answer, or the cause of the failure without one."""
+
+    status: int | None
+    error: str | None
 
 
 class CallbackClient:
@@ -30,7 +35,7 @@ class CallbackClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, body: bytes) -> CallResult:
-        """See Caller."""
+        """Sends JSON to a URL. Never raises."""
         host = urlsplit(url).hostname or ""
         if self._hosts and host not in self._hosts:
             return CallResult(None, f"{host} is none of the hosts in {_SETTING}.")

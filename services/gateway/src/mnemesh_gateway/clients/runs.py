@@ -211,7 +211,7 @@ def record_from_proto(run: runs_pb2.Run) -> RunRecord:
 
 
 class RunsClient:
-    """RunsPort over gRPC."""
+    """Runs of the current principal's organization. Streams survive broken connections and takeovers."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = RunServiceStub(channel)
@@ -219,7 +219,12 @@ class RunsClient:
     async def send(
         self, agent_id: str, conversation_id: str, inputs: Sequence[Input], options: RunOptions
     ) -> AsyncIterator[RunEvent]:
-        """See RunsPort."""
+        """Starts a run, or finds the one with these inputs, and yields its events. The first is Accepted.
+
+        Raises:
+            OtidReused: Some of the inputs were sent before. `run_id` of the metadata is their run.
+            PendingApproval: The conversation waits for results of tools.
+        """
         request = rpc.SendMessageRequest(
             request_id=new_id("gateway"),
             agent_id=agent_id,
@@ -240,7 +245,12 @@ class RunsClient:
         inputs: Sequence[Input],
         options: RunOptions,
     ) -> AsyncIterator[RunEvent]:
-        """See RunsPort."""
+        """Continues a run with the results of the client's tools, and yields the events of the new run.
+
+        Raises:
+            NoPendingApproval: No call waits for these results.
+            ApprovalMismatch: The results are not those of all calls that wait.
+        """
         request = rpc.AnswerApprovalRequest(
             request_id=new_id("gateway"),
             agent_id=agent_id,
@@ -253,21 +263,21 @@ class RunsClient:
             yield event
 
     async def follow(self, run_id: str) -> AsyncIterator[RunEvent]:
-        """See RunsPort."""
+        """Yields the events of a run. The first is Accepted."""
         async for event in converted(runs.attach(self._stub, run_id, 0, agents.PATIENCE)):
             yield event
 
     async def newest(self, conversation_id: str) -> RunRecord | None:
-        """See RunsPort."""
+        """Returns the newest run of a conversation."""
         async with aclosing(self.recent(conversation_id, 1)) as runs:
             return await anext(runs, None)
 
     def recent(self, conversation_id: str, count: int) -> AsyncGenerator[RunRecord, None]:
-        """See RunsPort."""
+        """Yields the newest runs of a conversation, newest first. Each is read alone: its images may be large."""
         return self._newest(rpc.RunFilter(conversation_id=conversation_id), count)
 
     def recent_of(self, agent_id: str, count: int) -> AsyncGenerator[RunRecord, None]:
-        """See RunsPort."""
+        """Yields the newest runs of an agent, newest first, as `recent` does."""
         return self._newest(rpc.RunFilter(agent_ids=[agent_id]), count)
 
     async def _newest(self, filter_: rpc.RunFilter, count: int) -> AsyncGenerator[RunRecord, None]:
@@ -281,12 +291,12 @@ class RunsClient:
             request.page_token = response.next_page_token
 
     async def get(self, run_id: str) -> RunRecord:
-        """See RunsPort."""
+        """Returns a run. Raises NotFound."""
         response = await self._stub.GetRun(rpc.GetRunRequest(run_id=run_id), timeout=agents.READ)
         return record_from_proto(response.run)
 
     async def retry(self, run_id: str) -> str:
-        """See RunsPort."""
+        """Starts a failed run again. Returns the id of the new run, or of a retry that exists."""
         try:
             response = await self._stub.RetryRun(rpc.RetryRunRequest(run_id=run_id), timeout=agents.WRITE)
         except FailedPrecondition as error:
@@ -298,7 +308,7 @@ class RunsClient:
         return str(response.run.id)
 
     async def cancel(self, conversation_id: str) -> None:
-        """See RunsPort."""
+        """Cancels the runs of a conversation, and withdraws the calls that it waits for."""
         request = rpc.CancelRunsRequest(conversation_id=conversation_id)
         await self._stub.CancelRuns(request, timeout=agents.WRITE)
 
@@ -315,7 +325,7 @@ async def converted(events: AsyncGenerator[runs_pb2.RunEvent, None]) -> AsyncIte
 
 
 class TaskAgentsClient:
-    """TaskAgentsPort over gRPC."""
+    """Hidden agents without memory and tools."""
 
     def __init__(self, channel: grpc.aio.Channel, clock: Clock) -> None:
         self._agents = AgentServiceStub(channel)
@@ -323,7 +333,7 @@ class TaskAgentsClient:
         self._clock = clock
 
     async def create(self, model: str, instructions: str | None) -> AgentInfo:
-        """See TaskAgentsPort."""
+        """Returns a new agent with a language model and a system prompt."""
         agent = agents_pb2.Agent(
             name=_TAG,
             type=agents_pb2.AGENT_TYPE_LETTA_V1,
@@ -337,7 +347,7 @@ class TaskAgentsClient:
         return agent_from_proto(response.agent)
 
     async def run(self, agent: AgentInfo, task: Task) -> AsyncIterator[RunEvent]:
-        """See TaskAgentsPort."""
+        """Yields the events of the task's only run. The first is Accepted."""
         options = RunOptions(settings=task.settings, format=task.format, stream_tokens=task.stream)
         request = runs_rpc.SendMessageRequest(
             request_id=new_id("gateway"),
@@ -349,7 +359,7 @@ class TaskAgentsClient:
             yield event
 
     async def delete(self, agent_id: str) -> None:
-        """See TaskAgentsPort."""
+        """Deletes an agent with everything that it stored."""
         try:
             await self._agents.DeleteAgent(agents_rpc.DeleteAgentRequest(agent_id=agent_id), timeout=agents.WRITE)
         except NotFound:
@@ -359,7 +369,7 @@ class TaskAgentsClient:
             return
 
     async def abandoned(self) -> tuple[str, ...]:
-        """See TaskAgentsPort."""
+        """Returns the ids of agents whose tasks ended without their deletion, because a process was killed."""
         request = agents_rpc.ListAgentsRequest(
             page_size=100,
             order=paging_pb2.SORT_ORDER_ASCENDING,

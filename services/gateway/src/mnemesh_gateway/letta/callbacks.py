@@ -13,13 +13,13 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 
+from mnemesh_gateway.clients.callbacks import CallbackClient, CallResult
 from mnemesh_gateway.letta.convert.events import usage_from_proto
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.runs import job_of_batch, returned_types, run_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
 from mnemesh_gateway.letta.schemas.messages import LettaResponse, StopReason
-from mnemesh_gateway.ports import Caller, CallResult
 
 POLL_SECONDS: Final = 1.0
 _AT_ONCE: Final = 20
@@ -49,7 +49,7 @@ class CallbackSender:
         caller: calls the URLs.
     """
 
-    def __init__(self, mesh: Mesh, runs: runs_service_pb2_grpc.RunServiceAsyncStub, caller: Caller) -> None:
+    def __init__(self, mesh: Mesh, runs: runs_service_pb2_grpc.RunServiceAsyncStub, caller: CallbackClient) -> None:
         self._mesh = mesh
         self._runs = runs
         self._caller = caller

@@ -11,9 +11,9 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import is_id
 from mnemesh_kit.time import Clock
 
+from mnemesh_gateway.clients.agents import AgentsClient, EmbeddingsClient
 from mnemesh_gateway.errors import InvalidRequest, UnknownAgent, UnsupportedParameter
 from mnemesh_gateway.model.models import AgentInfo, EmbeddedTexts, EmbeddingsRequest
-from mnemesh_gateway.ports import AgentsPort, EmbeddingsPort
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -62,7 +62,7 @@ class Cache(Generic[K, V]):
 class AgentService:
     """Finds agents by the `model` of a request. What was found is kept for ten seconds."""
 
-    def __init__(self, agents: AgentsPort, clock: Clock) -> None:
+    def __init__(self, agents: AgentsClient, clock: Clock) -> None:
         self._agents = agents
         self._found: Cache[tuple[str, str], AgentInfo] = Cache(1_000, _SECONDS, clock)
 
@@ -111,7 +111,7 @@ class AgentService:
 class EmbeddingsService:
     """Embeds texts."""
 
-    def __init__(self, embedders: EmbeddingsPort) -> None:
+    def __init__(self, embedders: EmbeddingsClient) -> None:
         self._embedders = embedders
 
     async def embed(self, caller: Principal, request: EmbeddingsRequest) -> EmbeddedTexts:  # noqa: ARG002

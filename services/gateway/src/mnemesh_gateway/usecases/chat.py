@@ -14,6 +14,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.time import Clock
 
+from mnemesh_gateway.clients.runs import RunsClient
 from mnemesh_gateway.errors import ApprovalMismatch, InvalidRequest, NoPendingApproval, OtidReused, PendingApproval
 from mnemesh_gateway.model.chat import Caller, ChatRequest, Delta, Text
 from mnemesh_gateway.model.models import AgentInfo
@@ -29,7 +30,6 @@ from mnemesh_gateway.model.runs import (
     otid_of,
 )
 from mnemesh_gateway.model.sessions import client_session, derived_session, preface
-from mnemesh_gateway.ports import RunsPort
 from mnemesh_gateway.usecases.agents import AgentService, Cache
 from mnemesh_gateway.usecases.answering import answer_events, require_client_tools
 from mnemesh_gateway.usecases.sessions import SECONDS, Session, SessionService
@@ -104,7 +104,7 @@ class Answer:
 class ChatService:
     """Answers chat requests."""
 
-    def __init__(self, agents: AgentService, sessions: SessionService, runs: RunsPort, clock: Clock) -> None:
+    def __init__(self, agents: AgentService, sessions: SessionService, runs: RunsClient, clock: Clock) -> None:
         self._agents = agents
         self._sessions = sessions
         self._runs = runs

@@ -12,9 +12,9 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.time import Clock
 
+from mnemesh_gateway.clients.agents import ConversationsClient, OverlaysClient
 from mnemesh_gateway.model.models import AgentInfo
 from mnemesh_gateway.model.sessions import Overlay, SessionKey, overlay_of
-from mnemesh_gateway.ports import ConversationsPort, OverlaysPort
 from mnemesh_gateway.usecases.agents import Cache
 
 CAPACITY: Final = 100
@@ -50,7 +50,7 @@ class Session:
 class SessionService:
     """Finds the session of a request, and keeps its overlay current."""
 
-    def __init__(self, conversations: ConversationsPort, overlays: OverlaysPort, clock: Clock) -> None:
+    def __init__(self, conversations: ConversationsClient, overlays: OverlaysClient, clock: Clock) -> None:
         self._conversations = conversations
         self._overlays = overlays
         self._cache: Cache[tuple[str, str, str], Session] = Cache(CAPACITY, SECONDS, clock)

@@ -12,10 +12,10 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.time import Clock
 
+from mnemesh_gateway.clients.runs import TaskAgentsClient
 from mnemesh_gateway.model.models import AgentInfo
 from mnemesh_gateway.model.runs import AnswerEvent, Begun
 from mnemesh_gateway.model.tasks import Task
-from mnemesh_gateway.ports import TaskAgentsPort
 from mnemesh_gateway.usecases.agents import AgentService, Cache
 from mnemesh_gateway.usecases.answering import answer_events
 from mnemesh_gateway.usecases.chat import Answer
@@ -28,7 +28,7 @@ _log = structlog.get_logger("mnemesh.tasks")
 class TaskService:
     """Answers tasks with agents that exist for one task and are deleted with all they stored."""
 
-    def __init__(self, agents: AgentService, tasks: TaskAgentsPort, clock: Clock) -> None:
+    def __init__(self, agents: AgentService, tasks: TaskAgentsClient, clock: Clock) -> None:
         self._agents = agents
         self._tasks = tasks
         self._clock = clock

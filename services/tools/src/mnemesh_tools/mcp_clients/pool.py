@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnemesh_kit.metrics import Gauge, Metric
 
@@ -29,25 +29,13 @@ if TYPE_CHECKING:
     from mnemesh_tools.mcp_clients.sessions import McpSession
     from mnemesh_tools.mcp_clients.transports import Programs, Transports
 
-    class PoolPrograms(Programs, Protocol):
-        """Starts programs, within limits."""
-
-        def is_full(self, organization_id: str) -> bool:
-            """Returns whether the organization can have no further program now."""
-            ...
-
-        def forget(self, organization_id: str, server_id: str) -> None:
-            """Forgets the crashes of a server whose settings have changed."""
-            ...
-
-
 T = TypeVar("T")
 
 
 class McpPool:
     """Contacts servers through shared sessions."""
 
-    def __init__(self, allowed: Allowed | None, limits: McpLimits, programs: PoolPrograms) -> None:
+    def __init__(self, allowed: Allowed | None, limits: McpLimits, programs: Programs) -> None:
         """Creates an empty pool.
 
         Args:

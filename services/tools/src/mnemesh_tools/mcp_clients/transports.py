@@ -431,7 +431,7 @@ class _WatchedStream:
 
 
 class Programs(Protocol):
-    """Starts the programs of servers."""
+    """Starts the programs of servers, within limits. The use cases implement it, with sandboxes and packages."""
 
     def run(self, target: McpTarget, talk: Talk, output: Callable[[], str]) -> Coroutine[Any, Any, str]:
         """Runs a program until the talk with it ends, and returns why it ended."""
@@ -439,6 +439,14 @@ class Programs(Protocol):
 
     def crashed(self, target: McpTarget) -> None:
         """Records that a program ended by itself."""
+        ...
+
+    def is_full(self, organization_id: str) -> bool:
+        """Returns whether the organization can have no further program now."""
+        ...
+
+    def forget(self, organization_id: str, server_id: str) -> None:
+        """Forgets the crashes of a server whose settings have changed."""
         ...
 
 

@@ -26,7 +26,75 @@ from mnemesh_sandbox.task import clean
 from uv import find_uv_bin
 
 from mnemesh_tools.model.support import INSTALL_NODE
-from mnemesh_tools.packages import inside
+
+SOURCE: Final = '''
+import json
+import os
+import signal
+import subprocess
+import time
+
+ORPHAN_SECONDS = 5.0
+
+
+def orphans():
+    """Returns the processes whose parents have ended: those that the code of a build left behind."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if parent == os.getppid():
+            found.append(int(name))
+    return found
+
+
+def wait_for(process):
+    """Returns the status of uv. It waits for builds, and these for processes that they left, which are ended."""
+    known = {}
+    while True:
+        try:
+            return process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+        known = {pid: known.get(pid, now) for pid in orphans()}
+        for pid, since in known.items():
+            if now - since > ORPHAN_SECONDS:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+
+def run_uv(uv, arguments, environment, requirements, output):
+    """Runs uv on requirements from a file. Returns a JSON list: its status, its output and the end of its messages."""
+    os.umask(0o022)  # other uids read what it installs
+    with open("requirements.txt", "w", encoding="utf-8") as file:  # in the work directory
+        file.write(requirements)
+    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    # Files, because a process that a build left behind would keep pipes open.
+    form = {"mode": "w+", "encoding": "utf-8", "errors": "replace"}
+    with open("output", **form) as said, open("messages", **form) as told:
+        status = wait_for(
+            subprocess.Popen(
+                [uv, *arguments, "requirements.txt"],
+                env={**environment, **proxies, "HOME": os.getcwd(), "UV_CACHE_DIR": f"{output}/cache"},
+                stdout=said,
+                stderr=told,
+            )
+        )
+        said.seek(0)
+        told.seek(0)
+        return json.dumps([status, said.read(), told.read()[-4000:]], ensure_ascii=False)
+'''
+FUNCTION: Final = "run_uv"
+SITE: Final = "site"
+"""The directory of the output that receives the packages."""
+
 
 _MEMORY_MB: Final = 2_048
 _PROCESSES: Final = 64
@@ -192,7 +260,7 @@ import {{ mkdirSync, readFileSync, writeFileSync }} from 'node:fs';
 
 function run_npm(npm, options, environment, files, result, output) {{
   process.umask(0o022); // other uids read what it installs
-  const directory = `${{output}}/{inside.SITE}`;
+  const directory = `${{output}}/{SITE}`;
   mkdirSync(directory);
   for (const [name, text] of Object.entries(files)) writeFileSync(`${{directory}}/${{name}}`, text);
   const proxies = Object.entries(process.env).filter(([name]) => name.toLowerCase().endsWith('_proxy'));
@@ -253,7 +321,7 @@ class NpmInstaller:
         root = _packages(lock).get("", {})
         files = {_MANIFEST: json.dumps({**root, "name": "tool"}), _LOCK: lock}
         await self._run(("ci", "--omit=dev", *_COMMON), files, "", output)
-        site = output / inside.SITE
+        site = output / SITE
         if site.is_symlink() or not (site / "node_modules").is_dir():
             raise PackagesUnavailable("the installation left no directory of packages")
         return site
@@ -332,10 +400,10 @@ class UvInstaller:
             PackagesUnavailable: A file is missing or has another hash, or the index cannot be reached.
             SandboxUnavailable: The host cannot confine a build.
         """
-        target = ("--target", f"{OUTPUT_DIRECTORY}/{inside.SITE}")
+        target = ("--target", f"{OUTPUT_DIRECTORY}/{SITE}")
         options = ("pip", "install", *target, "--no-deps", "--require-hashes", "--compile-bytecode")
         await self._run((*options, *self._common(), "--requirements"), lock, output)
-        site = output / inside.SITE
+        site = output / SITE
         # A build of a source distribution executes its code, which could leave a link to another directory.
         if site.is_symlink() or not site.is_dir():
             raise PackagesUnavailable("the installation left no directory of packages")
@@ -353,7 +421,7 @@ class UvInstaller:
             "requirements": requirements,
             "output": OUTPUT_DIRECTORY,
         }
-        task = Task(inside.SOURCE, inside.FUNCTION, values)
+        task = Task(SOURCE, FUNCTION, values)
         return await self._builds.run(_UV, task, self._index, output, (self._uv,))
 
 

@@ -252,8 +252,8 @@ _BATCH = 1_000
 """The number of ids in one statement."""
 
 
-class SqlMcpTransaction:
-    """Implements `McpTransaction`."""
+class McpTransaction:
+    """One transaction on the MCP servers of one organization, and on the tools that they report."""
 
     def __init__(self, conn: sa.Connection, organization_id: str) -> None:
         self._conn = conn
@@ -262,15 +262,15 @@ class SqlMcpTransaction:
         self._own_tools = mcp_tools.c.organization_id == organization_id
 
     def get_server(self, server_id: str) -> McpServer | None:
-        """See `McpTransaction.get_server`."""
+        """Returns the server with this id, or None."""
         return self._get_server(mcp_servers.c.id == server_id)
 
     def get_server_by_name(self, name: str) -> McpServer | None:
-        """See `McpTransaction.get_server_by_name`."""
+        """Returns the server with this name, or None."""
         return self._get_server(mcp_servers.c.name == name)
 
     def list_servers(self, filter_: McpServerFilter, order: McpServerOrder, page: PageQuery) -> Page[McpServer]:
-        """See `McpTransaction.list_servers`."""
+        """Returns a page of the servers that match the filter, sorted by `order` and then by id."""
         stmt = sa.select(mcp_servers).where(self._own_servers)
         if filter_.ids:
             stmt = stmt.where(mcp_servers.c.id.in_(filter_.ids))
@@ -283,35 +283,35 @@ class SqlMcpTransaction:
         return rows.map(server_from_row)
 
     def insert_server(self, server: McpServer) -> None:
-        """See `McpTransaction.insert_server`."""
+        """Stores a new server."""
         self._conn.execute(mcp_servers.insert().values(server_to_row(server)))
 
     def update_server(self, server: McpServer) -> None:
-        """See `McpTransaction.update_server`."""
+        """Overwrites the server with the id of `server`, which was read in this transaction."""
         stmt = mcp_servers.update().where(self._own_servers, mcp_servers.c.id == server.id)
         self._conn.execute(stmt.values(server_to_row(server)))
 
     def delete_server(self, server_id: str) -> None:
-        """See `McpTransaction.delete_server`."""
+        """Deletes a server and what it reported; the definitions that agents attach are not touched."""
         # Tools reference the server with ON DELETE CASCADE.
         self._conn.execute(mcp_servers.delete().where(self._own_servers, mcp_servers.c.id == server_id))
 
     def get_tool(self, server_id: str, *, tool_id: str | None = None, name: str | None = None) -> McpTool | None:
-        """See `McpTransaction.get_tool`."""
+        """Returns the tool of a server with this id or this name, or None."""
         key = mcp_tools.c.id == tool_id if tool_id is not None else mcp_tools.c.name == name
         stmt = sa.select(mcp_tools).where(self._own_tools, mcp_tools.c.server_id == server_id, key)
         row = self._conn.execute(stmt).first()
         return None if row is None else tool_from_row(row)
 
     def get_tools(self, server_id: str) -> Sequence[McpTool]:
-        """See `McpTransaction.get_tools`."""
+        """Returns all tools of a server, by name."""
         stmt = sa.select(mcp_tools).where(self._own_tools, mcp_tools.c.server_id == server_id)
         return [tool_from_row(row) for row in self._conn.execute(stmt.order_by(mcp_tools.c.name))]
 
     def list_tools(
         self, server_id: str, statuses: Sequence[SchemaStatus], order: McpToolOrder, page: PageQuery
     ) -> Page[McpTool]:
-        """See `McpTransaction.list_tools`."""
+        """Returns a page of a server's tools; without statuses, all of them."""
         scope = sa.and_(self._own_tools, mcp_tools.c.server_id == server_id)
         stmt = sa.select(mcp_tools).where(scope)
         if statuses:
@@ -321,27 +321,31 @@ class SqlMcpTransaction:
         return rows.map(tool_from_row)
 
     def put_tool(self, tool: McpTool) -> None:
-        """See `McpTransaction.put_tool`."""
+        """Stores a tool, or overwrites the one with its id."""
         row = tool_to_row(tool, self._organization_id)
         stmt = mcp_tools.update().where(self._own_tools, mcp_tools.c.id == tool.tool_id)
         if self._conn.execute(stmt.values(row)).rowcount == 0:
             self._conn.execute(mcp_tools.insert().values(row))
 
     def delete_tools(self, tool_ids: Sequence[str]) -> None:
-        """See `McpTransaction.delete_tools`."""
+        """Deletes tools."""
         for start in range(0, len(tool_ids), _BATCH):
             chosen = mcp_tools.c.id.in_(tool_ids[start : start + _BATCH])
             self._conn.execute(mcp_tools.delete().where(self._own_tools, chosen))
 
     def get_package_lock(self, server_id: str, packages: PackageSet) -> str | None:
-        """See `McpTransaction.get_package_lock`."""
+        """Returns the lock of these packages that is stored with a server, or None."""
         stmt = sa.select(mcp_package_locks.c.lock).where(
             self._locks_of(server_id, packages), mcp_package_locks.c.requirements == packages.key
         )
         return self._conn.execute(stmt).scalar_one_or_none()
 
     def add_package_lock(self, server_id: str, packages: PackageSet, lock: str) -> str:
-        """See `McpTransaction.add_package_lock`."""
+        """Stores a lock with a server that has none for these packages. It replaces that of other requirements.
+
+        Returns:
+            The lock of these packages: one that was stored before, or this one.
+        """
         known = self.get_package_lock(server_id, packages)
         if known is not None or self.get_server(server_id) is None:
             return known or lock
@@ -357,7 +361,11 @@ class SqlMcpTransaction:
         return lock
 
     def begin_run(self, key: RequestKey, at: datetime) -> McpRun | None:
-        """See `McpTransaction.begin_run`."""
+        """Records the beginning of a run, unless the request has begun one before; returns that one.
+
+        Raises:
+            RequestIdReused: The request id was used before with other content.
+        """
         known = self._conn.execute(sa.select(mcp_runs).where(_of(key))).first()
         if known is not None:
             if known.fingerprint != key.fingerprint:
@@ -377,15 +385,15 @@ class SqlMcpTransaction:
         return None
 
     def end_run(self, key: RequestKey, result: bytes) -> None:
-        """See `McpTransaction.end_run`."""
+        """Records the result of a run that has begun."""
         self._conn.execute(mcp_runs.update().where(_of(key)).values(result=result))
 
     def forget_run(self, key: RequestKey) -> None:
-        """See `McpTransaction.forget_run`."""
+        """Deletes the record of a run that had no effect."""
         self._conn.execute(mcp_runs.delete().where(_of(key)))
 
     def get_authorization(self, server_id: str) -> McpAuthorization | None:
-        """See `McpTransaction.get_authorization`."""
+        """Returns the last authorization of a server that has begun, or None."""
         authorizations = mcp_authorizations.c
         return find_authorization(
             self._conn,
@@ -394,11 +402,14 @@ class SqlMcpTransaction:
         )
 
     def put_authorization(self, authorization: McpAuthorization, most: int) -> None:
-        """See `McpTransaction.put_authorization`."""
+        """Stores an authorization that begins, instead of that of its server.
+
+        The organization keeps its newest `most`; older ones are deleted.
+        """
         put_authorization(self._conn, authorization, most)
 
     def update_authorization(self, authorization: McpAuthorization) -> None:
-        """See `McpTransaction.update_authorization`."""
+        """Overwrites an authorization. Does nothing if another one of its server has begun."""
         update_authorization(self._conn, authorization)
 
     def _locks_of(self, server_id: str, packages: PackageSet) -> sa.ColumnElement[bool]:

@@ -1,4 +1,15 @@
-"""The tool store on SQLite and PostgreSQL, and the new encryption of its secrets."""
+"""The store of tools: `ToolStore` runs units of work, and `ToolTransaction` is what each works on.
+
+Example:
+    ```python
+    def rename(tx: ToolTransaction) -> None:
+        tool = tx.get_tool_by_name("roll")
+        if tool is not None:
+            tx.update_tool(replace(tool, spec=replace(tool.spec, name="toss"), revision=tool.revision + 1))
+
+    await store.write(organization_id, rename)
+    ```
+"""
 
 from __future__ import annotations
 
@@ -18,9 +29,8 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_tools.model.mcp_servers import McpAuthorization, McpTransport
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
-from mnemesh_tools.store.base import ToolTransaction
 from mnemesh_tools.store.mcp_servers import (
-    SqlMcpTransaction,
+    McpTransaction,
     existing_servers,
     find_by_state,
     purge_authorizations,
@@ -40,6 +50,14 @@ from mnemesh_tools.store.tables import (
     tool_to_row,
     tools,
 )
+
+T = TypeVar("T")
+_BATCH = 1_000
+"""The number of ids in one statement."""
+_IN_ORGANIZATION = tools.c.organization_id == sa.bindparam("organization")
+_BY_ID = sa.select(tools).where(_IN_ORGANIZATION, tools.c.id == sa.bindparam("value"))
+_BY_NAME = sa.select(tools).where(_IN_ORGANIZATION, tools.c.name == sa.bindparam("value"))
+_TAGS = sa.select(tool_tags.c.tag).where(tool_tags.c.tool_id == sa.bindparam("tool")).order_by(tool_tags.c.position)
 
 
 def conditions(organization_id: str, filter_: ToolFilter) -> Iterator[sa.ColumnElement[bool]]:
@@ -63,17 +81,12 @@ def conditions(organization_id: str, filter_: ToolFilter) -> Iterator[sa.ColumnE
         yield tools.c.mcp_server_id == filter_.mcp_server_id
 
 
-T = TypeVar("T")
-_BATCH = 1_000
-"""The number of ids in one statement."""
-_IN_ORGANIZATION = tools.c.organization_id == sa.bindparam("organization")
-_BY_ID = sa.select(tools).where(_IN_ORGANIZATION, tools.c.id == sa.bindparam("value"))
-_BY_NAME = sa.select(tools).where(_IN_ORGANIZATION, tools.c.name == sa.bindparam("value"))
-_TAGS = sa.select(tool_tags.c.tag).where(tool_tags.c.tool_id == sa.bindparam("tool")).order_by(tool_tags.c.position)
+class ToolStore:
+    """A transactional store of tools.
 
-
-class SqlToolStore:
-    """Implements `ToolStore`."""
+    Transactions are serializable: everything that a unit of work has read is still true when it commits. The store
+    repeats a unit of work that conflicts with another one, so the work must have no effect outside its transaction.
+    """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -81,12 +94,12 @@ class SqlToolStore:
         self._ledger = Ledger(request_ledger, clock)
 
     async def read(self, organization_id: str, work: Callable[[ToolTransaction], T]) -> T:
-        """See `ToolStore.read`."""
-        return await self._database.read(lambda conn: work(SqlToolTransaction(conn, organization_id)))
+        """Runs `work` on one consistent snapshot and returns its result."""
+        return await self._database.read(lambda conn: work(ToolTransaction(conn, organization_id)))
 
     async def write(self, organization_id: str, work: Callable[[ToolTransaction], T]) -> T:
-        """See `ToolStore.write`."""
-        return await self._database.write(lambda conn: work(SqlToolTransaction(conn, organization_id)))
+        """Runs `work` in a transaction and returns its result. An exception rolls the transaction back."""
+        return await self._database.write(lambda conn: work(ToolTransaction(conn, organization_id)))
 
     async def write_once(
         self,
@@ -97,10 +110,21 @@ class SqlToolStore:
         result_ids: Callable[[T], Sequence[str]],
         replay: Callable[[ToolTransaction, Sequence[str]], T],
     ) -> T:
-        """See `ToolStore.write_once`."""
+        """Runs `work` like `write`, unless the request has taken effect before.
+
+        Args:
+            organization_id: The organization of the tools.
+            key: The idempotency key of the request; None always runs `work`.
+            work: The effect, which returns the result of the request.
+            result_ids: Returns the strings to record for a result.
+            replay: Returns the result of a repeated request from the recorded strings.
+
+        Raises:
+            RequestIdReused: The request id was used before with other content.
+        """
 
         def transaction(conn: sa.Connection) -> T:
-            tx = SqlToolTransaction(conn, organization_id)
+            tx = ToolTransaction(conn, organization_id)
             results: list[T] = []
 
             def effect() -> Sequence[str]:
@@ -113,15 +137,19 @@ class SqlToolStore:
         return await self._database.write(transaction, name="tools.write_once")
 
     async def existing_mcp_servers(self, ids: Collection[str]) -> Collection[str]:
-        """See `ToolStore.existing_mcp_servers`."""
+        """Returns those of these ids that belong to MCP servers, of any organization."""
         return await self._database.read(lambda conn: existing_servers(conn, ids))
 
     async def find_mcp_authorization(self, state_hash: str) -> McpAuthorization | None:
-        """See `ToolStore.find_mcp_authorization`."""
+        """Returns the authorization of any organization with this hash of its state, or None."""
         return await self._database.read(lambda conn: find_by_state(conn, state_hash))
 
     async def recorded(self, key: RequestKey | None) -> Sequence[str] | None:
-        """See `ToolStore.recorded`."""
+        """Returns the recorded strings of a request that has taken effect; None for another one.
+
+        Raises:
+            RequestIdReused: The request id was used before with other content.
+        """
         return None if key is None else await self._database.read(lambda conn: self._ledger.find(conn, key))
 
     async def purge_ledger(self) -> int:
@@ -135,30 +163,33 @@ class SqlToolStore:
         return await self._database.write(purge)
 
 
-class SqlToolTransaction:
-    """Implements `ToolTransaction`."""
+class ToolTransaction:
+    """One transaction on the tools of one organization. Rows of other organizations are not visible in it.
+
+    Names are unique within an organization. Callers check that a name is free before they write it.
+    """
 
     def __init__(self, conn: sa.Connection, organization_id: str) -> None:
         self._conn = conn
         self._organization_id = organization_id
         self._in_organization = tools.c.organization_id == organization_id
-        self._mcp = SqlMcpTransaction(conn, organization_id)
+        self._mcp = McpTransaction(conn, organization_id)
 
     @property
-    def mcp(self) -> SqlMcpTransaction:
-        """See `ToolTransaction.mcp`."""
+    def mcp(self) -> McpTransaction:
+        """The MCP servers of the organization, in the same transaction."""
         return self._mcp
 
     def get_tool(self, tool_id: str) -> Tool | None:
-        """See `ToolTransaction.get_tool`."""
+        """Returns the tool with this id, or None."""
         return self._get_tool(_BY_ID, tool_id)
 
     def get_tool_by_name(self, name: str) -> Tool | None:
-        """See `ToolTransaction.get_tool_by_name`."""
+        """Returns the tool with this name, or None."""
         return self._get_tool(_BY_NAME, name)
 
     def get_tools(self, ids: Sequence[str], names: Sequence[str]) -> Sequence[Tool]:
-        """See `ToolTransaction.get_tools`."""
+        """Returns the tools with these ids, then those with these names, each once; unknown ones are left out."""
         either = sa.or_(tools.c.id.in_(ids), tools.c.name.in_(names))
         found = self._with_tags(self._conn.execute(sa.select(tools).where(self._in_organization, either)).all())
         by_id, by_name = {tool.id: tool for tool in found}, {tool.spec.name: tool for tool in found}
@@ -166,37 +197,41 @@ class SqlToolTransaction:
         return tuple({tool.id: tool for tool in requested if tool is not None}.values())
 
     def list_tools(self, filter_: ToolFilter, order: ToolOrder, page: PageQuery) -> Page[Tool]:
-        """See `ToolTransaction.list_tools`."""
+        """Returns a page of the tools that match the filter, sorted by `order` and then by id."""
         stmt = sa.select(tools).where(self._in_organization, *conditions(self._organization_id, filter_))
         key = tools.c[order.value]
         rows = paginate(self._conn, stmt, page, key=key, id=tools.c.id, scope=self._in_organization)
         return rows.with_items(self._with_tags(rows.items))
 
     def find_tools(self, filter_: ToolFilter, order: ToolOrder) -> Sequence[Tool]:
-        """See `ToolTransaction.find_tools`."""
+        """Returns all tools that match the filter, in descending order."""
         stmt = sa.select(tools).where(self._in_organization, *conditions(self._organization_id, filter_))
         key = tools.c[order.value]
         return self._with_tags(self._conn.execute(stmt.order_by(key.desc(), tools.c.id.desc())).all())
 
     def count_tools(self, filter_: ToolFilter) -> int:
-        """See `ToolTransaction.count_tools`."""
+        """Returns the number of tools that match the filter."""
         count = sa.select(sa.func.count()).select_from(tools)
         stmt = count.where(self._in_organization, *conditions(self._organization_id, filter_))
         return int(self._conn.execute(stmt).scalar_one())
 
     def insert_tool(self, tool: Tool) -> None:
-        """See `ToolTransaction.insert_tool`."""
+        """Stores a new tool."""
         self._conn.execute(tools.insert().values(tool_to_row(tool)))
         self._insert_tags(tool)
 
     def update_tool(self, tool: Tool) -> None:
-        """See `ToolTransaction.update_tool`."""
+        """Overwrites the tool with the id of `tool`, which was read in this transaction."""
         self._conn.execute(tools.update().where(self._in_organization, tools.c.id == tool.id).values(tool_to_row(tool)))
         self._conn.execute(tool_tags.delete().where(tool_tags.c.tool_id == tool.id))
         self._insert_tags(tool)
 
     def add_package_lock(self, tool_id: str, spec: ToolSpec, lock: str) -> str:
-        """See `ToolTransaction.add_package_lock`."""
+        """Stores the lock of a tool that still has these requirements and no lock. The tool keeps its revision.
+
+        Returns:
+            The lock of these requirements: one that was stored before, or this one.
+        """
         stored = self.get_tool(tool_id)
         if stored is None or stored.spec.packages_key != spec.packages_key:
             return lock
@@ -207,17 +242,17 @@ class SqlToolTransaction:
         return lock
 
     def delete_tool(self, tool_id: str) -> bool:
-        """See `ToolTransaction.delete_tool`."""
+        """Deletes a tool; returns False if there is none."""
         # Tags reference the tool with ON DELETE CASCADE.
         return self._conn.execute(tools.delete().where(self._in_organization, tools.c.id == tool_id)).rowcount == 1
 
     def get_builtin_release(self) -> str | None:
-        """See `ToolTransaction.get_builtin_release`."""
+        """Returns the release whose built-in tools the organization has, or None before the first."""
         condition = builtin_releases.c.organization_id == self._organization_id
         return self._conn.execute(sa.select(builtin_releases.c.release).where(condition)).scalar_one_or_none()
 
     def set_builtin_release(self, release: str) -> None:
-        """See `ToolTransaction.set_builtin_release`."""
+        """Records the release whose built-in tools the organization has."""
         condition = builtin_releases.c.organization_id == self._organization_id
         if self._conn.execute(builtin_releases.update().where(condition).values(release=release)).rowcount == 0:
             values = {"organization_id": self._organization_id, "release": release}

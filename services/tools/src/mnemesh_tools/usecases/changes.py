@@ -10,7 +10,7 @@ from mnemesh_tools.errors import McpServerNotFound, ToolNameTaken, ToolNotFound
 from mnemesh_tools.model.mcp_servers import McpServer
 from mnemesh_tools.model.mcp_tools import McpTool, McpToolKey
 from mnemesh_tools.model.tools import Tool, ToolSpec
-from mnemesh_tools.store.base import ToolTransaction
+from mnemesh_tools.store.tools import ToolTransaction
 
 
 def get_tool(tx: ToolTransaction, tool_id: str) -> Tool:

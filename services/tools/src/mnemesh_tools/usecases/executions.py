@@ -40,7 +40,7 @@ from mnemesh_tools.model.executions import (
 from mnemesh_tools.model.support import ServerSupport, require_network_access
 from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, SourceType, Tool
 from mnemesh_tools.schema import SourceFacts, program_module, tool_module
-from mnemesh_tools.store.base import ToolStore
+from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.packages import PackageService, ToolPackageLock

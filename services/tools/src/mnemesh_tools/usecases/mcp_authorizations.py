@@ -23,7 +23,7 @@ from mnemesh_tools.model.mcp_servers import (
     hash_of_state,
 )
 from mnemesh_tools.model.mcp_settings import MAX_ID_CHARS, OAuthGrant, require_redirect_uri
-from mnemesh_tools.store.base import ToolStore, ToolTransaction
+from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.mcp_contacts import McpContacts
 from mnemesh_tools.usecases.mcp_targets import McpTargets

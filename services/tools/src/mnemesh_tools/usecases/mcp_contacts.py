@@ -41,7 +41,7 @@ from mnemesh_tools.model.mcp_tools import (
     tool_name,
 )
 from mnemesh_tools.model.tools import Tool, ToolSpec
-from mnemesh_tools.store.base import ToolStore, ToolTransaction
+from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.mcp_targets import McpTargets
 

@@ -30,7 +30,7 @@ from mnemesh_tools.model.definitions import network_grant
 from mnemesh_tools.model.mcp_settings import McpProgram, ProgramHealth, ProgramSettings
 from mnemesh_tools.model.packages import Ecosystem, PackageSet
 from mnemesh_tools.model.support import INSTALL_NODE, require_network_access
-from mnemesh_tools.store.base import ToolStore
+from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.packages import PackageService, ServerPackageLock
 

@@ -39,7 +39,7 @@ from mnemesh_tools.model.mcp_servers import (
     with_kept_secrets,
 )
 from mnemesh_tools.model.mcp_settings import ProgramHealth, require_valid_secret
-from mnemesh_tools.store.base import ToolStore, ToolTransaction
+from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.mcp_contacts import CheckedTool, McpContacts, Refresh, checked, unusable
 from mnemesh_tools.usecases.mcp_programs import McpPrograms

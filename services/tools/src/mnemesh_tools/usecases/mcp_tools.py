@@ -45,7 +45,7 @@ from mnemesh_tools.model.mcp_tools import (
 )
 from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, MAX_TIMEOUT_SECONDS
 from mnemesh_tools.schema import coerce
-from mnemesh_tools.store.base import ToolStore, ToolTransaction
+from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.mcp_targets import McpTargets
 

@@ -21,7 +21,7 @@ from mnemesh_tools.model.packages import Ecosystem, PackageSet, PackagesState, P
 from mnemesh_tools.model.tools import Tool
 from mnemesh_tools.packages.builders import Installer, PackagesUnavailable
 from mnemesh_tools.packages.cache import PackageCache
-from mnemesh_tools.store.base import ToolStore
+from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.slots import FairSlots
 
 

@@ -21,7 +21,7 @@ from mnemesh_retrieval.ranking.scores import Candidate, Ranked, fuse_scores, rar
 from mnemesh_retrieval.words.analysis import analysed, query_words
 
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, require_valid_filter
-from mnemesh_tools.store.base import ToolStore, ToolTransaction
+from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 
 DEFAULT_LIMIT: Final = 10
 MAX_LIMIT: Final = 100

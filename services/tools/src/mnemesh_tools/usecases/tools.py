@@ -48,7 +48,7 @@ from mnemesh_tools.model.tools import (
     require_valid_filter,
 )
 from mnemesh_tools.schema import MAX_SOURCE_CHARS, SourceFacts, read_in_process, read_source, read_typescript
-from mnemesh_tools.store.base import ToolStore, ToolTransaction
+from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.slots import FairSlots
 

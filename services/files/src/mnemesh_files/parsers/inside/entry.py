@@ -9,10 +9,15 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Final
 
-from mnemesh_files.parsers.document import Cause, DocumentUnreadable, ParsedDocument, ParseLimits
+from mnemesh_files.parsers.document import (
+    Budget,
+    Cause,
+    DocumentUnreadable,
+    ParsedDocument,
+    ParseLimits,
+    hidden_characters_warning,
+)
 from mnemesh_files.parsers.formats import Format
-from mnemesh_files.parsers.inside.budget import Budget
-from mnemesh_files.parsers.lines import hidden_characters_warning
 
 # Imported for the document that needs it only: imports are most of the time of a small document.
 _MODULES: Final = {

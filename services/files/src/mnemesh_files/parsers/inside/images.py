@@ -8,8 +8,7 @@ from typing import Final
 
 from PIL import Image, UnidentifiedImageError
 
-from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument
-from mnemesh_files.parsers.inside.budget import Budget
+from mnemesh_files.parsers.document import Budget, Cause, DocumentKind, DocumentUnreadable, ParsedDocument
 
 _CHECKED_PIXELS: Final = 30_000_000
 _NOT_READ: Final = ("image/heic",)

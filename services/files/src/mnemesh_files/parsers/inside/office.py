@@ -8,9 +8,8 @@ from importlib import import_module
 from typing import Final
 from xml.parsers.expat import ExpatError
 
-from mnemesh_files.parsers.document import Cause, DocumentUnreadable, ParsedDocument
+from mnemesh_files.parsers.document import Budget, Cause, DocumentUnreadable, ParsedDocument
 from mnemesh_files.parsers.inside.archive import Archive, damaged
-from mnemesh_files.parsers.inside.budget import Budget
 
 _OLE: Final = "application/x-ole-storage"
 _ENCRYPTED_PACKAGE: Final = "EncryptedPackage".encode("utf-16-le")

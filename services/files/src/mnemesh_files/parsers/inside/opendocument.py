@@ -7,10 +7,16 @@ from typing import Final
 
 from lxml import etree
 
-from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument
+from mnemesh_files.parsers.document import (
+    MAX_VERBATIM_LINE,
+    Budget,
+    Cause,
+    DocumentKind,
+    DocumentUnreadable,
+    ParsedDocument,
+    TextBuilder,
+)
 from mnemesh_files.parsers.inside.archive import Archive, damaged, element, text_of
-from mnemesh_files.parsers.inside.budget import Budget
-from mnemesh_files.parsers.lines import MAX_VERBATIM_LINE, TextBuilder
 
 _MAX_SPACES: Final = 100
 _MAX_LEVEL: Final = 6

@@ -6,12 +6,27 @@ import base64
 import io
 import json
 import re
+from pathlib import Path
 from typing import Final
 
-from mnemesh_files.parsers.document import PAGES_WITHOUT_TEXT, Cause, DocumentKind, DocumentUnreadable, ParsedDocument
-from mnemesh_files.parsers.inside.budget import Budget
-from mnemesh_files.parsers.inside.pdfium import pdfium
-from mnemesh_files.parsers.lines import TextBuilder
+from mnemesh_files.parsers.document import (
+    PAGES_WITHOUT_TEXT,
+    Budget,
+    Cause,
+    DocumentKind,
+    DocumentUnreadable,
+    ParsedDocument,
+    TextBuilder,
+)
+
+# The library resolves the path of its own file. Below a directory that only root can enter, the result is a path that
+# the parser's account cannot open; the path through the descriptor of the directory is one that it can.
+_resolve = Path.resolve
+Path.resolve = lambda path, strict=False: path.absolute()  # type: ignore[method-assign, assignment]  # noqa: ARG005
+try:
+    import pypdfium2 as pdfium
+finally:
+    Path.resolve = _resolve  # type: ignore[method-assign]
 
 _HYPHEN_AT_END: Final = re.compile("[\ufffe\x02\u00ad]\r?\n")
 _UNMAPPED: Final = re.compile("[\ufffe\uffff\x00\x02\x03]")

@@ -6,9 +6,8 @@ from typing import Final
 
 from striprtf.striprtf import rtf_to_text
 
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
+from mnemesh_files.parsers.document import Budget, DocumentKind, ParsedDocument
 from mnemesh_files.parsers.inside.archive import damaged
-from mnemesh_files.parsers.inside.budget import Budget
 
 _RTF: Final = b"{\\rtf"
 

@@ -9,11 +9,16 @@ from typing import Any, Final
 
 import openpyxl
 
-from mnemesh_files.parsers.document import DocumentKind, DocumentUnreadable, ParsedDocument
+from mnemesh_files.parsers.document import (
+    MAX_VERBATIM_LINE,
+    Budget,
+    DocumentKind,
+    DocumentUnreadable,
+    ParsedDocument,
+    TextBuilder,
+)
 from mnemesh_files.parsers.inside.archive import Archive, damaged
-from mnemesh_files.parsers.inside.budget import Budget
 from mnemesh_files.parsers.inside.word import core_title
-from mnemesh_files.parsers.lines import MAX_VERBATIM_LINE, TextBuilder
 
 _LATE_ROWS: Final = 500
 _MAX_BLANK_ROWS: Final = 10_000

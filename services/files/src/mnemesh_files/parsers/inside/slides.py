@@ -10,11 +10,9 @@ import pptx
 from pptx.exc import PythonPptxError
 from pptx.util import Length
 
-from mnemesh_files.parsers.document import DocumentKind, DocumentUnreadable, ParsedDocument
+from mnemesh_files.parsers.document import Budget, DocumentKind, DocumentUnreadable, ParsedDocument, TextBuilder
 from mnemesh_files.parsers.inside.archive import Archive, damaged
-from mnemesh_files.parsers.inside.budget import Budget
 from mnemesh_files.parsers.inside.word import core_title
-from mnemesh_files.parsers.lines import TextBuilder
 
 _MAX_GROUPS: Final = 20
 

@@ -6,9 +6,8 @@ import io
 
 import mammoth
 
-from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
+from mnemesh_files.parsers.document import Budget, DocumentKind, ParsedDocument
 from mnemesh_files.parsers.inside.archive import Archive, damaged, element, text_of
-from mnemesh_files.parsers.inside.budget import Budget
 from mnemesh_files.parsers.inside.html import markdown_lines
 
 _STYLES = "comment-reference => sup\np[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => h2:fresh"

@@ -1,1 +1,0 @@
-"""Protocols of the stores; their docstrings are the contract."""
