@@ -53,7 +53,12 @@ class Holding(BlocksCases):
         assert changed.core_memory.blocks[0].value == "a\nb"
         gone = await blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=PEER, label="human"))
         assert gone.block_id == shared.id
-        assert not (await core(blocks, PEER)).blocks
+        # A reader that knows the revision before learns that the block is gone.
+        known = changed.core_memory.revision
+        left = await blocks.GetCoreMemory(rpc.GetCoreMemoryRequest(agent_id=PEER, if_revision=known))
+        assert not left.not_modified
+        assert not left.core_memory.blocks
+        assert gone.core_memory_revision == left.core_memory.revision
         with pytest.raises(NotFound):
             await blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=PEER, block_id=shared.id))
         batch = rpc.BatchGetCoreMemoryRequest(agent_ids=[PEER, AGENT, PEER, new_id("agent")])
@@ -63,9 +68,12 @@ class Holding(BlocksCases):
 
     async def test_deleted_block_is_removed_from_every_holder(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT)
+        known = (await core(blocks)).revision
         for _ in range(2):
             await blocks.DeleteBlock(rpc.DeleteBlockRequest(block_id=block.id))
-        assert not (await core(blocks)).blocks
+        left = await blocks.GetCoreMemory(rpc.GetCoreMemoryRequest(agent_id=AGENT, if_revision=known))
+        assert not left.not_modified
+        assert not left.core_memory.blocks
         for call in (
             blocks.GetBlock(rpc.GetBlockRequest(block_id=block.id)),
             history(blocks, block.id),
