@@ -96,6 +96,21 @@ class Messages(RecallCases):
                 error = await refused(chat.stub.ListMessages(request))
                 assert (error.reason, error.field) == ("INVALID_ARGUMENT", field)
 
+    async def test_list_of_several_agents_is_in_the_order_of_insertion(self, chat: Conversation) -> None:
+        other = Conversation(chat.stub)
+        await other.open("first", "second")
+        await chat.open("third")
+        await other.append("fourth")
+        agents = [chat.agent_id, other.agent_id]
+        seen: list[pb.Message] = []
+        request = rpc.ListMessagesRequest(agent_ids=agents, roles=[pb.ROLE_USER], page_size=2)
+        for _ in range(2):
+            page = await chat.stub.ListMessages(request)
+            seen += page.messages
+            request.page_token = page.next_page_token
+        assert said(seen) == ["first", "second", "third", "fourth"]
+        assert not request.page_token
+
     async def test_messages_are_returned_in_the_requested_order(self, chat: Conversation) -> None:
         prompt, one, two = (await chat.open("one", "two")).messages
         wanted = rpc.GetMessagesRequest(message_ids=[two.id, new_id("message"), prompt.id])
