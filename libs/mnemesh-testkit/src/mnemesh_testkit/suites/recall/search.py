@@ -279,6 +279,23 @@ class Asking(RecallCases):
                 assert {hit.text for hit in hits} == found
         assert [hit.text for hit in await hits_of(chat, "", speakers=["zoë"])] == ["purple monkey dishwasher of Zoë"]
 
+    async def test_dates_limit_what_is_found_by_similarity(self, chat: Conversation) -> None:
+        # More messages of the last day are nearest to the query than a search of one hit compares.
+        late = [spoken("USER", "purple monkey", "2026-01-30T12:00+00:00") for _ in range(30)]
+        early = spoken("USER", "purple monkey dishwasher", "2026-01-10T12:00+00:00")
+        await store(chat, early, *late)
+
+        async def found(limit: int, **more: Any) -> list[str]:
+            hits = await hits_of(chat, "purple monkey", mode=rpc.SEARCH_MODE_VECTOR, limit=limit, **more)
+            return [hit.text for hit in hits]
+
+        async with asyncio.timeout(60):
+            while len(await found(50)) < 31:
+                pass  # the index follows in its own time
+        assert await found(1, end_date="2026-01-20") == ["purple monkey dishwasher"]
+        assert await found(1, start_date="2026-01-20") == ["purple monkey"]
+        assert await found(50, end_date="2026-01-20") == ["purple monkey dishwasher"]
+
     async def test_messages_of_a_named_time_come_first_and_others_are_found(self, chat: Conversation) -> None:
         months = [f"2025-{month:02d}-15T12:00+00:00" for month in (3, 5, 7)]
         await store(chat, *(spoken("USER", "We went to the beach", time) for time in months))
