@@ -75,7 +75,7 @@ async def test_examples_of_groups_run(
     said = capsys.readouterr().out
     assert "I have two cats. Remember that the picnic is on Sunday." in said
     assert "the partner took" in said
-    assert "Lives in Paris.\nHas two cats.\nThe picnic is on Sunday." in said
+    assert "I live in Paris.\nI have two cats.\nthe picnic is on Sunday." in said
 
 
 def samples(page: str) -> list[str]:

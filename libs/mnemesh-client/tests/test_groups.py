@@ -187,7 +187,7 @@ async def test_partner_is_started_by_turns_and_on_demand(client: Mnemesh) -> Non
     (run,) = await group.sleep(waits=True)
     assert run.status == runs_pb2.RUN_STATUS_COMPLETED
     assert [block.value for block in (await agent.memory()).blocks if block.label == "human"] == [
-        "Lives in Paris.\nHas two cats.\nLikes tea."
+        "I live in Paris.\nI have two cats.\nI like tea."
     ]
 
 
@@ -204,7 +204,7 @@ async def test_several_partners_write_nothing_twice(client: Mnemesh) -> None:
     assert [run.agent_id for run in runs] == [*group.agent_ids]
     assert [run.status for run in runs] == [runs_pb2.RUN_STATUS_COMPLETED] * 3
     value = next(block.value for block in (await agent.memory()).blocks if block.label == "human")
-    assert value == "Name: Heidi\nLives in Paris.\nHas two cats."
+    assert value == "Name: Heidi\nI live in Paris.\nI have two cats."
 
 
 async def test_organization_limits_its_sleeptime_runs(client: Mnemesh) -> None:

@@ -54,7 +54,6 @@ class Agent:
         self.v2 = v2
         self.tools = with_v2_arguments(tools) if v2 else tools
         self.human: str | None = human
-        self.numbered = False
         self.archive: list[str] = []
         self.history: list[Message] = []
         self.failing: dict[str, str] = {}
@@ -167,8 +166,6 @@ class Agent:
         if self.human is None:
             return f"Base.\n<memory_blocks>\n{persona}</memory_blocks>"
         value = self.human
-        if self.numbered:
-            value = "\n".join(f"{number}→ {line}" for number, line in enumerate(value.split("\n"), 1))
         human = (
             f"<human>\n<description>\nThe name is what matters.\n</description>\n<value>\n{value}\n</value>\n</human>"
         )

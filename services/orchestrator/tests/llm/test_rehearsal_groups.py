@@ -3,31 +3,19 @@
 import json
 
 import pytest
-from mnemesh_kit.ids import new_id
-from mnemesh_orchestrator.groups.speakers import NextTurn, turn_input
-from mnemesh_orchestrator.model.groups import (
-    GroupPlan,
-    ManagerConfig,
-    ManagerType,
-    MemberTurn,
-    Speaker,
-    TurnOutcome,
-)
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.runs import Run
-from mnemesh_types.messages import TextPart
+from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
+from mnemesh_types.messages import Role, TextPart
 
-from .rehearsal_agent import CORE, EDITOR, OMNI, RETHINK, SEARCH, Agent
-from .windows import NOON, tool
+from .rehearsal_agent import CLIENT, EDITOR, REHEARSAL, RETHINK, Agent
+from .windows import ask, called, everything, message, returned, tool
 
-FINISH = (tool("memory_finish_edits"),)
-PARTNER = EDITOR + FINISH
+PARTNER = EDITOR + RETHINK + (tool("memory_finish_edits"),)
 VOICE = (
     tool("store_memories", ["chunks"], chunks={"type": "array"}),
     tool("rethink_user_memory", ["new_memory"], new_memory="string"),
     tool("finish_rethinking_memory"),
 )
-ASK_MEMBERS = (tool("send_message_to_all_agents_in_group", ["message"], message="string"),)
+ASK_MEMBERS = tool("send_message_to_all_agents_in_group", ["message"], message="string")
 REMINDER = (
     "<system-reminder>\nYou are NOT the primary agent.\n"
     '- The "assistant" messages below are from the primary agent\n</system-reminder>\n\nMessages:\n'
@@ -62,33 +50,6 @@ async def test_member_serves_the_user_and_answers_the_others(v2: bool) -> None:
 
 
 @both_policies
-async def test_manager_selects_the_members_in_order_and_ends_the_round(v2: bool) -> None:
-    ada, bob = Speaker(new_id("agent"), "ada"), Speaker(new_id("agent"), "bob", "Likes tea, and names such as ada.")
-    namesake = Speaker(new_id("agent"), "Ada")
-    config = ManagerConfig(ManagerType.DYNAMIC, manager_agent_id=new_id("agent"), termination_token="OVER AND OUT")
-    agent = Agent(v2=v2)
-
-    async def select(members: tuple[Speaker, ...], *said: tuple[Speaker, str], problem: str | None = None) -> str:
-        plan = GroupPlan("group", config, members, "boss")
-        turns = [
-            MemberTurn(number, each.agent_id, TurnOutcome.COMPLETED, (text,))
-            for number, (each, text) in enumerate(said, 1)
-        ]
-        turn = NextTurn(len(turns) + 1, Speaker(config.manager_agent_id or "", "boss"), True, problem)
-        run = Run("run-1", "org-1", "user-1", "", "conv-1", NOON, NOON, (InputMessage((TextPart("My name is Eve."),)),))
-        parts = [part for item in turn_input(run, plan, turns, turn) for part in item.content]
-        return await agent.send(*(part.text for part in parts if isinstance(part, TextPart)))
-
-    assert await select((ada, bob)) == "ada"
-    assert await select((ada, bob), (ada, "I ask bob: why?")) == "bob"
-    assert await select((ada, bob), (ada, "x"), (bob, "Fine.\n- ada: no")) == "OVER AND OUT"
-    assert await select((ada, namesake)) == ada.agent_id, "the name is not unique"
-    problem = "ada spoke last, and no member speaks twice in a row."
-    assert await select((ada, bob), problem=problem) == "bob", "the turn of ada failed, so it said nothing"
-    assert [name for name, _ in agent.made if name != "send_message"] == []
-
-
-@both_policies
 async def test_agent_that_asks_gets_the_answer_that_a_user_would_get(v2: bool) -> None:
     agent = Agent(v2=v2, human="Name: Ada")
     head = "[This message comes from the agent boss (id agent-1), not from the user. It is returned as your reply.]"
@@ -96,7 +57,7 @@ async def test_agent_that_asks_gets_the_answer_that_a_user_would_get(v2: bool) -
     reply = await agent.send(words=[f"{head}\n\nWhat is my name?"])
 
     assert "Your name is Ada" in reply
-    assert "Hello, boss! I have read 1 message from boss.\nboss asked: What is my name?" in reply
+    assert "Hello, boss! I have read 1 message from boss.\nboss said: What is my name?" in reply
 
 
 @both_policies
@@ -117,81 +78,43 @@ async def test_agent_is_asked_for_the_user(v2: bool) -> None:
     assert "is not attached" in await Agent(v2=v2).send(f"Ask {asked}: what is my name?")
 
 
-@both_policies
-async def test_supervisor_asks_the_members_and_reports_their_replies(v2: bool) -> None:
-    agent = Agent(CORE + SEARCH + ASK_MEMBERS, v2=v2)
-    agent.replies = str(
-        [
-            {"agent_id": "agent-1", "agent_name": "bob", "response": ["It's 4."]},
-            {"agent_id": "agent-2", "error": "away"},
-        ]
-    )
+async def test_supervisor_that_must_ask_the_members_passes_the_message_on_and_reports_their_replies() -> None:
+    forced = ToolChoice(ToolChoiceKind.NAMED, ASK_MEMBERS.name)
+    said = message(1, Role.USER, "What is 2 + 2?")
+    _, answer = await everything(CLIENT, ask(REHEARSAL, said, tools=(ASK_MEMBERS,), tool_choice=forced))
+    call = answer.tool_calls[0]
+    assert (call.name, json.loads(call.arguments)) == (ASK_MEMBERS.name, {"message": "What is 2 + 2?"})
 
-    reply = await agent.send("What is 2 + 2?")
-
-    assert agent.made[0] == ("send_message_to_all_agents_in_group", {"message": "What is 2 + 2?"})
-    assert "I asked 2 members:\n- bob: It's 4.\n- agent-2 failed: away" in reply
+    replies = str([{"agent_id": "agent-1", "agent_name": "bob", "response": ["It's 4."]}])
+    past = (called(2, "c", call.name, call.arguments), returned(3, "c", call.name, replies))
+    _, answer = await everything(CLIENT, ask(REHEARSAL, said, *past, tools=(ASK_MEMBERS,)))
+    assert "bob: It's 4." in "".join(part.text for part in answer.content if isinstance(part, TextPart))
 
 
-@pytest.mark.parametrize(
-    "tools",
-    [EDITOR + FINISH, CORE + FINISH, OMNI + FINISH, EDITOR + RETHINK + FINISH],
-    ids=["editor", "core", "omni", "rethink"],
-)
 @pytest.mark.parametrize("head", ["", REMINDER], ids=["bare", "reminder"])
-async def test_partner_writes_what_the_user_stated(tools: tuple, head: str) -> None:
-    agent = Agent(tools, human="Likes tea.")
+async def test_partner_writes_what_the_user_stated(head: str) -> None:
+    agent = Agent(PARTNER, human="Likes tea.")
     transcript = (
-        'user: {"type": "user_message", "message": "Hi, my name is Ada and I live in Paris.", "time": "2026-01-20"}\n'
+        'user: {"type": "user_message", "message": "Hi, my name is Ada. I live in Paris.", "time": "2026-01-20"}\n'
         "assistant: <thinking>I live in a computer.</thinking>\nassistant: My name is Sam.\n"
-        "user: I like tea. Remember that the launch is on Friday.\nI have two cats!\nuser: Do I have a dog?"
+        "user: Remember that the launch is on Friday.\nI have two cats!\nuser: Do I have a dog?"
     )
 
     assert await agent.send(head + transcript) == ""
 
-    lines = [line for line in (agent.human or "").split("\n") if line]
-    assert lines == [
-        "Likes tea.",
-        "Name: Ada",
-        "Lives in Paris.",
-        "The launch is on Friday.",
-        "Has two cats.",
-    ]
-    assert agent.made[-1][0] == "memory_finish_edits"
-
-
-async def test_partner_keeps_what_it_knows_and_corrects_what_changed() -> None:
-    agent = Agent(PARTNER, human="Name: Ada\nLives in Paris.\nFavourite colour: blue\nlikes tea.")
-
-    await agent.send("user: My name is Ada. I like tea. I live in Paris.")
+    assert agent.human == "Likes tea.\nName: Ada\nI live in Paris.\nthe launch is on Friday.\nI have two cats!"
+    assert [name for name, _ in agent.made] == ["memory_rethink", "memory_finish_edits"]
+    await agent.send("user: My name is Ada. I live in Paris.")
     assert [name for name, _ in agent.made] == ["memory_finish_edits"]
-    await agent.send("user: I live in Rome now. My favourite colour is red. I moved. I live in Oslo.")
-
-    assert agent.human == "Name: Ada\nLives in Oslo.\nFavourite colour: red\nlikes tea."
-    assert [name for name, _ in agent.made] == ["memory_replace", "memory_replace", "memory_finish_edits"]
-
-
-async def test_partner_writes_dates_instead_of_relative_days() -> None:
-    agent = Agent(PARTNER)
-    message = {"type": "user_message", "message": "Remember that I fly tomorrow.", "time": "2026-01-31 08:00:00 AM"}
-    await agent.send(f"user: {json.dumps(message)}")
-    assert (agent.human or "").strip() == "Said: I fly on 2026-02-01."
-
-
-async def test_partner_repeats_a_failed_edit_once() -> None:
-    agent = Agent(PARTNER)
-    agent.failing = {"memory_insert": "Error: the block is read-only"}
-    await agent.send("user: I like tea.")
-    assert [name for name, _ in agent.made] == ["memory_insert", "memory_insert", "memory_finish_edits"]
 
 
 async def test_partner_that_rewrites_the_block_writes_nothing_that_another_partner_wrote() -> None:
-    agent = Agent(EDITOR + RETHINK + FINISH, human="Likes tea.")
-    agent.refusals = ["Name: Ada\nLikes tea.\nLives in Paris.", "Name: Ada\nLikes tea.\nLives in Paris.\nHas a dog."]
+    agent = Agent(PARTNER, human="Likes tea.")
+    agent.refusals = ["Name: Ada\nI live in Paris.", "Name: Ada\nI live in Paris.\nI have a dog."]
 
     await agent.send("user: My name is Ada. I live in Paris. I have two cats.")
 
-    assert agent.human == "Name: Ada\nLikes tea.\nLives in Paris.\nHas a dog.\nHas two cats."
+    assert agent.human == "Name: Ada\nI live in Paris.\nI have a dog.\nI have two cats."
     assert [name for name, _ in agent.made] == [*["memory_rethink"] * 3, "memory_finish_edits"]
     await agent.send("user: My name is Ada.")
     assert [name for name, _ in agent.made] == ["memory_finish_edits"]
@@ -218,16 +141,10 @@ async def test_partner_answers_a_user_without_a_transcript() -> None:
         "(Older)\n0. user: I live in Paris.\n1. assistant: Nice.\n(Newer)\n2. user: My name is Ada.",
     ],
 )
-async def test_voice_partner_stores_older_lines_and_rewrites_the_block(transcript: str) -> None:
+async def test_voice_partner_rewrites_the_block(transcript: str) -> None:
     agent = Agent(VOICE, v2=True, human="Likes tea.")
 
     assert await agent.send(transcript) == ""
 
-    assert [name for name, _ in agent.made] == [
-        "store_memories",
-        "rethink_user_memory",
-        "finish_rethinking_memory",
-    ]
-    context = "A part of the conversation that began with: I live in Paris."
-    assert agent.made[0][1]["chunks"] == [{"start_index": 0, "end_index": 1, "context": context}]
-    assert agent.human == "Likes tea.\nLives in Paris.\nName: Ada"
+    assert [name for name, _ in agent.made] == ["rethink_user_memory", "finish_rethinking_memory"]
+    assert agent.human == "Likes tea.\nI live in Paris.\nName: Ada"
