@@ -175,7 +175,9 @@ def _complete(call: Call, tool: ToolSchema | None, turn: Turn, block: str, *, is
     """Returns the call with all that its schema requires: the thought first, the heartbeat last."""
     parameters = {} if tool is None else tool.parameters
     properties = parameters.get("properties") or {}
-    arguments = {THINKING: f"A rule of the rehearsal calls {call.tool}."} if THINKING in properties else {}
+    arguments: dict[str, Any] = (
+        {THINKING: f"A rule of the rehearsal calls {call.tool}."} if THINKING in properties else {}
+    )
     arguments |= call.arguments
     for name in parameters.get("required") or ():
         if name == "new_memory":
