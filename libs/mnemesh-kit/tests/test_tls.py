@@ -197,7 +197,9 @@ def _sign(directory: Path, begins: timedelta, ends: timedelta) -> TlsSettings:
     name, now = x509.Name([]), datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now + begins, now + ends)
-    ).sign(key, hashes.SHA256())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
     (directory / "crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     (directory / "key").write_bytes(key.private_bytes(*form, serialization.NoEncryption()))

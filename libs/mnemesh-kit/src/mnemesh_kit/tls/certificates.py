@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import ipaddress
-import re
 import ssl
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,91 +11,7 @@ from typing import Final
 
 from mnemesh_kit.config import ConfigError
 
-_INTEGER: Final = 0x02
-_OCTET_STRING: Final = 0x04
-_OBJECT_ID: Final = 0x06
-_UTC_TIME: Final = 0x17
-_VERSION: Final = 0xA0
-_EXTENSIONS: Final = 0xA3
-_DNS_NAME: Final = 0x82
-_IP_ADDRESS: Final = 0x87
-_ALTERNATIVE_NAMES: Final = bytes((0x55, 0x1D, 0x11))
-"""The object id 2.5.29.17."""
-_LONG_LENGTH: Final = 0x80
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateFields:
-    """What is read from a certificate."""
-
-    begins: datetime
-    ends: datetime
-    names: tuple[str, ...]
-    """The DNS names, then the addresses."""
-
-
-def certificate_fields(der: bytes) -> CertificateFields:
-    """Returns the fields of a certificate in DER form.
-
-    Raises:
-        ValueError: the bytes are no certificate.
-    """
-    ((_, certificate),) = _elements(der)
-    parts = list(_elements(next(_elements(certificate))[1]))
-    if parts[0][0] == _VERSION:
-        parts = parts[1:]
-    if len(parts) < 6 or parts[0][0] != _INTEGER:  # serial, algorithm, issuer, validity, subject, key
-        raise ValueError("the certificate lacks fields")
-    begins, ends = (_time(tag, value) for tag, value in _elements(parts[3][1]))
-    extensions = next((value for tag, value in parts if tag == _EXTENSIONS), None)
-    return CertificateFields(begins, ends, _names(extensions) if extensions is not None else ())
-
-
-def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields the tag and the content of each element."""
-    at = 0
-    while at < len(data):
-        if at + 2 > len(data):
-            raise ValueError("an element is cut off")
-        tag, length = data[at], data[at + 1]
-        at += 2
-        if length & _LONG_LENGTH:
-            size = length & ~_LONG_LENGTH
-            length = int.from_bytes(data[at : at + size], "big")
-            at += size
-        if at + length > len(data):
-            raise ValueError("an element is cut off")
-        yield tag, data[at : at + length]
-        at += length
-
-
-def _time(tag: int, value: bytes) -> datetime:
-    text = value.decode("ascii")
-    if tag == _UTC_TIME:  # two digits of the year: 50 to 99 are of the 20th century
-        text = ("19" if int(text[:2]) >= 50 else "20") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
-
-
-def _names(extensions: bytes) -> tuple[str, ...]:
-    dns: list[str] = []
-    addresses: list[str] = []
-    for _, extension in _elements(next(_elements(extensions))[1]):
-        parts = list(_elements(extension))
-        if parts[0] != (_OBJECT_ID, _ALTERNATIVE_NAMES):
-            continue
-        value = next(content for tag, content in parts if tag == _OCTET_STRING)
-        for tag, name in _elements(next(_elements(value))[1]):
-            if tag == _DNS_NAME:
-                dns.append(name.decode("ascii"))
-            elif tag == _IP_ADDRESS:
-                addresses.append(str(ipaddress.ip_address(name)))
-    return (*dns, *addresses)
-
-
 _DAY: Final = 86_400.0
-_CERTIFICATE: Final = re.compile(
-    rb"-----BEGIN (?:X509 )?CERTIFICATE-----(.+?)-----END (?:X509 )?CERTIFICATE-----", re.S
-)
 _OTHER_KEY: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")
 
 
@@ -110,7 +22,7 @@ class Certificate:
     chain: bytes
     key: bytes
     names: tuple[str, ...]
-    """The DNS names and addresses that the certificate is for."""
+    """The DNS names, then the addresses, that the certificate is for."""
     begins: float
     """The time from which it is valid, in seconds since the epoch."""
     ends: float
@@ -143,15 +55,15 @@ def read_certificate(cert_file: str, key_file: str | None, prefix: str) -> Certi
     if key_file is None:
         raise ConfigError(f"{key} must be set with {cert}.")
     chain, key_text = _read(cert_file, cert), _read(key_file, key)
-    leaf = _certificates(chain, cert_file, cert)[0]
+    _loaded(chain, cert_file, cert)
     _require_key(cert_file, key_file, cert, key)
+    begins, ends, names = _fields(chain, cert_file, cert)
     now = time.time()
-    begins, ends = leaf.begins.timestamp(), leaf.ends.timestamp()
     if not begins <= now < ends:
-        problem = "has expired on" if ends <= now else "is not valid before"
-        limit = leaf.ends if ends <= now else leaf.begins
-        raise ConfigError(f"{cert} {cert_file} {problem} {limit:%Y-%m-%d %H:%M} UTC. Replace it.")
-    return Certificate(chain, key_text, leaf.names, begins, ends)
+        problem, limit = ("has expired on", ends) if ends <= now else ("is not valid before", begins)
+        at = datetime.fromtimestamp(limit, UTC)
+        raise ConfigError(f"{cert} {cert_file} {problem} {at:%Y-%m-%d %H:%M} UTC. Replace it.")
+    return Certificate(chain, key_text, names, begins, ends)
 
 
 def read_authorities(ca_file: str, setting: str) -> bytes:
@@ -161,7 +73,8 @@ def read_authorities(ca_file: str, setting: str) -> bytes:
         ConfigError: the file cannot be read, contains no certificate, or only expired ones.
     """
     text = _read(ca_file, setting)
-    if all(authority.ends.timestamp() <= time.time() for authority in _certificates(text, ca_file, setting)):
+    ends = [ssl.cert_time_to_seconds(str(each["notAfter"])) for each in _loaded(text, ca_file, setting).get_ca_certs()]
+    if ends and max(ends) <= time.time():
         raise ConfigError(f"{setting} {ca_file} contains expired certificates only. Replace it.")
     return text
 
@@ -173,17 +86,34 @@ def _read(path: str, setting: str) -> bytes:
         raise ConfigError(f"{setting} {path} cannot be read: {error.strerror}.") from error
 
 
-def _certificates(text: bytes, path: str, setting: str) -> list[CertificateFields]:
+def _loaded(text: bytes, path: str, setting: str) -> ssl.SSLContext:
+    """Returns a context with the certificates of a PEM file. Raises ConfigError if it contains none, or a wrong one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        found = [base64.b64decode(body, validate=False) for body in _CERTIFICATE.findall(text)]
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        for der in found:
-            context.load_verify_locations(cadata=der)  # OpenSSL parses all of it
-        if found:
-            return [certificate_fields(der) for der in found]
-    except (ValueError, StopIteration, ssl.SSLError) as error:
+        context.load_verify_locations(cadata=text.decode("ascii", "ignore"))
+    except (ValueError, ssl.SSLError) as error:
         raise ConfigError(f"{setting} {path} contains no certificate in PEM form.") from error
-    raise ConfigError(f"{setting} {path} contains no certificate in PEM form.")
+    return context
+
+
+def _fields(chain: bytes, path: str, setting: str) -> tuple[float, float, tuple[str, ...]]:
+    """Returns begin and end of the first certificate, in seconds since the epoch, and its names.
+
+    A client alone comes without cryptography. Its servers then tell it that its certificate is not valid at this time.
+    """
+    try:
+        from cryptography import x509  # noqa: PLC0415 -- clients do not need it
+    except ModuleNotFoundError:
+        return 0.0, float("inf"), ()
+    try:
+        leaf = x509.load_pem_x509_certificate(chain)
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        found = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+    except x509.ExtensionNotFound:
+        found = []
+    except ValueError as error:
+        raise ConfigError(f"{setting} {path} contains no certificate in PEM form.") from error
+    return leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp(), tuple(found)
 
 
 def _require_key(cert_file: str, key_file: str, cert: str, key: str) -> None:
