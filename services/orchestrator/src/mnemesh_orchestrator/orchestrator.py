@@ -1,8 +1,8 @@
-"""The parts of the orchestrator, and how they are connected. It chooses no stores and no clients: see `wiring`."""
+"""The parts of the orchestrator, and how they are connected. `wiring` chooses the stores and the clients."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import cached_property
 
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.secret_variables import SecretVariables
@@ -66,135 +66,10 @@ SUMMARY_SECONDS = 60.0
 """The time limit of one call to a summary model."""
 
 
-@dataclass(frozen=True, slots=True)
 class Orchestrator:
-    """The use cases, and the workers that run in the background."""
+    """The parts of a process: each is created when it is first used, from the parts that it needs.
 
-    agents: AgentService
-    lifecycle: AgentLifecycle
-    agent_parts: AgentParts
-    prompts: SystemPromptService
-    windows: ContextWindowService
-    conversations: ConversationService
-    previews: PreviewService
-    compactions: CompactionService
-    tool_runner: ToolRunner
-    generation: TextGenerationService
-    runs: RunService
-    batches: BatchService
-    callbacks: CallbackService
-    child_runs: ChildRuns
-    steps: StepService
-    sleeptime: SleeptimeService
-    extractions: MemoryExtractionService
-    identities: IdentityService
-    groups: GroupService
-    group_changes: GroupChanges
-    approvals: ApprovalService
-    models: ModelService
-    providers: ProviderService
-    worker: RunWorker
-    inputs: InputRecorder
-    lease_renewer: LeaseRenewer
-    conversation_lock: ConversationLock
-    replica_watcher: ReplicaWatcher
-    event_broker: EventBroker
-    token_estimator: TokenEstimator
-    metrics: TurnMetrics
-
-
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """What all parts share."""
-
-    config: Config
-    stores: Stores
-    services: Services
-    models: ModelCatalog
-    secrets: SecretVariables
-    processors: Processors
-    instance_id: str
-    clock: Clock
-    ids: IdSource
-    retry: RetryPolicy
-    summary_seconds: float
-    prompts: Prompts
-    embedders: EmbedderDirectory
-    broker: EventBroker
-    estimator: TokenEstimator
-    metrics: TurnMetrics
-
-
-@dataclass(frozen=True, slots=True)
-class _Tools:
-    """The built-in tools, and the runs that they start."""
-
-    children: ChildRuns
-    optional: OptionalServices
-    builtin: BuiltinTools
-
-
-@dataclass(frozen=True, slots=True)
-class _Loop:
-    """The steps of a turn."""
-
-    context: ContextReader
-    requests: RequestAssembler
-    writes: RecallWrites
-    replacement: WindowReplacement
-    compactor: WindowCompactor
-    compaction: TurnCompaction
-    engine: Engine
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """The execution of runs in this process."""
-
-    renewer: LeaseRenewer
-    early: EarlyReads
-    inputs: InputRecorder
-    turns: TurnBuilder
-    transcripts: TranscriptInputs
-    streamer: RunStreamer
-    worker: RunWorker
-    lock: ConversationLock
-    cancellations: RunCancellations
-    service: RunService
-    approvals: ApprovalService
-
-
-@dataclass(frozen=True, slots=True)
-class _Agents:
-    """The use cases of agents and of their groups."""
-
-    renderer: ContextWindowRenderer
-    windows: ContextWindowService
-    previews: PreviewService
-    parts: AgentParts
-    changes: AgentChanges
-    group_changes: GroupChanges
-    groups: GroupService
-    partners: PartnerService
-    lifecycle: AgentLifecycle
-
-
-def build(
-    config: Config,
-    stores: Stores,
-    services: Services,
-    *,
-    models: ModelCatalog,
-    credentials: CredentialSealer,
-    secrets: SecretVariables,
-    processors: Processors,
-    instance_id: str,
-    clock: Clock,
-    ids: IdSource,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    summary_seconds: float = SUMMARY_SECONDS,
-) -> Orchestrator:
-    """Connects the parts of the orchestrator. The process and the tests both use this function.
+    The process and the tests both use this class.
 
     Args:
         config: the settings.
@@ -210,331 +85,458 @@ def build(
         sleep: waits between two attempts to call a service.
         summary_seconds: the time limit of one call to a summary model.
     """
-    base = _Base(
-        config=config,
-        stores=stores,
-        services=services,
-        models=models,
-        secrets=secrets,
-        processors=processors,
-        instance_id=instance_id,
-        clock=clock,
-        ids=ids,
-        retry=RetryPolicy(clock, config.service_retry_seconds, sleep),
-        summary_seconds=summary_seconds,
-        prompts=Prompts(config.data_path / "system_prompts"),
-        embedders=EmbedderDirectory(config.default_embedder),
-        broker=EventBroker(),
-        estimator=TokenEstimator(),
-        metrics=TurnMetrics(),
-    )
-    tools = _build_tools(base)
-    loop = _build_loop(base, tools)
-    runs = _build_runs(base, tools, loop)
-    agents = _build_agents(base, tools, loop, runs)
-    providers = ProviderService(stores.providers, models, credentials, clock, ids, config.provider_hosts)
-    return _connected(base, tools, loop, runs, agents, providers)
 
+    def __init__(
+        self,
+        config: Config,
+        stores: Stores,
+        services: Services,
+        *,
+        models: ModelCatalog,
+        credentials: CredentialSealer,
+        secrets: SecretVariables,
+        processors: Processors,
+        instance_id: str,
+        clock: Clock,
+        ids: IdSource,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        summary_seconds: float = SUMMARY_SECONDS,
+    ) -> None:
+        self.config = config
+        self.stores = stores
+        self.services = services
+        self.catalog = models
+        self.credentials = credentials
+        self.secrets = secrets
+        self.processors = processors
+        self.instance_id = instance_id
+        self.clock = clock
+        self.ids = ids
+        self.summary_seconds = summary_seconds
+        self.retry = RetryPolicy(clock, config.service_retry_seconds, sleep)
+        self.optional = OptionalServices(self.retry, config.degrade_seconds)
+        self.prompt_texts = Prompts(config.data_path / "system_prompts")
+        self.embedders = EmbedderDirectory(config.default_embedder)
+        self.event_broker = EventBroker()
+        self.token_estimator = TokenEstimator()
+        self.metrics = TurnMetrics()
+        self.child_runs = ChildRuns(
+            stores.runs, stores.run_relations, self.event_broker, processors, clock, config.agent_message_depth
+        )
+        # Runs start runs: the tools of a turn need what executes turns.
+        self.child_runs.connect(RunStarter(self.worker, self.approvals.cancel, self.cancellations.cancel_unbegun))
 
-def _build_tools(base: _Base) -> _Tools:
-    config, stores, services, clock = base.config, base.stores, base.services, base.clock
-    children = ChildRuns(
-        stores.runs, stores.run_relations, base.broker, base.processors, clock, config.agent_message_depth
-    )
-    optional = OptionalServices(base.retry, config.degrade_seconds)
-    builtin = BuiltinTools(
-        blocks=services.core_memory,
-        recall=services.recall,
-        episodes=services.episodes,
-        archival=services.archival,
-        clock=clock,
-        messages=AgentMessages(stores.agents, stores.groups, children, clock, config.agent_reply_seconds),
-        web_port=services.web,
-        files=FileTools(services.files, optional),
-        tools=services.tools,
-        optional=optional,
-    )
-    return _Tools(children, optional, builtin)
+    # The steps of a turn.
 
-
-def _build_loop(base: _Base, tools: _Tools) -> _Loop:
-    services, clock, retry, metrics = base.services, base.clock, base.retry, base.metrics
-    context = ContextReader(services, tools.optional)
-    requests = RequestAssembler(context, RequestImages(services.files, tools.optional, clock), clock)
-    writes = RecallWrites(base.stores.leases.overtake)
-    replacement = WindowReplacement(services.recall, writes)
-    compactor = WindowCompactor(
-        context=context,
-        requests=requests,
-        compactor=model_compactor(
-            base.models, services.episodes, services.recall, clock, call_seconds=base.summary_seconds
-        ),
-        estimator=base.estimator,
-        replacement=replacement,
-        retry=retry,
-        clock=clock,
-        metrics=metrics,
-    )
-    budget, compaction = ContextBudget(base.estimator), TurnCompaction(compactor, clock)
-    engine = Engine(
-        context=context,
-        budget=budget,
-        compaction=compaction,
-        answers=StepAnswers(requests, budget, compaction, ModelCaller(clock, metrics), clock),
-        tools=ToolExecution(
-            builtin=tools.builtin,
-            tools=services.tools,
-            secrets=base.secrets,
-            core_memory=services.core_memory,
-            retry=retry,
-            clock=clock,
-            processors=base.processors,
-            metrics=metrics,
-        ),
-        committer=StepCommitter(services.recall, writes, context, retry),
-        retry=retry,
-        clock=clock,
-    )
-    return _Loop(context, requests, writes, replacement, compactor, compaction, engine)
-
-
-def _build_runs(base: _Base, tools: _Tools, loop: _Loop) -> _Runs:
-    config, stores, recall, clock, retry = base.config, base.stores, base.services.recall, base.clock, base.retry
-    deltas = DeltaLog(stores.deltas)
-    journals = Journals(stores.runs, deltas, base.broker, clock, retry, keeps_traces=config.step_trace_days > 0)
-    renewer = LeaseRenewer(stores.leases, clock, base.instance_id)
-    early = EarlyReads(loop.context, renewer, retry)
-    inputs = InputRecorder(stores.runs, recall)
-    turns = TurnBuilder(
-        store=stores.runs,
-        journals=journals,
-        context=loop.context,
-        early=early,
-        recall=recall,
-        writes=loop.writes,
-        models=base.models,
-        builtin=tools.builtin,
-        inputs=inputs,
-        retry=retry,
-        clock=clock,
-    )
-    transcripts = TranscriptInputs(stores.agents, recall, turns, loop.requests, base.estimator, retry)
-    streamer = RunStreamer(stores.runs, stores.deltas, deltas, base.broker, clock)
-    works = Works(
-        turns=turns,
-        engine=loop.engine,
-        compaction=loop.compaction,
-        inputs=inputs,
-        transcripts=transcripts,
-        groups=GroupExecutor(stores.runs, stores.run_relations, tools.children, streamer, clock),
-    )
-    execution = RunExecution(
-        journals=journals,
-        works=works,
-        leases=stores.leases,
-        broker=base.broker,
-        children=tools.children,
-        clock=clock,
-        metrics=base.metrics,
-        max_stalled_claims=config.takeovers_without_progress,
-    )
-    worker = RunWorker(stores.runs, stores.leases, renewer, base.broker, deltas, execution, base.metrics, early)
-    cancellations = RunCancellations(stores.runs, stores.leases, worker, streamer, inputs, clock)
-    service = RunService(
-        store=stores.runs,
-        worker=worker,
-        streamer=streamer,
-        early=early,
-        models=base.models,
-        clock=clock,
-        ids=base.ids,
-        processors=base.processors,
-        cancellations=cancellations,
-        planner=GroupPlanner(stores.groups, stores.agents),
-    )
-    approvals = ApprovalService(stores.approvals, service, worker, clock, config.approval_timeout_seconds)
-    tools.children.connect(RunStarter(worker, approvals.cancel, cancellations.cancel_unbegun))
-    return _Runs(
-        renewer=renewer,
-        early=early,
-        inputs=inputs,
-        turns=turns,
-        transcripts=transcripts,
-        streamer=streamer,
-        worker=worker,
-        lock=ConversationLock(stores.leases, renewer, worker.start_next, base.ids),
-        cancellations=cancellations,
-        service=service,
-        approvals=approvals,
-    )
-
-
-def _build_agents(base: _Base, tools: _Tools, loop: _Loop, runs: _Runs) -> _Agents:
-    stores, services, models, clock, ids = base.stores, base.services, base.models, base.clock, base.ids
-    renderer = ContextWindowRenderer(tools.builtin, loop.context, loop.requests, base.estimator, models)
-    windows = ContextWindowService(
-        agents=stores.agents,
-        conversations=stores.conversations,
-        lock=runs.lock,
-        approvals=stores.approvals,
-        recall=services.recall,
-        writes=loop.writes,
-        context=loop.context,
-        renderer=renderer,
-        clock=clock,
-    )
-    group_changes = GroupChanges(
-        stores.groups, stores.agents, services.core_memory, services.recall, runs.cancellations, clock
-    )
-    groups = GroupService(
-        store=stores.groups,
-        agents=stores.agents,
-        changes=group_changes,
-        recall=services.recall,
-        windows=windows,
-        lock=runs.lock,
-        clock=clock,
-        ids=ids,
-    )
-    parts = AgentParts(services, models, loop.context, loop.requests, renderer)
-    changes = AgentChanges(models, base.embedders, base.prompts, base.secrets, clock)
-    deletion = AgentDeletion(stores.agents, parts, group_changes, runs.worker)
-    partners = PartnerService(
-        store=stores.partners,
-        agents=stores.agents,
-        changes=changes,
-        parts=parts,
-        deletion=deletion,
-        groups=groups,
-        prompts=base.prompts,
-        clock=clock,
-        ids=ids,
-    )
-    creation = AgentCreation(
-        store=stores.agents,
-        parts=parts,
-        partners=partners,
-        deletion=deletion,
-        models=models,
-        embedders=base.embedders,
-        prompts=base.prompts,
-        secrets=base.secrets,
-        clock=clock,
-        ids=ids,
-    )
-    return _Agents(
-        renderer=renderer,
-        windows=windows,
-        previews=PreviewService(windows, runs.turns, loop.requests, stores.groups, clock, ids),
-        parts=parts,
-        changes=changes,
-        group_changes=group_changes,
-        groups=groups,
-        partners=partners,
-        lifecycle=AgentLifecycle(stores.agents, creation, partners, deletion, clock),
-    )
-
-
-def _connected(
-    base: _Base, tools: _Tools, loop: _Loop, runs: _Runs, agents: _Agents, providers: ProviderService
-) -> Orchestrator:
-    stores, services, models, clock, ids = base.stores, base.services, base.models, base.clock, base.ids
-    return Orchestrator(
-        agents=AgentService(
-            store=stores.agents,
-            tools=services.tools,
-            builtin=tools.builtin,
-            context=loop.context,
-            models=models,
-            approvals=stores.approvals,
-            groups=stores.groups,
-            changes=agents.changes,
-            partners=agents.partners,
-            secrets=base.secrets,
-            renderer=agents.renderer,
-        ),
-        lifecycle=agents.lifecycle,
-        agent_parts=agents.parts,
-        prompts=SystemPromptService(base.prompts),
-        windows=agents.windows,
-        conversations=ConversationService(
-            store=stores.conversations,
-            agents=stores.agents,
+    @cached_property
+    def builtin(self) -> BuiltinTools:
+        stores, services = self.stores, self.services
+        return BuiltinTools(
+            blocks=services.core_memory,
             recall=services.recall,
-            core_memory=services.core_memory,
-            windows=agents.windows,
-            lock=runs.lock,
-            context=loop.context,
-            models=models,
-            clock=clock,
-            ids=ids,
-        ),
-        previews=agents.previews,
-        compactions=CompactionService(
-            agents=stores.agents,
-            lock=runs.lock,
-            replacement=loop.replacement,
-            models=models,
-            previews=agents.previews,
-            context=loop.context,
-            compactor=loop.compactor,
-        ),
-        tool_runner=ToolRunner(
-            agents=stores.agents,
-            builtin=tools.builtin,
+            episodes=services.episodes,
+            archival=services.archival,
+            clock=self.clock,
+            messages=AgentMessages(
+                stores.agents, stores.groups, self.child_runs, self.clock, self.config.agent_reply_seconds
+            ),
+            web_port=services.web,
+            files=FileTools(services.files, self.optional),
             tools=services.tools,
-            secrets=base.secrets,
-            core_memory=services.core_memory,
-            context=loop.context,
-            ids=ids,
-        ),
-        generation=TextGenerationService(stores.agents, models, clock, ids),
-        runs=runs.service,
-        batches=BatchService(stores.batches, runs.service, runs.worker, clock, ids),
-        callbacks=CallbackService(stores.callbacks, stores.runs, stores.batches, clock),
-        child_runs=tools.children,
-        steps=StepService(stores.steps),
-        sleeptime=SleeptimeService(
+            optional=self.optional,
+        )
+
+    @cached_property
+    def context(self) -> ContextReader:
+        return ContextReader(self.services, self.optional)
+
+    @cached_property
+    def requests(self) -> RequestAssembler:
+        images = RequestImages(self.services.files, self.optional, self.clock)
+        return RequestAssembler(self.context, images, self.clock)
+
+    @cached_property
+    def recall_writes(self) -> RecallWrites:
+        return RecallWrites(self.stores.leases.overtake)
+
+    @cached_property
+    def window_replacement(self) -> WindowReplacement:
+        return WindowReplacement(self.services.recall, self.recall_writes)
+
+    @cached_property
+    def window_compactor(self) -> WindowCompactor:
+        services = self.services
+        return WindowCompactor(
+            context=self.context,
+            requests=self.requests,
+            compactor=model_compactor(
+                self.catalog, services.episodes, services.recall, self.clock, call_seconds=self.summary_seconds
+            ),
+            estimator=self.token_estimator,
+            replacement=self.window_replacement,
+            retry=self.retry,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+
+    @cached_property
+    def turn_compaction(self) -> TurnCompaction:
+        return TurnCompaction(self.window_compactor, self.clock)
+
+    @cached_property
+    def engine(self) -> Engine:
+        services, clock, metrics = self.services, self.clock, self.metrics
+        budget = ContextBudget(self.token_estimator)
+        return Engine(
+            context=self.context,
+            budget=budget,
+            compaction=self.turn_compaction,
+            answers=StepAnswers(self.requests, budget, self.turn_compaction, ModelCaller(clock, metrics), clock),
+            tools=ToolExecution(
+                builtin=self.builtin,
+                tools=services.tools,
+                secrets=self.secrets,
+                core_memory=services.core_memory,
+                retry=self.retry,
+                clock=clock,
+                processors=self.processors,
+                metrics=metrics,
+            ),
+            committer=StepCommitter(services.recall, self.recall_writes, self.context, self.retry),
+            retry=self.retry,
+            clock=clock,
+        )
+
+    # The execution of runs in this process.
+
+    @cached_property
+    def deltas(self) -> DeltaLog:
+        return DeltaLog(self.stores.deltas)
+
+    @cached_property
+    def journals(self) -> Journals:
+        keeps_traces = self.config.step_trace_days > 0
+        return Journals(
+            self.stores.runs, self.deltas, self.event_broker, self.clock, self.retry, keeps_traces=keeps_traces
+        )
+
+    @cached_property
+    def lease_renewer(self) -> LeaseRenewer:
+        return LeaseRenewer(self.stores.leases, self.clock, self.instance_id)
+
+    @cached_property
+    def early_reads(self) -> EarlyReads:
+        return EarlyReads(self.context, self.lease_renewer, self.retry)
+
+    @cached_property
+    def inputs(self) -> InputRecorder:
+        return InputRecorder(self.stores.runs, self.services.recall)
+
+    @cached_property
+    def turns(self) -> TurnBuilder:
+        return TurnBuilder(
+            store=self.stores.runs,
+            journals=self.journals,
+            context=self.context,
+            early=self.early_reads,
+            recall=self.services.recall,
+            writes=self.recall_writes,
+            models=self.catalog,
+            builtin=self.builtin,
+            inputs=self.inputs,
+            retry=self.retry,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def transcripts(self) -> TranscriptInputs:
+        return TranscriptInputs(
+            self.stores.agents, self.services.recall, self.turns, self.requests, self.token_estimator, self.retry
+        )
+
+    @cached_property
+    def streamer(self) -> RunStreamer:
+        return RunStreamer(self.stores.runs, self.stores.deltas, self.deltas, self.event_broker, self.clock)
+
+    @cached_property
+    def worker(self) -> RunWorker:
+        stores = self.stores
+        works = Works(
+            turns=self.turns,
+            engine=self.engine,
+            compaction=self.turn_compaction,
+            inputs=self.inputs,
+            transcripts=self.transcripts,
+            groups=GroupExecutor(stores.runs, stores.run_relations, self.child_runs, self.streamer, self.clock),
+        )
+        execution = RunExecution(
+            journals=self.journals,
+            works=works,
+            leases=stores.leases,
+            broker=self.event_broker,
+            children=self.child_runs,
+            clock=self.clock,
+            metrics=self.metrics,
+            max_stalled_claims=self.config.takeovers_without_progress,
+        )
+        return RunWorker(
+            stores.runs,
+            stores.leases,
+            self.lease_renewer,
+            self.event_broker,
+            self.deltas,
+            execution,
+            self.metrics,
+            self.early_reads,
+        )
+
+    @cached_property
+    def replica_watcher(self) -> ReplicaWatcher:
+        return ReplicaWatcher(self.stores.leases, self.lease_renewer, self.worker, self.event_broker)
+
+    @cached_property
+    def conversation_lock(self) -> ConversationLock:
+        return ConversationLock(self.stores.leases, self.lease_renewer, self.worker.start_next, self.ids)
+
+    # The use cases of runs.
+
+    @cached_property
+    def cancellations(self) -> RunCancellations:
+        stores = self.stores
+        return RunCancellations(stores.runs, stores.leases, self.worker, self.streamer, self.inputs, self.clock)
+
+    @cached_property
+    def runs(self) -> RunService:
+        return RunService(
+            store=self.stores.runs,
+            worker=self.worker,
+            streamer=self.streamer,
+            early=self.early_reads,
+            models=self.catalog,
+            clock=self.clock,
+            ids=self.ids,
+            processors=self.processors,
+            cancellations=self.cancellations,
+            planner=GroupPlanner(self.stores.groups, self.stores.agents),
+        )
+
+    @cached_property
+    def approvals(self) -> ApprovalService:
+        seconds = self.config.approval_timeout_seconds
+        return ApprovalService(self.stores.approvals, self.runs, self.worker, self.clock, seconds)
+
+    @cached_property
+    def batches(self) -> BatchService:
+        return BatchService(self.stores.batches, self.runs, self.worker, self.clock, self.ids)
+
+    @cached_property
+    def callbacks(self) -> CallbackService:
+        return CallbackService(self.stores.callbacks, self.stores.runs, self.stores.batches, self.clock)
+
+    @cached_property
+    def steps(self) -> StepService:
+        return StepService(self.stores.steps)
+
+    @cached_property
+    def sleeptime(self) -> SleeptimeService:
+        stores = self.stores
+        return SleeptimeService(
             store=stores.sleeptime,
             groups=stores.groups,
             agents=stores.agents,
-            recall=services.recall,
-            transcripts=runs.transcripts,
-            previews=agents.previews,
-            worker=runs.worker,
-        ),
-        extractions=MemoryExtractionService(
-            store=stores.extractions,
+            recall=self.services.recall,
+            transcripts=self.transcripts,
+            previews=self.previews,
+            worker=self.worker,
+        )
+
+    @cached_property
+    def extractions(self) -> MemoryExtractionService:
+        episodes = self.services.episodes
+        return MemoryExtractionService(
+            store=self.stores.extractions,
+            agents=self.stores.agents,
+            reader=MessageReader(self.services.recall),
+            episodes=episodes,
+            extractor=FactExtractor(self.catalog, StoredMemory(episodes), call_seconds=self.summary_seconds),
+            clock=self.clock,
+            metrics=self.metrics,
+            instance_id=self.instance_id,
+            tokens_per_day=self.config.extraction_tokens_per_day,
+        )
+
+    # The use cases of agents, their conversations and their groups.
+
+    @cached_property
+    def agents(self) -> AgentService:
+        stores, services = self.stores, self.services
+        return AgentService(
+            store=stores.agents,
+            tools=services.tools,
+            builtin=self.builtin,
+            context=self.context,
+            models=self.catalog,
+            approvals=stores.approvals,
+            groups=stores.groups,
+            changes=self.agent_changes,
+            partners=self.partners,
+            secrets=self.secrets,
+            renderer=self.renderer,
+        )
+
+    @cached_property
+    def agent_parts(self) -> AgentParts:
+        return AgentParts(self.services, self.catalog, self.context, self.requests, self.renderer)
+
+    @cached_property
+    def agent_changes(self) -> AgentChanges:
+        return AgentChanges(self.catalog, self.embedders, self.prompt_texts, self.secrets, self.clock)
+
+    @cached_property
+    def agent_deletion(self) -> AgentDeletion:
+        return AgentDeletion(self.stores.agents, self.agent_parts, self.group_changes, self.worker)
+
+    @cached_property
+    def partners(self) -> PartnerService:
+        return PartnerService(
+            store=self.stores.partners,
+            agents=self.stores.agents,
+            changes=self.agent_changes,
+            parts=self.agent_parts,
+            deletion=self.agent_deletion,
+            groups=self.groups,
+            prompts=self.prompt_texts,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    @cached_property
+    def lifecycle(self) -> AgentLifecycle:
+        creation = AgentCreation(
+            store=self.stores.agents,
+            parts=self.agent_parts,
+            partners=self.partners,
+            deletion=self.agent_deletion,
+            models=self.catalog,
+            embedders=self.embedders,
+            prompts=self.prompt_texts,
+            secrets=self.secrets,
+            clock=self.clock,
+            ids=self.ids,
+        )
+        return AgentLifecycle(self.stores.agents, creation, self.partners, self.agent_deletion, self.clock)
+
+    @cached_property
+    def renderer(self) -> ContextWindowRenderer:
+        return ContextWindowRenderer(self.builtin, self.context, self.requests, self.token_estimator, self.catalog)
+
+    @cached_property
+    def windows(self) -> ContextWindowService:
+        stores = self.stores
+        return ContextWindowService(
             agents=stores.agents,
-            reader=MessageReader(services.recall),
-            episodes=services.episodes,
-            extractor=FactExtractor(models, StoredMemory(services.episodes), call_seconds=base.summary_seconds),
-            clock=clock,
-            metrics=base.metrics,
-            instance_id=base.instance_id,
-            tokens_per_day=base.config.extraction_tokens_per_day,
-        ),
-        identities=IdentityService(
-            store=stores.identities,
-            runs=stores.runs,
-            lifecycle=agents.lifecycle,
-            approvals=runs.approvals,
-            blocks=services.core_memory,
-            recall=services.recall,
-            clock=clock,
-            ids=ids,
-        ),
-        groups=agents.groups,
-        group_changes=agents.group_changes,
-        approvals=runs.approvals,
-        models=ModelService(stores.providers, models, base.embedders),
-        providers=providers,
-        worker=runs.worker,
-        inputs=runs.inputs,
-        lease_renewer=runs.renewer,
-        conversation_lock=runs.lock,
-        replica_watcher=ReplicaWatcher(stores.leases, runs.renewer, runs.worker, base.broker),
-        event_broker=base.broker,
-        token_estimator=base.estimator,
-        metrics=base.metrics,
-    )
+            conversations=stores.conversations,
+            lock=self.conversation_lock,
+            approvals=stores.approvals,
+            recall=self.services.recall,
+            writes=self.recall_writes,
+            context=self.context,
+            renderer=self.renderer,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def conversations(self) -> ConversationService:
+        return ConversationService(
+            store=self.stores.conversations,
+            agents=self.stores.agents,
+            recall=self.services.recall,
+            core_memory=self.services.core_memory,
+            windows=self.windows,
+            lock=self.conversation_lock,
+            context=self.context,
+            models=self.catalog,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    @cached_property
+    def compactions(self) -> CompactionService:
+        return CompactionService(
+            agents=self.stores.agents,
+            lock=self.conversation_lock,
+            replacement=self.window_replacement,
+            models=self.catalog,
+            previews=self.previews,
+            context=self.context,
+            compactor=self.window_compactor,
+        )
+
+    @cached_property
+    def previews(self) -> PreviewService:
+        return PreviewService(self.windows, self.turns, self.requests, self.stores.groups, self.clock, self.ids)
+
+    @cached_property
+    def prompts(self) -> SystemPromptService:
+        return SystemPromptService(self.prompt_texts)
+
+    @cached_property
+    def tool_runner(self) -> ToolRunner:
+        services = self.services
+        return ToolRunner(
+            agents=self.stores.agents,
+            builtin=self.builtin,
+            tools=services.tools,
+            secrets=self.secrets,
+            core_memory=services.core_memory,
+            context=self.context,
+            ids=self.ids,
+        )
+
+    @cached_property
+    def generation(self) -> TextGenerationService:
+        return TextGenerationService(self.stores.agents, self.catalog, self.clock, self.ids)
+
+    @cached_property
+    def group_changes(self) -> GroupChanges:
+        stores, services = self.stores, self.services
+        return GroupChanges(
+            stores.groups, stores.agents, services.core_memory, services.recall, self.cancellations, self.clock
+        )
+
+    @cached_property
+    def groups(self) -> GroupService:
+        return GroupService(
+            store=self.stores.groups,
+            agents=self.stores.agents,
+            changes=self.group_changes,
+            recall=self.services.recall,
+            windows=self.windows,
+            lock=self.conversation_lock,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    @cached_property
+    def identities(self) -> IdentityService:
+        return IdentityService(
+            store=self.stores.identities,
+            runs=self.stores.runs,
+            lifecycle=self.lifecycle,
+            approvals=self.approvals,
+            blocks=self.services.core_memory,
+            recall=self.services.recall,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    # The use cases of models.
+
+    @cached_property
+    def models(self) -> ModelService:
+        return ModelService(self.stores.providers, self.catalog, self.embedders)
+
+    @cached_property
+    def providers(self) -> ProviderService:
+        hosts = self.config.provider_hosts
+        return ProviderService(self.stores.providers, self.catalog, self.credentials, self.clock, self.ids, hosts)

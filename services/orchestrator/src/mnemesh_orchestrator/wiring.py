@@ -1,7 +1,6 @@
 """Builds the service from its parts. Only this module chooses implementations."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -39,11 +38,10 @@ from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.clients.tools import ToolRecords, ToolsClient, WebClient
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import REMOTE
-from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, Providers
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.runs import PoolLimits, RunPool
-from mnemesh_orchestrator.orchestrator import Orchestrator, build
+from mnemesh_orchestrator.orchestrator import Orchestrator
 from mnemesh_orchestrator.processors import INPUT_GROUP, TOOL_RESULT_GROUP, Processors, load
 from mnemesh_orchestrator.rpc.agents import AgentsServicer, AgentTransferRpcs
 from mnemesh_orchestrator.rpc.conversations import ConversationsServicer
@@ -70,55 +68,6 @@ SHARED_RECOVERY_SECONDS = 1.0
 """How often a replica looks for runs of other replicas whose lease has expired."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfers:
-    """The export and the import of agents."""
-
-    exports: AgentExportService
-    imports: AgentImportService
-
-
-def build_transfers(
-    orchestrator: Orchestrator,
-    stores: Stores,
-    services: Services,
-    parts: RecordParts,
-    windows: WindowRecords,
-    *,
-    models: ModelCatalog,
-    embedders: EmbedderDirectory,
-    secrets: SecretVariables,
-    clock: Clock,
-) -> Transfers:
-    """Connects the parts.
-
-    Args:
-        orchestrator: the use cases of single resources.
-        stores: the orchestrator's own stores.
-        services: the other services.
-        parts: the records in the other services, by their types.
-        windows: the windows of imported agents.
-        models: resolves the handles of models.
-        embedders: knows the embedders.
-        secrets: encrypts the environment variables of agents.
-        clock: the clock.
-    """
-    writer = ImportWriter(stores.agent_imports, stores.identities, parts, windows, orchestrator.agent_parts)
-    ends = ImportEnds(
-        stores.agent_imports,
-        stores.agents,
-        writer,
-        services.tools,
-        orchestrator.agents,
-        orchestrator.groups,
-        secrets,
-    )
-    return Transfers(
-        AgentExportService(stores, parts, services.recall, clock),
-        AgentImportService(stores.agent_imports, writer, ends, windows, models, embedders, clock),
-    )
-
-
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """Returns the orchestrator over its migrated database, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
@@ -134,7 +83,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         Providers(config.language_models), stores.providers, credentials.open_settings, is_shared=not is_sqlite
     )
     services, secrets = _services(config, channels), SecretVariables(box, clock)
-    orchestrator = build(
+    orchestrator = Orchestrator(
         config,
         stores,
         services,
@@ -150,22 +99,14 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         clock=clock,
         ids=ids,
     )
-    transfers = build_transfers(
-        orchestrator,
-        stores,
-        services,
-        _record_parts(config, channels),
-        WindowRecords(channels.channel(config.recall_target)),
-        models=models,
-        embedders=EmbedderDirectory(config.default_embedder),
-        secrets=secrets,
-        clock=clock,
+    exports, imports = _transfers(
+        orchestrator, _record_parts(config, channels), WindowRecords(channels.channel(config.recall_target))
     )
     await orchestrator.lease_renewer.leave_queues()
     counts = QueueCounts(database)
     return Assembly(
         name="orchestrator",
-        servicers=_servicers(orchestrator, transfers),
+        servicers=_servicers(orchestrator, exports, imports),
         service_names=service("orchestrator").proto_services,
         forwarded=forwarded_services({name: getattr(config, f"{name}_target") for name in FORWARDED}),
         background=[
@@ -173,7 +114,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             orchestrator.lease_renewer.renew,
             models.watch,
             periodic(UNFINISHED_SECONDS, orchestrator.lifecycle.finish_all),
-            periodic(PURGE_SECONDS, transfers.imports.abandon_late),
+            periodic(PURGE_SECONDS, imports.abandon_late),
             periodic(UNFINISHED_SECONDS, orchestrator.conversations.finish_all),
             periodic(UNFINISHED_SECONDS, orchestrator.group_changes.finish_all),
             periodic(UNFINISHED_SECONDS, orchestrator.inputs.record_missing),
@@ -230,7 +171,36 @@ def _gauges(orchestrator: Orchestrator, counts: QueueCounts) -> list[Gauge]:
     ]
 
 
-def _servicers(orchestrator: Orchestrator, transfers: Transfers) -> list[tuple[Callable[[Any, Any], None], Any]]:
+def _transfers(
+    orchestrator: Orchestrator, parts: RecordParts, windows: WindowRecords
+) -> tuple[AgentExportService, AgentImportService]:
+    """Connects the export and the import of agents to the records in the other services, by their types."""
+    stores, services = orchestrator.stores, orchestrator.services
+    writer = ImportWriter(stores.agent_imports, stores.identities, parts, windows, orchestrator.agent_parts)
+    ends = ImportEnds(
+        stores.agent_imports,
+        stores.agents,
+        writer,
+        services.tools,
+        orchestrator.agents,
+        orchestrator.groups,
+        orchestrator.secrets,
+    )
+    imports = AgentImportService(
+        stores.agent_imports,
+        writer,
+        ends,
+        windows,
+        orchestrator.catalog,
+        orchestrator.embedders,
+        orchestrator.clock,
+    )
+    return AgentExportService(stores, parts, services.recall, orchestrator.clock), imports
+
+
+def _servicers(
+    orchestrator: Orchestrator, exports: AgentExportService, imports: AgentImportService
+) -> list[tuple[Callable[[Any, Any], None], Any]]:
     return [
         (
             agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
@@ -244,9 +214,7 @@ def _servicers(orchestrator: Orchestrator, transfers: Transfers) -> list[tuple[C
                 orchestrator.compactions,
                 orchestrator.prompts,
                 orchestrator.extractions,
-                AgentTransferRpcs(
-                    transfers.exports, transfers.imports, orchestrator.agents, orchestrator.agents.fingerprint
-                ),
+                AgentTransferRpcs(exports, imports, orchestrator.agents, orchestrator.agents.fingerprint),
             ),
         ),
         (

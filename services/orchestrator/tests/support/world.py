@@ -28,7 +28,7 @@ from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, 
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter
-from mnemesh_orchestrator.orchestrator import Orchestrator, build
+from mnemesh_orchestrator.orchestrator import Orchestrator
 from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.leases import ConversationLock, LeaseRenewer
 from mnemesh_orchestrator.runs.run_stream import EventBroker
@@ -261,7 +261,7 @@ class World:
             self.web,
             watched(self.files, "files", faults),
         )
-        orchestrator = build(
+        orchestrator = Orchestrator(
             Config(
                 data_dir=str(self.directory),
                 approval_timeout_seconds=self.approval_timeout,
