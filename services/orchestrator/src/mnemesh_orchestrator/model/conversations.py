@@ -11,6 +11,7 @@ from mnemesh_kit.text import require_optional_text, require_texts
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.model.agents import Correction
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema, require_valid_settings
 
 _MAX_TEXT: Final = 100_000
@@ -84,6 +85,8 @@ class UnfinishedConversation:
 
     conversation: Conversation
     origin: ConversationOrigin | None
+    on_busy: OnBusy = OnBusy.REJECT
+    """The reaction of its creation to runs that hold the source of a fork."""
 
 
 @dataclass(frozen=True, slots=True)

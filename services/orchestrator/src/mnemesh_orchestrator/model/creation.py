@@ -307,6 +307,10 @@ class ErasureScope:
 CREATED_FOR_AGENT: Final = ErasureScope()
 
 
+UnfinishedAgent = tuple[Agent, bytes]
+"""A CREATING or DELETING agent, and the encoded record of its creation or deletion."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deletion:
     """The record of a deletion in progress. It has all that another process needs to finish it."""

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import msgspec
-import structlog
 from mnemesh_kit.call_context import Principal, as_principal
-from mnemesh_kit.errors import Internal, InvalidArgument, MnemeshError
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.secret_variables import SecretVariables
@@ -22,6 +21,7 @@ from mnemesh_orchestrator.model.creation import (
     Erased,
     ErasureScope,
     Partnership,
+    UnfinishedAgent,
     filled,
     prepared_draft,
 )
@@ -34,13 +34,13 @@ from mnemesh_orchestrator.usecases.model_rules import (
     require_usable_summaries,
 )
 from mnemesh_orchestrator.usecases.partners import PartnerService
-from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, GRACE, UNAVAILABLE, reconcile
-
-_log = structlog.get_logger("mnemesh.reconciliation")
+from mnemesh_orchestrator.usecases.sagas import Saga, WorkOrigin, reconcile
 
 
-class AgentCreation:
-    """Creates agents, each with its partner if it has one. A creation survives a crash and the outage of a service."""
+class AgentCreation(Saga[UnfinishedAgent, Agent]):
+    """Creates agents, each with its partner if it has one."""
+
+    resource = "agent"
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AgentCreation:
         self._models = models
         self._embedders = embedders
         self._prompts = prompts
-        self._clock = clock
+        super().__init__(clock)
         self._ids = ids
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
@@ -71,14 +71,12 @@ class AgentCreation:
         draft = prepared_draft(draft)
         agent = await self._first_record(caller, draft)
         method, request_id = (key.method, key.request_id) if key is not None else (None, None)
-        creation = Creation(replace(draft, secrets={}), method, request_id)
-        agent_id, replayed = await self._store.begin_creation(key, agent, msgspec.json.encode(creation))
-        if replayed:
-            unfinished = await self._store.creation(caller.organization_id, agent_id)
-            if unfinished is None:
-                return await self._store.get(caller.organization_id, agent_id)
-            return await self.finish(*unfinished)
-        return await self._finish(agent, creation)
+        creation = msgspec.json.encode(Creation(replace(draft, secrets={}), method, request_id))
+        agent_id, replayed = await self._store.begin_creation(key, agent, creation)
+        unfinished = await self._store.creation(caller.organization_id, agent_id) if replayed else (agent, creation)
+        if unfinished is None:
+            return await self._store.get(caller.organization_id, agent_id)
+        return await self.run(unfinished)
 
     async def _first_record(self, caller: Principal, draft: AgentDraft) -> Agent:
         spec = AGENT_TYPES[draft.type]
@@ -132,41 +130,41 @@ class AgentCreation:
             )
         return text
 
-    async def finish(self, agent: Agent, creation: bytes) -> Agent:
-        """Completes a creation from its record, and returns the agent. Raises the errors of `create`."""
-        return await self._finish(agent, msgspec.json.decode(creation, type=Creation))
+    def origin(self, work: UnfinishedAgent) -> WorkOrigin:
+        """See Saga."""
+        agent, creation = work[0], msgspec.json.decode(work[1], type=Creation)
+        subject_id = agent.provenance.created_by_id
+        return WorkOrigin(
+            agent.id, agent.organization_id, subject_id, agent.created_at, creation.method, creation.request_id
+        )
 
-    async def _finish(self, agent: Agent, creation: Creation) -> Agent:
+    async def take_effect(self, work: UnfinishedAgent) -> Agent:
+        """See Saga. Creates the parts of an agent and of its partner, makes them visible, and returns the agent."""
+        agent, creation = work[0], msgspec.json.decode(work[1], type=Creation)
         partnership: Partnership | None = None
-        try:
-            complete = await self._parts.create(agent, creation.draft)
-            if agent.enable_sleeptime:
-                partnership = self._partners.of_new_agent(complete, creation.draft.sleeptime_turns_counter)
-                if creation.draft.initial_messages is None:
-                    # The first messages of a type are not part of a conversation.
-                    newest = await self._parts.newest_sequence_id(agent.id)
-                    partnership = replace(partnership, start_sequence_id=newest)
-                await self._parts.create_partner(agent.id, partnership)
-        except UNAVAILABLE:
-            raise
-        except MnemeshError:
-            await self._undo(agent, creation)
-            raise
+        complete = await self._parts.create(agent, creation.draft)
+        if agent.enable_sleeptime:
+            partnership = self._partners.of_new_agent(complete, creation.draft.sleeptime_turns_counter)
+            if creation.draft.initial_messages is None:
+                # The first messages of a type are not part of a conversation.
+                newest = await self._parts.newest_sequence_id(agent.id)
+                partnership = replace(partnership, start_sequence_id=newest)
+            await self._parts.create_partner(agent.id, partnership)
         if not await self._store.activate(complete, partnership):
             # Another process finished the creation, and the agent may have been changed or deleted since.
             return await self._store.get(agent.organization_id, agent.id)
         return replace(complete, state=AgentState.ACTIVE)
 
-    async def undo(self, agent: Agent, creation: bytes) -> None:
-        """Removes an agent in creation with its parts, unless another process finished it."""
-        await self._undo(agent, msgspec.json.decode(creation, type=Creation))
+    async def begin_undo(self, work: UnfinishedAgent, key: RequestKey | None) -> bool:
+        """See Saga."""
+        return await self._store.abandon(work[0].id, key, self._undo(work[0]))
 
-    async def _undo(self, agent: Agent, creation: Creation) -> None:
-        key = None
-        if creation.method is not None and creation.request_id is not None:
-            key = RequestKey(agent.organization_id, creation.method, creation.request_id, "")
-        partner_id = self._partners.of_new_agent(agent).partner.id if agent.enable_sleeptime else None
-        await self._deletion.undo(agent, key, Deletion(partner_id=partner_id))
+    async def remove_effects(self, work: UnfinishedAgent) -> None:
+        """See Saga."""
+        await self._deletion.finish(work[0].organization_id, work[0].id, self._undo(work[0]))
+
+    def _undo(self, agent: Agent) -> Deletion:
+        return Deletion(partner_id=self._partners.of_new_agent(agent).partner.id if agent.enable_sleeptime else None)
 
 
 class AgentLifecycle:
@@ -215,19 +213,14 @@ class AgentLifecycle:
         """Finishes the creations and deletions that were interrupted."""
         await reconcile("agents", self._store.unfinished, self._finish, lambda item: item[0].id)
 
-    async def _finish(self, item: tuple[Agent, bytes]) -> None:
+    async def _finish(self, item: UnfinishedAgent) -> None:
         agent, record = item
-        with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):
-            if agent.state is AgentState.DELETING:
-                deletion = msgspec.json.decode(record, type=Deletion) if record else Deletion()
+        if agent.state is AgentState.DELETING:
+            deletion = msgspec.json.decode(record, type=Deletion) if record else Deletion()
+            with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):
                 await self._deletion.finish(agent.organization_id, agent.id, deletion)
-            elif agent.created_at < self._clock.now() - GRACE:
-                # A partner has a record of its own only if its agent existed before.
-                creation = self._creation if agent.created_for_agent_id is None else self._partners
-                try:
-                    await creation.finish(agent, record)
-                except Internal as error:
-                    if agent.created_at > self._clock.now() - GIVE_UP:
-                        raise
-                    _log.error("creation_undone", resource="agent", id=agent.id, error=error.message)
-                    await creation.undo(agent, record)
+        elif agent.created_for_agent_id is None:
+            await self._creation.reconcile(item)
+        else:
+            # A partner has a record of its own only if its agent existed before.
+            await self._partners.reconcile(item)

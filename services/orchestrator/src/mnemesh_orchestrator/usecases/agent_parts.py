@@ -7,7 +7,6 @@ from typing import Any, Final, Protocol
 
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
-from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message
@@ -53,7 +52,7 @@ from mnemesh_orchestrator.usecases.model_rules import (
     require_usable_settings,
     require_usable_summaries,
 )
-from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
+from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE
 
 MESSAGE_SEARCH: Final = "conversation_search"
 EPISODIC_SEARCH: Final = "episodic_memory_search"
@@ -438,7 +437,7 @@ class AgentDeletion:
             erased += await self.finish(caller.organization_id, each, deletion) + Erased(agents=1)
         # The runs of the deleted agents are gone, so that only those of the other members are cancelled.
         for group_id in start.group_ids:
-            async with self._groups.lock(caller.organization_id, group_id):
+            async with self._groups.lock_of(caller.organization_id, group_id):
                 await self._groups.finish_pending(caller.organization_id, group_id, states=(GroupState.DELETING,))
         return erased
 
@@ -456,12 +455,3 @@ class AgentDeletion:
             # Clients may have reopened these streams after the runs were stopped.
             self._worker.end_streams(unfinished)
         return erased
-
-    async def undo(self, agent: Agent, key: RequestKey | None, deletion: Deletion = Deletion()) -> None:  # noqa: B008
-        """Removes a CREATING agent and releases the key of its creation, unless another process finished it.
-
-        Reconciliation finishes what an outage interrupts.
-        """
-        if await self._store.abandon(agent.id, key, deletion):
-            with suppress(*UNAVAILABLE):
-                await self.finish(agent.organization_id, agent.id, deletion)

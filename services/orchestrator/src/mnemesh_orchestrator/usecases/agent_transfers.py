@@ -46,7 +46,7 @@ from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.import_batches import ImportBatches, ImportWriter
 from mnemesh_orchestrator.usecases.model_rules import require_served
-from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
+from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig, require_v
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.approvals import ApprovalStore
-from mnemesh_orchestrator.usecases.reconciliation import reconcile
 from mnemesh_orchestrator.usecases.runs import RunService
+from mnemesh_orchestrator.usecases.sagas import reconcile
 
 _TIMED_OUT = "Nobody answered in time."  # stored, and shown to the model
 

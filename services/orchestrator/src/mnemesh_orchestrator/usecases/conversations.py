@@ -6,12 +6,9 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
-import structlog
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import (
     AlreadyExists,
-    Internal,
-    MnemeshError,
     NotFound,
     RequestIdReused,
 )
@@ -44,11 +41,7 @@ from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, FirstMessageFactory
 from mnemesh_orchestrator.usecases.model_rules import require_served, require_usable_settings
-from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, GRACE, UNAVAILABLE, reconcile
-
-_log = structlog.get_logger("mnemesh.reconciliation")
-_DEFERRING = (*UNAVAILABLE, ConversationBusy, LeaseLost)
-"""The errors after which a creation stays CREATING, to be finished later."""
+from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE, Saga, WorkOrigin, reconcile
 
 
 class ConversationParts:
@@ -125,11 +118,14 @@ class ConversationParts:
         return await self._context.window(conversation.id)
 
 
-class ConversationService:
+class ConversationService(Saga[UnfinishedConversation, None]):
     """The conversations of agents.
 
     A row and its window are in two services. The row is stored first, and becomes visible after the window exists.
     """
+
+    resource = "conversation"
+    deferring = (*UNAVAILABLE, ConversationBusy, LeaseLost)
 
     def __init__(
         self,
@@ -149,7 +145,7 @@ class ConversationService:
         self._parts = ConversationParts(recall, core_memory, windows, lock, context)
         self._context = context
         self._models = models
-        self._clock = clock
+        super().__init__(clock)
         self._ids = ids
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: ConversationDraft) -> Conversation:
@@ -245,39 +241,49 @@ class ConversationService:
         origin = ConversationOrigin(until_message_id, method, request_id, create_missing_blocks)
         conversation_id, replayed = await self._store.begin_creation(key, conversation, origin)
         if not replayed:
+            work = UnfinishedConversation(conversation, origin, on_busy)
             try:
-                return await self._complete(conversation, origin, on_busy)
+                await self.run(work)
             except ConversationBusy:
-                await self._undo(conversation, origin)
+                await self.undo(work)
                 raise
-        for unfinished in await self._store.unfinished(conversation_id):
-            if unfinished.origin is not None:
-                return await self._complete(unfinished.conversation, unfinished.origin, on_busy)
+        else:
+            for unfinished in await self._store.unfinished(conversation_id):
+                if unfinished.origin is not None:
+                    await self.run(replace(unfinished, on_busy=on_busy))
         return await self._store.get(conversation.organization_id, conversation_id)
 
-    async def _complete(
-        self, conversation: Conversation, origin: ConversationOrigin, on_busy: OnBusy = OnBusy.REJECT
-    ) -> Conversation:
-        """Creates the parts of a conversation and makes it visible. Every effect can be repeated."""
-        try:
-            agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
-            block_ids, window = await self._parts.create(agent, conversation, origin, on_busy)
-        except _DEFERRING:
-            raise
-        except MnemeshError:
-            await self._undo(conversation, origin)
-            raise
-        await self._store.activate(replace(conversation, isolated_block_ids=block_ids), _last_message_at(window))
-        return await self._store.get(conversation.organization_id, conversation.id)
+    def origin(self, work: UnfinishedConversation) -> WorkOrigin:
+        """See Saga."""
+        conversation, origin = work.conversation, work.origin
+        return WorkOrigin(
+            conversation.id,
+            conversation.organization_id,
+            conversation.created_by_id,
+            conversation.created_at,
+            method=None if origin is None else origin.method,
+            request_id=None if origin is None else origin.request_id,
+            is_removal=origin is None,
+        )
 
-    async def _undo(self, conversation: Conversation, origin: ConversationOrigin) -> None:
-        """Removes a conversation, unless another process finished it."""
-        key = None
-        if origin.method is not None and origin.request_id is not None:
-            key = RequestKey(conversation.organization_id, origin.method, origin.request_id, "")
-        if await self._store.abandon(conversation.id, key):
-            with suppress(*UNAVAILABLE):
-                await self._remove(conversation)
+    async def take_effect(self, work: UnfinishedConversation) -> None:
+        """See Saga. Creates the parts of a conversation and makes it visible, or deletes them."""
+        conversation = work.conversation
+        if work.origin is None:
+            await self.remove_effects(work)
+            return
+        agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
+        block_ids, window = await self._parts.create(agent, conversation, work.origin, work.on_busy)
+        await self._store.activate(replace(conversation, isolated_block_ids=block_ids), _last_message_at(window))
+
+    async def begin_undo(self, work: UnfinishedConversation, key: RequestKey | None) -> bool:
+        """See Saga."""
+        return await self._store.abandon(work.conversation.id, key)
+
+    async def remove_effects(self, work: UnfinishedConversation) -> None:
+        """See Saga."""
+        await self._parts.delete(work.conversation)
+        await self._store.remove(work.conversation.id)
 
     async def get(self, caller: Principal, conversation_id: str) -> Conversation:
         """Returns a conversation. Raises NotFound."""
@@ -338,30 +344,11 @@ class ConversationService:
         """
         conversation = await self._store.begin_deletion(key, caller.organization_id, conversation_id)
         if conversation is not None:
-            await self._remove(conversation)
-
-    async def _remove(self, conversation: Conversation) -> None:
-        await self._parts.delete(conversation)
-        await self._store.remove(conversation.id)
+            await self.run(UnfinishedConversation(conversation, None))
 
     async def finish_all(self) -> None:
         """Finishes the creations and deletions that were interrupted."""
-        await reconcile("conversations", self._store.unfinished, self._finish, lambda item: item.conversation.id)
-
-    async def _finish(self, item: UnfinishedConversation) -> None:
-        conversation = item.conversation
-        with as_principal(Principal(conversation.organization_id, conversation.created_by_id)):
-            if item.origin is None:
-                await self._remove(conversation)
-            elif conversation.created_at < self._clock.now() - GRACE:
-                try:
-                    await self._complete(conversation, item.origin)
-                except Internal as error:
-                    if conversation.created_at > self._clock.now() - GIVE_UP:
-                        raise
-                    fields = {"resource": "conversation", "id": conversation.id, "error": error.message}
-                    _log.error("creation_undone", **fields)
-                    await self._undo(conversation, item.origin)
+        await reconcile("conversations", self._store.unfinished, self.reconcile, lambda item: item.conversation.id)
 
 
 def _last_message_at(window: ContextWindow) -> datetime | None:

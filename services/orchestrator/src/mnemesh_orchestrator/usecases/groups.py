@@ -9,10 +9,9 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import structlog
-from mnemesh_kit.call_context import Principal, as_principal
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import (
     FailedPrecondition,
-    Internal,
     InvalidArgument,
     MnemeshError,
     NotFound,
@@ -35,7 +34,6 @@ from mnemesh_orchestrator.model.groups import (
     GroupState,
     ManagerConfig,
     SharedAttachment,
-    UnfinishedGroup,
     background_manager,
     linked_agents,
     manager_field,
@@ -49,8 +47,8 @@ from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
-from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, GRACE, UNAVAILABLE, reconcile
 from mnemesh_orchestrator.usecases.runs import RunCancellations
+from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE, Saga, WorkOrigin, reconcile
 
 _log = structlog.get_logger("mnemesh.reconciliation")
 _ERASED: Final = "ERASED"
@@ -58,8 +56,10 @@ _ERASED: Final = "ERASED"
 _ATTEMPTS: Final = 5
 
 
-class GroupChanges:
-    """Carries out changes of groups. Each effect can be repeated by any process, because its request id is derived."""
+class GroupChanges(Saga[GroupChange, None]):
+    """Carries out changes of groups."""
+
+    resource = "group"
 
     def __init__(
         self,
@@ -75,10 +75,14 @@ class GroupChanges:
         self._blocks = blocks
         self._recall = recall
         self._cancellations = cancellations
-        self._clock = clock
+        super().__init__(clock)
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    def lock(self, organization_id: str, group_id: str) -> asyncio.Lock:
+    def lock(self, work: GroupChange) -> asyncio.Lock:
+        """See Saga."""
+        return self.lock_of(work.organization_id, work.group_id)
+
+    def lock_of(self, organization_id: str, group_id: str) -> asyncio.Lock:
         """Returns the lock under which this process changes a group of an organization."""
         return self._locks.setdefault((organization_id, group_id), asyncio.Lock())
 
@@ -117,8 +121,20 @@ class GroupChanges:
         known = {agent.id: agent for agent in found.items}
         return {agent_id: known[agent_id] for agent_id in agent_ids if agent_id in known}
 
-    async def complete(self, change: GroupChange) -> None:
-        """Carries out a change that is stored. A change that another process completed meanwhile has no effect.
+    def origin(self, work: GroupChange) -> WorkOrigin:
+        """See Saga."""
+        return WorkOrigin(
+            work.group_id,
+            work.organization_id,
+            work.subject_id,
+            work.started_at,
+            work.method,
+            work.request_id,
+            is_removal=work.after is None or work.is_undone,
+        )
+
+    async def take_effect(self, work: GroupChange) -> None:
+        """See Saga. A change that another process completed meanwhile has no effect.
 
         Raises:
             BLOCK_LABEL_TAKEN: An agent holds another block under the label of a shared block. All is undone.
@@ -126,27 +142,28 @@ class GroupChanges:
             FailedPrecondition: A partner works for another agent. All is undone.
             Unavailable: A service does not answer. The change is finished later.
         """
-        if change.is_undone:
-            await self._roll_back(change)
+        if work.is_undone:
+            await self.remove_effects(work)
             return
-        try:
-            await self._take_effect(change)
-            is_finished = await self._store.finish(change)
-        except UNAVAILABLE:
-            raise
-        except MnemeshError:
-            if change.after is not None:  # a deletion goes on
-                await self._undo(change)
-            raise
-        if not is_finished:
+        if work.after is None:
+            await self._cancel_runs(work)
+            if work.linked_before:
+                await self._blocks.unlink(f"{work.id}/unlink", work.group_id)
+        elif work.links is not None:
+            await self._link(work, work.links)
+        for pair in work.detaches:
+            await self._blocks.detach_block(_request_id(work, "detach", pair), pair.agent_id, pair.block_id)
+        for pair in work.attaches:
+            await self._attach(work, pair)
+        if not await self._store.finish(work):
             # Another process finished or undid the change, and this one may have repeated effects since.
-            await self._remove_effects(change)
+            await self._end_effects(work)
 
-    async def complete_stored(self, change: GroupChange) -> None:
-        """Completes a change as it was stored, unless that was all there is to do. Raises the errors of `complete`."""
+    async def run_stored(self, change: GroupChange) -> None:
+        """Carries out a change as it was stored, unless that was all there is to do. Raises the errors of `run`."""
         for item in await self._store.unfinished(change.group_id):
             if item.change.id == change.id:
-                await self.complete(item.change)
+                await self.run(item.change)
 
     async def finish_pending(
         self,
@@ -165,24 +182,12 @@ class GroupChanges:
             if item.group.organization_id != organization_id or item.state not in states:
                 continue
             try:
-                await self.complete(item.change)
+                await self.run(item.change)
             except UNAVAILABLE:
                 raise
             except MnemeshError:
                 if key is not None and (key.method, key.request_id) == (item.change.method, item.change.request_id):
                     raise
-
-    async def _take_effect(self, change: GroupChange) -> None:
-        if change.after is None:
-            await self._cancel_runs(change)
-            if change.linked_before:
-                await self._blocks.unlink(f"{change.id}/unlink", change.group_id)
-        elif change.links is not None:
-            await self._link(change, change.links)
-        for pair in change.detaches:
-            await self._blocks.detach_block(_request_id(change, "detach", pair), pair.agent_id, pair.block_id)
-        for pair in change.attaches:
-            await self._attach(change, pair)
 
     async def _cancel_runs(self, change: GroupChange) -> None:
         """Cancels the runs of a group that is being deleted, before those that they started."""
@@ -214,19 +219,14 @@ class GroupChanges:
             if change.after is not None and pair.agent_id in change.joining:
                 raise _no_agent(pair.agent_id, change.after.manager) from error
 
-    async def _undo(self, change: GroupChange) -> None:
-        """Undoes a change, unless another process finished it. What an outage interrupts is undone later."""
-        key = None
-        if change.method is not None and change.request_id is not None:
-            key = RequestKey(change.organization_id, change.method, change.request_id, "")
-        if await self._store.begin_undo(change, key):
-            with suppress(*UNAVAILABLE):
-                await self._roll_back(change)
+    async def begin_undo(self, work: GroupChange, key: RequestKey | None) -> bool:
+        """See Saga."""
+        return await self._store.begin_undo(work, key)
 
-    async def _roll_back(self, change: GroupChange) -> None:
-        """Removes the effects of a change, and ends it."""
-        await self._remove_effects(change)
-        for pair in change.detaches:
+    async def remove_effects(self, work: GroupChange) -> None:
+        """See Saga."""
+        await self._end_effects(work)
+        for pair in work.detaches:
             try:
                 await self._blocks.attach(new_id("request"), pair.agent_id, pair.block_id)
             except UNAVAILABLE:
@@ -234,10 +234,10 @@ class GroupChanges:
             except MnemeshError as error:
                 # Another request deleted the block or the agent, or took the label.
                 fields = {"agent_id": pair.agent_id, "block_id": pair.block_id, "error": error.message}
-                _log.warning("shared_block_not_restored", group_id=change.group_id, **fields)
-        await self._store.end_undo(change)
+                _log.warning("shared_block_not_restored", group_id=work.group_id, **fields)
+        await self._store.end_undo(work)
 
-    async def _remove_effects(self, change: GroupChange) -> None:
+    async def _end_effects(self, change: GroupChange) -> None:
         """Ends the link and the attachments that a change made and that the group does not have.
 
         These requests have new ids: a process that lags behind may repeat an effect after it was undone.
@@ -265,21 +265,11 @@ class GroupChanges:
 
     async def finish_all(self) -> None:
         """Finishes the changes that were interrupted."""
-        await reconcile("groups", self._store.unfinished, self._finish, lambda item: item.group.id)
 
-    async def _finish(self, item: UnfinishedGroup) -> None:
-        change, now = item.change, self._clock.now()
-        if item.state is not GroupState.DELETING and not change.is_undone and change.started_at > now - GRACE:
-            return
-        with as_principal(Principal(change.organization_id, change.subject_id)):
-            async with self.lock(change.organization_id, change.group_id):
-                try:
-                    await self.complete(change)
-                except Internal as error:
-                    if change.after is None or change.is_undone or change.started_at > now - GIVE_UP:
-                        raise
-                    _log.error("change_undone", resource="group", id=change.group_id, error=error.message)
-                    await self._undo(change)
+        async def changes() -> list[GroupChange]:
+            return [item.change for item in await self._store.unfinished()]
+
+        await reconcile("groups", changes, self.reconcile, lambda change: change.group_id)
 
 
 def _request_id(change: GroupChange, effect: str, pair: SharedAttachment) -> str:
@@ -347,10 +337,10 @@ class GroupService:
             change = await self._changes.plan(self._change(caller, key, None, group, turns_counter=count))
             group_id, replayed = await self._store.begin(key, change)
             if not replayed:
-                async with self._changes.lock(caller.organization_id, group_id):
-                    await self._changes.complete(change)
+                async with self._changes.lock_of(caller.organization_id, group_id):
+                    await self._changes.run(change)
                 return await self._store.get(caller.organization_id, group_id)
-        async with self._changes.lock(caller.organization_id, group_id):
+        async with self._changes.lock_of(caller.organization_id, group_id):
             await self._changes.finish_pending(caller.organization_id, group_id, key)
         return await self._store.get(caller.organization_id, group_id)
 
@@ -429,7 +419,7 @@ class GroupService:
                 its result.
         """
         organization_id = caller.organization_id
-        async with self._changes.lock(caller.organization_id, group_id):
+        async with self._changes.lock_of(caller.organization_id, group_id):
             for attempt in range(1, _ATTEMPTS + 1):
                 await self._changes.finish_pending(organization_id, group_id, key)
                 if key is not None and await self._agents.outcome(key) is not None:
@@ -460,7 +450,7 @@ class GroupService:
         count = changes.get("turns_counter")
         change = await self._changes.plan(self._change(caller, key, before, after, turns_counter=count))
         await self._store.begin(key, change)
-        await self._changes.complete_stored(change)
+        await self._changes.run_stored(change)
 
     async def delete(self, caller: Principal, key: RequestKey | None, group_id: str) -> None:
         """Cancels the runs of a group, detaches its shared blocks, and deletes it. A missing group is no error.
@@ -470,7 +460,7 @@ class GroupService:
         """
         with suppress(NotFound):  # it was deleted, or another request is deleting it
             await self._store.begin(key, self._change(caller, key, None, None, group_id))
-        async with self._changes.lock(caller.organization_id, group_id):
+        async with self._changes.lock_of(caller.organization_id, group_id):
             states = (GroupState.DELETING,)
             await self._changes.finish_pending(caller.organization_id, group_id, key, states)
 

@@ -15,9 +15,11 @@ from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.errors import GroupChanged
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent
 from mnemesh_orchestrator.model.creation import (
+    Deletion,
     PartnerCreation,
     Partnership,
     PartnerStart,
+    UnfinishedAgent,
     decode_values,
     encode_values,
     partner_group,
@@ -30,11 +32,13 @@ from mnemesh_orchestrator.prompt.assembly import Prompts
 from mnemesh_orchestrator.store.agents import AgentStore, PartnerStore
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.groups import GroupService
-from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
+from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE, Saga, WorkOrigin
 
 
-class PartnerService:
-    """Creates partners. Each creation survives a crash and the outage of a service."""
+class PartnerService(Saga[UnfinishedAgent, Agent]):
+    """Creates partners for agents that exist. Those of new agents are created with them."""
+
+    resource = "agent"
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class PartnerService:
         self._deletion = deletion
         self._groups = groups
         self._prompts = prompts
-        self._clock = clock
+        super().__init__(clock)
         self._ids = ids
 
     def of_new_agent(self, agent: Agent, turns_counter: int = 0) -> Partnership:
@@ -125,7 +129,7 @@ class PartnerService:
             if start.partner is None:
                 return start.agent
             try:
-                agent = await self.finish(start.partner, start.creation)
+                agent = await self.run((start.partner, start.creation))
             except UNAVAILABLE:
                 raise
             except MnemeshError:
@@ -169,31 +173,38 @@ class PartnerService:
 
         return checked
 
-    async def finish(self, partner: Agent, creation: bytes) -> Agent:
-        """Completes an update from the record of its partner, and returns the agent. Raises the errors of `update`."""
+    def origin(self, work: UnfinishedAgent) -> WorkOrigin:
+        """See Saga."""
+        partner, creation = work
+        record = msgspec.json.decode(creation, type=PartnerCreation)
+        return WorkOrigin(
+            partner.id,
+            partner.organization_id,
+            record.subject_id,
+            partner.created_at,
+            record.method,
+            record.request_id,
+        )
+
+    async def take_effect(self, work: UnfinishedAgent) -> Agent:
+        """See Saga. Completes an update from the record of its partner, and returns the agent."""
+        partner, creation = work
         record = msgspec.json.decode(creation, type=PartnerCreation)
         caller = Principal(partner.organization_id, record.subject_id)
-        try:
-            agent = await self._agents.get(partner.organization_id, record.agent_id)
-            newest = await self._parts.newest_sequence_id(agent.id)
-            group = partner_group(agent, partner, record.group_id, record.turns_counter)
-            partnership = Partnership(partner, group, newest)
-            await self._parts.create_partner(agent.id, partnership)
-            values = decode_values(record.values)
-            change = await self._changes.of_values(caller, agent.id, values, record.if_revision)
-            done = await self._store.activate(partnership, agent.id, change)
-        except UNAVAILABLE:
-            raise
-        except MnemeshError:
-            await self.undo(partner, creation)
-            raise
+        agent = await self._agents.get(partner.organization_id, record.agent_id)
+        newest = await self._parts.newest_sequence_id(agent.id)
+        group = partner_group(agent, partner, record.group_id, record.turns_counter)
+        partnership = Partnership(partner, group, newest)
+        await self._parts.create_partner(agent.id, partnership)
+        change = await self._changes.of_values(caller, agent.id, decode_values(record.values), record.if_revision)
+        done = await self._store.activate(partnership, agent.id, change)
         # None: another process finished the update, and the agent may have been changed since.
         return done if done is not None else await self._agents.get(partner.organization_id, record.agent_id)
 
-    async def undo(self, partner: Agent, creation: bytes) -> None:
-        """Removes a partner in creation with its parts, unless another process finished it."""
-        record = msgspec.json.decode(creation, type=PartnerCreation)
-        key = None
-        if record.method is not None and record.request_id is not None:
-            key = RequestKey(partner.organization_id, record.method, record.request_id, "")
-        await self._deletion.undo(partner, key)
+    async def begin_undo(self, work: UnfinishedAgent, key: RequestKey | None) -> bool:
+        """See Saga."""
+        return await self._agents.abandon(work[0].id, key, Deletion())
+
+    async def remove_effects(self, work: UnfinishedAgent) -> None:
+        """See Saga."""
+        await self._deletion.finish(work[0].organization_id, work[0].id, Deletion())

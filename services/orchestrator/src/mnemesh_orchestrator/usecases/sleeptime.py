@@ -28,7 +28,7 @@ from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.usecases.context_windows import PreviewService
-from mnemesh_orchestrator.usecases.reconciliation import reconcile
+from mnemesh_orchestrator.usecases.sagas import reconcile
 
 _DUE_GROUPS: Final = 100
 _NO_CONFIG: Final = RunConfig()
