@@ -65,7 +65,7 @@ def _split(data: bytes) -> list[bytes]:
 async def test_effect_runs_once_per_organization_method_and_id(database: Database) -> None:
     await database.write(metadata.create_all)
     clock = FrozenClock()
-    ledger = Ledger(table, clock)
+    ledger = Ledger(database, table, clock)
     ran: list[str] = []
 
     async def once(with_key, name: str):  # type: ignore[no-untyped-def]
@@ -96,7 +96,7 @@ async def test_effect_runs_once_per_organization_method_and_id(database: Databas
 async def test_records_of_effects_outlive_the_interruption_of_their_run(database: Database) -> None:
     await database.write(metadata.create_all)
     clock = FrozenClock()
-    ledger = Ledger(table, clock)
+    ledger = Ledger(database, table, clock)
     ids = ["step-1/0/0", "agent-1/block/0", "r-1", "step-1"]
     for id_ in ids:
         await database.write(lambda conn, id_=id_: ledger.once(conn, key(id_), list))  # type: ignore[misc]

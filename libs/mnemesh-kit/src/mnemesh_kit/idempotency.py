@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -16,6 +16,11 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, RequestIdReused
 from mnemesh_kit.sql.types import UtcDateTime
 from mnemesh_kit.time import Clock
+
+if TYPE_CHECKING:
+    from mnemesh_kit.sql import Database
+
+T = TypeVar("T")
 
 RETENTION: Final = timedelta(hours=24)
 EFFECT_RETENTION: Final = timedelta(days=30)
@@ -89,13 +94,13 @@ class Ledger:
     """The record of the requests that took effect, in a table of the service's database.
 
     Example:
-        >>> def create(conn: sa.Connection) -> Block:
-        ...     (block_id,), is_replay = ledger.once(conn, key, lambda: [insert_block(conn, draft)])
-        ...     return read_block(conn, block_id)
-        >>> block = await database.write(create)
+        >>> def create(conn: sa.Connection) -> Sequence[str]:
+        ...     return [insert_block(conn, draft)]
+        >>> block = await ledger.write_and_read(key, create, lambda conn, ids: read_block(conn, ids[0]))
     """
 
-    def __init__(self, table: sa.Table, clock: Clock) -> None:
+    def __init__(self, database: Database, table: sa.Table, clock: Clock) -> None:
+        self._database = database
         self._table = table
         self._clock = clock
         self._insert = table.insert()
@@ -104,6 +109,44 @@ class Ledger:
             table.c.method == sa.bindparam("method"),
             table.c.request_id == sa.bindparam("request_id"),
         )
+
+    async def write_once(
+        self, key: RequestKey | None, effect: Callable[[sa.Connection], Sequence[str]], *, name: str | None = None
+    ) -> tuple[tuple[str, ...], bool]:
+        """Runs `effect` in a transaction unless the request with this key has run before; see `once`.
+
+        `name` names the write in failpoints.
+        """
+        return await self._database.write(lambda conn: self.once(conn, key, lambda: effect(conn)), name=name or effect)
+
+    async def write_and_read(
+        self,
+        key: RequestKey | None,
+        effect: Callable[[sa.Connection], Sequence[str]],
+        read: Callable[[sa.Connection, tuple[str, ...]], T],
+        *,
+        name: str | None = None,
+    ) -> T:
+        """Runs `effect` as `write_once` does. Returns what `read` returns in the same transaction for its ids."""
+        return await self._database.write(
+            lambda conn: read(conn, self.once(conn, key, lambda: effect(conn))[0]), name=name or effect
+        )
+
+    async def recorded(self, key: RequestKey | None) -> tuple[str, ...] | None:
+        """Returns the ids that a request returned when it ran; None if it has not run, or has no key.
+
+        Raises:
+            RequestIdReused: the id was used for other content.
+        """
+        return None if key is None else await self._database.read(lambda conn: self.find(conn, key))
+
+    async def record(self, key: RequestKey | None, ids: Sequence[str] = ()) -> tuple[tuple[str, ...], bool]:
+        """Records a request whose effect is elsewhere. Returns the recorded ids, and whether it was recorded before.
+
+        Raises:
+            RequestIdReused: the id was used for other content.
+        """
+        return (tuple(ids), False) if key is None else await self.write_once(key, lambda _: ids)
 
     def once(
         self, conn: sa.Connection, key: RequestKey | None, effect: Callable[[], Sequence[str]]

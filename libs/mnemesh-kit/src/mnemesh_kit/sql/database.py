@@ -20,7 +20,7 @@ from alembic.script import ScriptDirectory
 
 from mnemesh_kit.config import ConfigError, ServerConfig, StartupError, service_of
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.failpoints import async_failpoint, failpoint_after
+from mnemesh_kit.failpoints import Subject, async_failpoint, failpoint_after
 from mnemesh_kit.metrics import Counter
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql.errors import DatabaseUnavailable
@@ -186,7 +186,7 @@ class Database:
         await async_failpoint("sql.read.before", name or fn)
         return await self._engine.read(fn, snapshot=snapshot)
 
-    async def write(self, fn: Callable[[sa.Connection], T], *, name: str | None = None) -> T:
+    async def write(self, fn: Callable[[sa.Connection], T], *, name: Subject | None = None) -> T:
         """Runs `fn` in one serializable transaction, commits, and returns the result.
 
         An exception of `fn` rolls everything back. After a conflict with another writer, `fn` runs again from its

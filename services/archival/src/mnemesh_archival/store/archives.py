@@ -51,26 +51,23 @@ class ArchiveStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._requests = Ledger(request_ledger, clock)
+        self._requests = Ledger(database, request_ledger, clock)
 
     async def create_archive(
         self, organization_id: str, archive: Archive, agent_ids: Sequence[str], key: RequestKey | None
     ) -> str:
         """Creates an archive and attaches it to the agents, atomically. Returns its id. Raises AgentErased."""
 
-        def write(conn: sa.Connection) -> str:
-            def effect() -> list[str]:
-                if conn.execute(sa.select(archives.c.id).where(rows.is_archive(organization_id, archive.id))).first():
-                    rows.require(conn, organization_id, archive.id)
-                else:
-                    rows.insert(conn, organization_id, archive)
-                for agent_id in agent_ids:
-                    rows.attach(conn, organization_id, agent_id, archive.id, archive.created_at)
-                return [archive.id]
+        def effect(conn: sa.Connection) -> list[str]:
+            if conn.execute(sa.select(archives.c.id).where(rows.is_archive(organization_id, archive.id))).first():
+                rows.require(conn, organization_id, archive.id)
+            else:
+                rows.insert(conn, organization_id, archive)
+            for agent_id in agent_ids:
+                rows.attach(conn, organization_id, agent_id, archive.id, archive.created_at)
+            return [archive.id]
 
-            return self._requests.once(conn, key, effect)[0][0]
-
-        return await self._database.write(write)
+        return (await self._requests.write_once(key, effect))[0][0]
 
     async def get_archive(self, organization_id: str, archive_id: str) -> Archive:
         """Returns an archive, with the progress of a change of its embedder."""
@@ -111,65 +108,53 @@ class ArchiveStore:
         and replaces an unfinished one. Setting the current embedder cancels an unfinished change.
         """
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                current = rows.require(conn, organization_id, archive.id)
-                values: dict[str, Any] = {name: getattr(archive, name) for name in fields}
-                if "name" in values:
-                    values["name_folded"] = archive.name.casefold()
-                values["updated_at"] = now = self._clock.now()
-                if "embedder" in values:
-                    values.update(reembedding_rows.change_embedder(conn, organization_id, current, archive, now))
-                values["last_updated_by_id"] = archive.provenance.last_updated_by_id
-                conn.execute(archives.update().where(rows.is_archive(organization_id, archive.id)).values(**values))
-                return [archive.id]
+        def effect(conn: sa.Connection) -> list[str]:
+            current = rows.require(conn, organization_id, archive.id)
+            values: dict[str, Any] = {name: getattr(archive, name) for name in fields}
+            if "name" in values:
+                values["name_folded"] = archive.name.casefold()
+            values["updated_at"] = now = self._clock.now()
+            if "embedder" in values:
+                values.update(reembedding_rows.change_embedder(conn, organization_id, current, archive, now))
+            values["last_updated_by_id"] = archive.provenance.last_updated_by_id
+            conn.execute(archives.update().where(rows.is_archive(organization_id, archive.id)).values(**values))
+            return [archive.id]
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
     async def delete_archive(self, organization_id: str, archive_id: str, key: RequestKey | None) -> None:
         """Deletes an archive and its passages, and detaches it. Deleting it again is not an error."""
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                row = conn.execute(sa.select(archives).where(rows.is_archive(organization_id, archive_id))).first()
-                if row is None:
-                    raise ArchiveNotFound(archive_id)
-                if row.deleted_at is None:
-                    rows.delete(conn, organization_id, row, self._clock.now())
-                return [archive_id]
+        def effect(conn: sa.Connection) -> list[str]:
+            row = conn.execute(sa.select(archives).where(rows.is_archive(organization_id, archive_id))).first()
+            if row is None:
+                raise ArchiveNotFound(archive_id)
+            if row.deleted_at is None:
+                rows.delete(conn, organization_id, row, self._clock.now())
+            return [archive_id]
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
     async def attach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """Attaches an archive to an agent; a second time has no effect. Raises AgentErased."""
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                rows.require(conn, organization_id, archive_id)
-                rows.attach(conn, organization_id, agent_id, archive_id, self._clock.now())
-                return []
+        def effect(conn: sa.Connection) -> list[str]:
+            rows.require(conn, organization_id, archive_id)
+            rows.attach(conn, organization_id, agent_id, archive_id, self._clock.now())
+            return []
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
     async def detach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """Detaches an archive. Raises ArchiveNotFound if it is not attached to the agent."""
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                rows.require(conn, organization_id, archive_id)
-                if not rows.detach(conn, organization_id, agent_id, archive_id, self._clock.now()):
-                    raise ArchiveNotFound(archive_id, agent_id)
-                return []
+        def effect(conn: sa.Connection) -> list[str]:
+            rows.require(conn, organization_id, archive_id)
+            if not rows.detach(conn, organization_id, agent_id, archive_id, self._clock.now()):
+                raise ArchiveNotFound(archive_id, agent_id)
+            return []
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
     async def list_agents(self, organization_id: str, archive_id: str, page: PageQuery) -> Page[str]:
         """Returns a page of the agents that an archive is attached to, by id."""
@@ -243,29 +228,27 @@ class ArchiveStore:
         An archive that another agent holds is never deleted. Erasing an agent again is not an error.
         """
 
-        def write(conn: sa.Connection) -> ErasedAgent:
-            def effect() -> list[str]:
-                now = self._clock.now()
-                rows.raise_revision(conn, organization_id, agent_id, 1, now)
-                mine = sa.and_(agents.c.organization_id == organization_id, agents.c.id == agent_id)
-                conn.execute(agents.update().where(mine, agents.c.erased_at.is_(None)).values(erased_at=now))
-                deleted_passages = deleted_archives = 0
-                for row in rows.attached(conn, organization_id, agent_id):
-                    rows.detach(conn, organization_id, agent_id, row.id, now)
-                    if rows.agents_of(conn, organization_id, row.id):
-                        continue
-                    if erasure.deletes(rows.archive_from_row(row), agent_id):
-                        deleted_passages += row.passage_count
-                        deleted_archives += 1
-                        rows.delete(conn, organization_id, row, now)
-                if erasure.shared_passages:
-                    deleted_passages += _delete_written_by(conn, organization_id, agent_id, now)
-                return [str(deleted_passages), str(deleted_archives)]
+        def effect(conn: sa.Connection) -> list[str]:
+            now = self._clock.now()
+            rows.raise_revision(conn, organization_id, agent_id, 1, now)
+            mine = sa.and_(agents.c.organization_id == organization_id, agents.c.id == agent_id)
+            conn.execute(agents.update().where(mine, agents.c.erased_at.is_(None)).values(erased_at=now))
+            deleted_passages = deleted_archives = 0
+            for row in rows.attached(conn, organization_id, agent_id):
+                rows.detach(conn, organization_id, agent_id, row.id, now)
+                if rows.agents_of(conn, organization_id, row.id):
+                    continue
+                if erasure.deletes(rows.archive_from_row(row), agent_id):
+                    deleted_passages += row.passage_count
+                    deleted_archives += 1
+                    rows.delete(conn, organization_id, row, now)
+            if erasure.shared_passages:
+                deleted_passages += _delete_written_by(conn, organization_id, agent_id, now)
+            return [str(deleted_passages), str(deleted_archives)]
 
-            counts, _ = self._requests.once(conn, key, effect)
-            return ErasedAgent(int(counts[0]), int(counts[1]))
-
-        return await self._database.write(write)
+        return await self._requests.write_and_read(
+            key, effect, lambda _, counts: ErasedAgent(int(counts[0]), int(counts[1]))
+        )
 
 
 def _delete_written_by(conn: sa.Connection, organization_id: str, agent_id: str, now: datetime) -> int:

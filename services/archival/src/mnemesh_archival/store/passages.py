@@ -226,7 +226,7 @@ class PassageStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._requests = Ledger(request_ledger, clock)
+        self._requests = Ledger(database, request_ledger, clock)
 
     async def insert(
         self, organization_id: str, batch: InsertBatch, key: RequestKey | None, claim: Claim | None

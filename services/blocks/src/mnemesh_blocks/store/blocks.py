@@ -245,7 +245,7 @@ class BlockStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def read(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
         """Runs `work` on one consistent snapshot and returns its result."""

@@ -103,7 +103,7 @@ class AgentFileStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._requests = Ledger(request_ledger, clock)
+        self._requests = Ledger(database, request_ledger, clock)
 
     async def attach(
         self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None, *, opens_files: bool
@@ -228,16 +228,14 @@ class AgentFileStore:
             FileNotParsed: a file cannot be opened yet.
         """
 
-        def write(conn: sa.Connection) -> Opening:
-            def effect() -> list[str]:
-                now = self._clock.now()
-                agent = AgentRow.for_change(conn, organization_id, agent_id, now)
-                return [msgspec.json.encode(open_windows(agent, requests, now, close_others=close_others)).decode()]
+        def effect(conn: sa.Connection) -> list[str]:
+            now = self._clock.now()
+            agent = AgentRow.for_change(conn, organization_id, agent_id, now)
+            return [msgspec.json.encode(open_windows(agent, requests, now, close_others=close_others)).decode()]
 
-            (encoded,), _ = self._requests.once(conn, key, effect)
-            return msgspec.json.decode(encoded, type=Opening)
-
-        return await self._database.write(write)
+        return await self._requests.write_and_read(
+            key, effect, lambda _, ids: msgspec.json.decode(ids[0], type=Opening)
+        )
 
     async def close_files(
         self, organization_id: str, agent_id: str, files: Sequence[FileReference] | None, key: RequestKey | None

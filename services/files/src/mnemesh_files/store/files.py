@@ -152,32 +152,29 @@ class UploadStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._requests = Ledger(request_ledger, clock)
+        self._requests = Ledger(database, request_ledger, clock)
 
     async def start(self, organization_id: str, upload: Upload, limit: int, key: RequestKey | None) -> str:
         """Starts an upload; returns its id. Raises TooManyUploads beyond `limit` of the organization."""
         unfinished = sa.and_(uploads.c.organization_id == organization_id, uploads.c.expires_at > upload.created_at)
         count = sa.select(sa.func.count()).select_from(uploads).where(unfinished)
 
-        def write(conn: sa.Connection) -> str:
-            def effect() -> list[str]:
-                if conn.execute(count).scalar_one() >= limit:
-                    raise TooManyUploads(limit)
-                conn.execute(
-                    uploads.insert().values(
-                        organization_id=organization_id,
-                        id=upload.id,
-                        header=msgspec.json.encode(upload.header).decode(),
-                        received_bytes=0,
-                        created_at=upload.created_at,
-                        expires_at=upload.expires_at,
-                    )
+        def effect(conn: sa.Connection) -> list[str]:
+            if conn.execute(count).scalar_one() >= limit:
+                raise TooManyUploads(limit)
+            conn.execute(
+                uploads.insert().values(
+                    organization_id=organization_id,
+                    id=upload.id,
+                    header=msgspec.json.encode(upload.header).decode(),
+                    received_bytes=0,
+                    created_at=upload.created_at,
+                    expires_at=upload.expires_at,
                 )
-                return [upload.id]
+            )
+            return [upload.id]
 
-            return self._requests.once(conn, key, effect)[0][0]
-
-        return await self._database.write(write)
+        return (await self._requests.write_once(key, effect))[0][0]
 
     async def get(self, organization_id: str, upload_id: str) -> Upload:
         """Returns an upload."""
@@ -224,14 +221,11 @@ class UploadStore:
     async def cancel(self, organization_id: str, upload_id: str, key: RequestKey | None) -> None:
         """Ends an upload and releases its parts. One that does not exist is not an error."""
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                end(conn, organization_id, upload_id, self._clock.now())
-                return []
+        def effect(conn: sa.Connection) -> list[str]:
+            end(conn, organization_id, upload_id, self._clock.now())
+            return []
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
     async def expire(self) -> int:
         """Ends the uploads that have expired; returns their number."""
@@ -276,7 +270,7 @@ class FileStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._requests = Ledger(request_ledger, clock)
+        self._requests = Ledger(database, request_ledger, clock)
 
     async def add(
         self,
@@ -327,9 +321,7 @@ class FileStore:
 
     async def found(self, key: RequestKey | None) -> tuple[str, UploadOutcome] | None:
         """Returns what `add` returned for a key; None if it did not run. Raises RequestIdReused."""
-        if key is None:
-            return None
-        found = await self._database.read(lambda conn: self._requests.find(conn, key))
+        found = await self._requests.recorded(key)
         return None if found is None else (found[0], UploadOutcome(found[1]))
 
     async def lines(self, organization_id: str, file_id: str, first: int, last: int, max_bytes: int) -> TextPart:
@@ -359,27 +351,24 @@ class FileStore:
     async def retry(self, organization_id: str, file_id: str, key: RequestKey | None) -> None:
         """Queues a file for processing, unless it is queued or being processed."""
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                row, now = rows.require(conn, organization_id, file_id), self._clock.now()
-                if row.status in (FileStatus.COMPLETED, FileStatus.ERROR):
-                    values = {
-                        "status": FileStatus.PENDING if row.expected is None else FileStatus.FETCHING,
-                        "due_at": now,
-                        "claim": row.claim + 1,
-                        "failures": 0,
-                        "error_message": None,
-                        "next_text_id": None,
-                        "next_text": None,
-                        "updated_at": now,
-                    }
-                    conn.execute(files.update().where(rows.is_file(organization_id, file_id)).values(**values))
-                    folder_rows.count(conn, organization_id, row.folder_id, now)
-                return [file_id]
+        def effect(conn: sa.Connection) -> list[str]:
+            row, now = rows.require(conn, organization_id, file_id), self._clock.now()
+            if row.status in (FileStatus.COMPLETED, FileStatus.ERROR):
+                values = {
+                    "status": FileStatus.PENDING if row.expected is None else FileStatus.FETCHING,
+                    "due_at": now,
+                    "claim": row.claim + 1,
+                    "failures": 0,
+                    "error_message": None,
+                    "next_text_id": None,
+                    "next_text": None,
+                    "updated_at": now,
+                }
+                conn.execute(files.update().where(rows.is_file(organization_id, file_id)).values(**values))
+                folder_rows.count(conn, organization_id, row.folder_id, now)
+            return [file_id]
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
     async def get(self, organization_id: str, file_id: str) -> File:
         """Returns a file."""
@@ -408,20 +397,17 @@ class FileStore:
         One transaction: nothing is visible afterwards. What remains of it elsewhere is recorded as a removal.
         """
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                row = conn.execute(sa.select(files).where(rows.is_file(organization_id, file_id))).first()
-                if row is None:
-                    raise FileNotFound(file_id)
-                if row.deleted_at is None:
-                    now = self._clock.now()
-                    rows.bury(conn, organization_id, row, now)
-                    folder_rows.count(conn, organization_id, row.folder_id, now, -1, -row.size_bytes)
-                return [file_id]
+        def effect(conn: sa.Connection) -> list[str]:
+            row = conn.execute(sa.select(files).where(rows.is_file(organization_id, file_id))).first()
+            if row is None:
+                raise FileNotFound(file_id)
+            if row.deleted_at is None:
+                now = self._clock.now()
+                rows.bury(conn, organization_id, row, now)
+                folder_rows.count(conn, organization_id, row.folder_id, now, -1, -row.size_bytes)
+            return [file_id]
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
 
 def _matches(organization_id: str, filter_: FileFilter) -> sa.ColumnElement[bool]:

@@ -40,7 +40,7 @@ class FolderStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._requests = Ledger(request_ledger, clock)
+        self._requests = Ledger(database, request_ledger, clock)
 
     async def intend(
         self, organization_id: str, folder_id: str, draft: FolderDraft, key: RequestKey | None
@@ -136,25 +136,22 @@ class FolderStore:
     ) -> None:
         """Sets the named fields to those of `values`. Raises FolderNameTaken."""
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                rows.require(conn, organization_id, folder_id)
-                now = self._clock.now()
-                changed: dict[str, Any] = {"updated_at": now, "last_updated_by_id": subject_id}
-                for name in fields:
-                    field = name.removeprefix("provenance.")
-                    changed[field] = getattr(values if field == name else values.provenance, field)
-                if "name" in fields:
-                    rows.require_free_name(conn, organization_id, values.name, folder_id)
-                    changed["name_folded"] = values.name.casefold()
-                if not _SHOWN.isdisjoint(fields):
-                    changed |= {"revision": folders.c.revision + 1, "changed_at": now}
-                conn.execute(folders.update().where(rows.is_folder(organization_id, folder_id)).values(**changed))
-                return [folder_id]
+        def effect(conn: sa.Connection) -> list[str]:
+            rows.require(conn, organization_id, folder_id)
+            now = self._clock.now()
+            changed: dict[str, Any] = {"updated_at": now, "last_updated_by_id": subject_id}
+            for name in fields:
+                field = name.removeprefix("provenance.")
+                changed[field] = getattr(values if field == name else values.provenance, field)
+            if "name" in fields:
+                rows.require_free_name(conn, organization_id, values.name, folder_id)
+                changed["name_folded"] = values.name.casefold()
+            if not _SHOWN.isdisjoint(fields):
+                changed |= {"revision": folders.c.revision + 1, "changed_at": now}
+            conn.execute(folders.update().where(rows.is_folder(organization_id, folder_id)).values(**changed))
+            return [folder_id]
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
     async def delete(self, organization_id: str, folder_id: str, key: RequestKey | None) -> None:
         """Deletes a folder with its files. Deleting it again is not an error.
@@ -162,23 +159,20 @@ class FolderStore:
         One transaction: nothing is visible afterwards. What remains of them elsewhere is recorded as removals.
         """
 
-        def write(conn: sa.Connection) -> None:
-            def effect() -> list[str]:
-                row = conn.execute(sa.select(folders).where(rows.is_folder(organization_id, folder_id))).first()
-                if row is None:
-                    raise FolderNotFound(folder_id)
-                if row.deleted_at is None:
-                    now = self._clock.now()
-                    agent_rows.detach_from_all(conn, organization_id, folder_id, now)
-                    file_rows.bury_all(conn, organization_id, folder_id, now)
-                    rows.bury(conn, organization_id, folder_id, now)
-                    details = {"archive_id": row.archive_id}
-                    file_rows.add(conn, organization_id, RemovalKind.ARCHIVE, folder_id, now, **details)
-                return [folder_id]
+        def effect(conn: sa.Connection) -> list[str]:
+            row = conn.execute(sa.select(folders).where(rows.is_folder(organization_id, folder_id))).first()
+            if row is None:
+                raise FolderNotFound(folder_id)
+            if row.deleted_at is None:
+                now = self._clock.now()
+                agent_rows.detach_from_all(conn, organization_id, folder_id, now)
+                file_rows.bury_all(conn, organization_id, folder_id, now)
+                rows.bury(conn, organization_id, folder_id, now)
+                details = {"archive_id": row.archive_id}
+                file_rows.add(conn, organization_id, RemovalKind.ARCHIVE, folder_id, now, **details)
+            return [folder_id]
 
-            self._requests.once(conn, key, effect)
-
-        await self._database.write(write)
+        await self._requests.write_once(key, effect)
 
     async def purge_ledger(self) -> int:
         """Deletes expired idempotency keys; returns their number."""

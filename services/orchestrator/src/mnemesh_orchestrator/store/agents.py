@@ -188,7 +188,7 @@ class AgentStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def begin_creation(self, key: RequestKey | None, agent: Agent, creation: bytes) -> tuple[str, bool]:
         """Stores a CREATING agent with its default conversation and its creation request.
@@ -205,11 +205,8 @@ class AgentStore:
             insert_agent(conn, agent, creation)
             return [agent.id]
 
-        def write(conn: sa.Connection) -> tuple[str, bool]:
-            ids, replayed = self._ledger.once(conn, key, lambda: effect(conn))
-            return ids[0], replayed
-
-        return await self._database.write(write)
+        ids, replayed = await self._ledger.write_once(key, effect)
+        return ids[0], replayed
 
     async def unfinished(self) -> tuple[tuple[Agent, bytes], ...]:
         """Returns every CREATING and DELETING agent of all organizations, oldest first, with its creation request.
@@ -337,11 +334,7 @@ class AgentStore:
                 rewrite(conn, after)
             return [agent_id]
 
-        def write(conn: sa.Connection) -> Agent:
-            self._ledger.once(conn, key, lambda: effect(conn))
-            return active(conn, organization_id, agent_id)
-
-        return await self._database.write(write)
+        return await self._ledger.write_and_read(key, effect, lambda conn, _: active(conn, organization_id, agent_id))
 
     async def record_request(self, key: RequestKey | None) -> bool:
         """Records a request whose effect is in another service. Returns whether it was recorded before.
@@ -349,25 +342,25 @@ class AgentStore:
         Raises:
             RequestIdReused: The key was used before with other content.
         """
-        return await self._database.write(lambda conn: self._ledger.once(conn, key, tuple)[1])
+        return (await self._ledger.record(key))[1]
 
-    async def outcome(self, key: RequestKey) -> str | None:
+    async def outcome(self, key: RequestKey | None) -> str | None:
         """Returns the recorded outcome of a request, or None if the request is not a repeat.
 
         Raises:
             RequestIdReused: The key was used before with other content.
         """
-        found = await self._database.read(lambda conn: self._ledger.find(conn, key))
+        found = await self._ledger.recorded(key)
         return None if found is None else "".join(found[:1])
 
-    async def record_outcome(self, key: RequestKey, outcome: str) -> str:
+    async def record_outcome(self, key: RequestKey | None, outcome: str) -> str:
         """Records the outcome of a request before its effect, and returns the recorded outcome: the first one, if it is
         a repeat.
 
         Raises:
             RequestIdReused: The key was used before with other content.
         """
-        return await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: (outcome,))[0][0])
+        return (await self._ledger.record(key, (outcome,)))[0][0]
 
     async def begin_deletion(
         self, organization_id: str, agent_id: str, scope: ErasureScope = CREATED_FOR_AGENT
@@ -417,7 +410,7 @@ class PartnerStore:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def begin(
         self,

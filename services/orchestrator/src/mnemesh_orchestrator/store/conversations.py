@@ -52,7 +52,7 @@ class ConversationStore:
         self._database = database
         self._clock = clock
         self._lease_clock = lease_clock or LeaseClock(clock)
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def begin_creation(
         self, key: RequestKey | None, conversation: Conversation, origin: ConversationOrigin
@@ -78,11 +78,8 @@ class ConversationStore:
             conn.execute(conversations.insert(), row)
             return [conversation.id]
 
-        def write(conn: sa.Connection) -> tuple[str, bool]:
-            ids, replayed = self._ledger.once(conn, key, lambda: effect(conn))
-            return ids[0], replayed or ids[0] != conversation.id
-
-        return await self._database.write(write)
+        ids, replayed = await self._ledger.write_once(key, effect)
+        return ids[0], replayed or ids[0] != conversation.id
 
     async def unfinished(self, conversation_id: str | None = None) -> tuple[UnfinishedConversation, ...]:
         """Returns all CREATING and DELETING conversations, oldest first, or the one with the id."""
@@ -166,11 +163,9 @@ class ConversationStore:
             conn.execute(statement.values(conversation_columns(changed)))
             return [conversation_id]
 
-        def write(conn: sa.Connection) -> Conversation:
-            self._ledger.once(conn, key, lambda: effect(conn))
-            return _find(conn, organization_id, conversation_id)
-
-        return await self._database.write(write)
+        return await self._ledger.write_and_read(
+            key, effect, lambda conn, _: _find(conn, organization_id, conversation_id)
+        )
 
     async def begin_deletion(
         self, key: RequestKey | None, organization_id: str, conversation_id: str
@@ -199,12 +194,11 @@ class ConversationStore:
 
         deleting = sa.select(conversations).where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
 
-        def write(conn: sa.Connection) -> Conversation | None:
-            self._ledger.once(conn, key, lambda: effect(conn))
+        def read(conn: sa.Connection, _: Sequence[str]) -> Conversation | None:
             row = conn.execute(deleting).first()
             return None if row is None else conversation_of(row)
 
-        return await self._database.write(write)
+        return await self._ledger.write_and_read(key, effect, read)
 
     def _require_free(self, conn: sa.Connection, conversation_id: str) -> None:
         """Raises ConversationBusy if a run has not ended or other work holds the lease."""

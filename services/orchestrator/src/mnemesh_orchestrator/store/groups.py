@@ -53,7 +53,7 @@ class GroupStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def create(self, key: RequestKey | None, group: Group, start_sequence_id: int = 0) -> tuple[Group, bool]:
         """Stores an ACTIVE group. Returns the stored group, and whether it is new: a repeat returns the first one.
@@ -123,11 +123,9 @@ class GroupStore:
                 rewrite_group(conn, before, after)
             return [group_id]
 
-        def write(conn: sa.Connection) -> Group:
-            self._ledger.once(conn, key, lambda: effect(conn))
-            return find_group(conn, organization_id, group_id)
-
-        return await self._database.write(write, name="groups.update")
+        return await self._ledger.write_and_read(
+            key, effect, lambda conn, _: find_group(conn, organization_id, group_id), name="groups.update"
+        )
 
     async def begin(self, key: RequestKey | None, change: GroupChange) -> tuple[str, bool]:
         """Stores a change before its first effect in another service. The group is CREATING, UPDATING or DELETING.
@@ -150,11 +148,8 @@ class GroupStore:
             begin_change(conn, change)
             return [change.group_id]
 
-        def write(conn: sa.Connection) -> tuple[str, bool]:
-            (group_id,), replayed = self._ledger.once(conn, key, lambda: effect(conn))
-            return group_id, replayed
-
-        return await self._database.write(write, name="groups.begin")
+        (group_id,), replayed = await self._ledger.write_once(key, effect)
+        return group_id, replayed
 
     async def unfinished(self, group_id: str | None = None) -> tuple[UnfinishedGroup, ...]:
         """Returns the groups of all organizations with a change in progress, oldest first, or the one with the id."""
@@ -218,11 +213,9 @@ class GroupStore:
             conn.execute(groups.update().where(_c.id == group_id).values(values))
             return [group_id]
 
-        def write(conn: sa.Connection) -> Group:
-            self._ledger.once(conn, key, lambda: effect(conn))
-            return find_group(conn, organization_id, group_id)
-
-        return await self._database.write(write, name="groups.reset")
+        return await self._ledger.write_and_read(
+            key, effect, lambda conn, _: find_group(conn, organization_id, group_id), name="groups.reset"
+        )
 
     async def remove(self, group_id: str) -> None:
         """Deletes the rows of a group, and its queue. Runs and messages are kept. A missing group is no error."""

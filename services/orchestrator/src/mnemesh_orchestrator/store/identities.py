@@ -57,7 +57,7 @@ class IdentityStore:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def create(
         self, key: RequestKey | None, identity: Identity, agent_ids: Sequence[str], *, merges: bool = False
@@ -91,11 +91,10 @@ class IdentityStore:
                 _attach(conn, stored, agent_id)
             return [stored.id, "" if before is None else "before"]
 
-        def write(conn: sa.Connection) -> tuple[Identity, bool]:
-            (identity_id, before), _ = self._ledger.once(conn, key, lambda: effect(conn))
-            return _find(conn, organization_id, identity_id), not before
+        def read(conn: sa.Connection, ids: Sequence[str]) -> tuple[Identity, bool]:
+            return _find(conn, organization_id, ids[0]), not ids[1]
 
-        return await self._database.write(write)
+        return await self._ledger.write_and_read(key, effect, read)
 
     async def get(self, organization_id: str, identity_id: str) -> Identity:
         """Returns an identity. Raises NotFound."""
@@ -154,11 +153,7 @@ class IdentityStore:
                     _attach(conn, new, agent_id)
             return [identity_id]
 
-        def write(conn: sa.Connection) -> Identity:
-            self._ledger.once(conn, key, lambda: effect(conn))
-            return _find(conn, organization_id, identity_id)
-
-        return await self._database.write(write)
+        return await self._ledger.write_and_read(key, effect, lambda conn, _: _find(conn, organization_id, identity_id))
 
     async def delete(self, key: RequestKey | None, organization_id: str, identity_id: str) -> None:
         """Deletes an identity and detaches it from its agents. A missing identity is no error."""
@@ -171,7 +166,7 @@ class IdentityStore:
                 conn.execute(identities.delete().where(_c.id == identity_id))
             return ()
 
-        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+        await self._ledger.write_once(key, effect)
 
     async def attach(self, key: RequestKey | None, organization_id: str, identity_id: str, agent_id: str) -> None:
         """Attaches an identity to an agent. A repeated attachment changes nothing. Raises NotFound."""
@@ -180,7 +175,7 @@ class IdentityStore:
             _attach(conn, _find(conn, organization_id, identity_id), agent_id)
             return ()
 
-        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+        await self._ledger.write_once(key, effect)
 
     async def detach(self, key: RequestKey | None, organization_id: str, identity_id: str, agent_id: str) -> None:
         """Detaches an identity from an agent. Raises NotFound, also if it is not attached."""
@@ -192,22 +187,15 @@ class IdentityStore:
             _detach(conn, identity, agent_id)
             return ()
 
-        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+        await self._ledger.write_once(key, effect)
 
     async def is_recorded(self, key: RequestKey | None) -> bool:
         """Returns whether a request was recorded before. Raises RequestIdReused."""
-
-        def unknown() -> Sequence[str]:
-            raise _UnknownRequest
-
-        try:
-            return (await self._database.write(lambda conn: self._ledger.once(conn, key, unknown)))[1]
-        except _UnknownRequest:
-            return False
+        return await self._ledger.recorded(key) is not None
 
     async def record(self, key: RequestKey | None) -> None:
         """Records a request whose effect was in another service. Raises RequestIdReused."""
-        await self._database.write(lambda conn: self._ledger.once(conn, key, tuple))
+        await self._ledger.record(key)
 
     async def agents(self, organization_id: str, identity_id: str, page: PageQuery) -> Page[str]:
         """Returns a page of the ids of the agents of an identity, ordered by id. Raises NotFound."""
@@ -224,10 +212,6 @@ class IdentityStore:
             return found.map(lambda row: str(row.agent_id))
 
         return await self._database.read(read)
-
-
-class _UnknownRequest(Exception):
-    """Rolls back the transaction that looked for a request."""
 
 
 def _by_id(organization_id: str, identity_id: str) -> tuple[sa.ColumnElement[bool], ...]:

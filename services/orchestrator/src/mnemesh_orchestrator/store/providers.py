@@ -25,17 +25,13 @@ _AGENT = msgspec.json.Decoder(Agent)
 _PROVIDER = msgspec.json.Decoder(ProviderRecord)
 
 
-class _NotRecorded(Exception):
-    """Rolls back the transaction that looked for a request."""
-
-
 class ProviderStore:
     """The providers and overrides that organizations have registered. The store of providers implements it."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def own(self, organization_id: str) -> OwnModels:
         """Returns the providers, ordered by creation, and the overrides of an organization.
@@ -75,16 +71,7 @@ class ProviderStore:
         Raises:
             RequestIdReused: The key was used before with other content.
         """
-        if key is None:
-            return None
-
-        def unknown() -> Sequence[str]:
-            raise _NotRecorded
-
-        try:
-            return await self._database.read(lambda conn: self._ledger.once(conn, key, unknown)[0])
-        except _NotRecorded:
-            return None
+        return await self._ledger.recorded(key)
 
     async def get(self, organization_id: str, provider_id: str) -> ProviderRecord:
         """Returns a provider. Raises ProviderNotFound."""
@@ -110,7 +97,7 @@ class ProviderStore:
             _raise_revision(conn, record.organization_id)
             return [record.id]
 
-        return await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn))[0][0])
+        return (await self._ledger.write_once(key, effect))[0][0]
 
     async def update(
         self,
@@ -145,11 +132,7 @@ class ProviderStore:
             _raise_revision(conn, organization_id)
             return result or [provider_id]
 
-        def write(conn: sa.Connection) -> ProviderRecord:
-            self._ledger.once(conn, key, lambda: effect(conn))
-            return _find(conn, organization_id, provider_id)
-
-        return await self._database.write(write)
+        return await self._ledger.write_and_read(key, effect, lambda conn, _: _find(conn, organization_id, provider_id))
 
     async def delete(self, key: RequestKey | None, organization_id: str, provider_id: str) -> None:
         """Deletes a provider, its credentials and the overrides of its models. A missing provider is no error."""
@@ -166,12 +149,11 @@ class ProviderStore:
                 _raise_revision(conn, organization_id)
             return [provider_id]
 
-        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+        await self._ledger.write_once(key, effect)
 
     async def record_result(self, key: RequestKey | None, result: Sequence[str]) -> None:
         """Records the result of a request whose effect is not in this store. Raises RequestIdReused."""
-        if key is not None:
-            await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: result))
+        await self._ledger.record(key, result)
 
     async def override(
         self,
@@ -196,7 +178,7 @@ class ProviderStore:
             _raise_revision(conn, organization_id)
             return [handle]
 
-        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+        await self._ledger.write_once(key, effect)
 
 
 def _find(conn: sa.Connection, organization_id: str, provider_id: str) -> ProviderRecord:

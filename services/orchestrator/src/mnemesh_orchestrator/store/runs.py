@@ -155,7 +155,7 @@ class RunStore:
         self._database = database
         self._pools = pools
         self._lease_clock = lease_clock or LeaseClock(clock)
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def start(
         self,

@@ -226,7 +226,7 @@ class SleeptimeStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def progress(self, organization_id: str, group_id: str) -> SleeptimeProgress:
         """Returns how far a group is. Raises NotFound."""
@@ -255,13 +255,12 @@ class SleeptimeStore:
             row = _row(conn, organization_id, group_id)
             return [run.id for run in self._start(conn, row, subject_id, until)]
 
-        def write(conn: sa.Connection) -> tuple[Run, ...]:
-            ids, _ = self._ledger.once(conn, key, lambda: effect(conn))
+        def read(conn: sa.Connection, ids: Sequence[str]) -> tuple[Run, ...]:
             query = sa.select(runs).where(runs.c.organization_id == organization_id, runs.c.id.in_(ids))
             found = {row.id: decode_run(row) for row in conn.execute(query)} if ids else {}
             return tuple(found[id_] for id_ in ids if id_ in found)
 
-        return await self._database.write(write, name="sleeptime.start")
+        return await self._ledger.write_and_read(key, effect, read)
 
     def _start(self, conn: sa.Connection, row: Any, subject_id: str, until: int) -> tuple[Run, ...]:
         group, progress = decode_record(row), progress_of(row)
@@ -320,11 +319,9 @@ class SleeptimeStore:
                 conn.execute(sleeptime_settings.insert().values(**row, organization_id=organization_id))
             return []
 
-        def write(conn: sa.Connection) -> SleeptimeSettings:
-            self._ledger.once(conn, key, lambda: effect(conn))
-            return _settings(conn, organization_id)
-
-        return await self._database.write(write, name="sleeptime.update_settings")
+        return await self._ledger.write_and_read(
+            key, effect, lambda conn, _: _settings(conn, organization_id), name="sleeptime.update_settings"
+        )
 
 
 def _visible(organization_id: str, group_id: str) -> sa.Select[Any]:

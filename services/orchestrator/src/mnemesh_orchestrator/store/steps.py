@@ -129,7 +129,7 @@ class StepStore:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def get(self, organization_id: str, step_id: str) -> Step:
         """Returns an ended step. Raises NotFound."""
@@ -167,20 +167,16 @@ class StepStore:
     ) -> Step:
         """Replaces the feedback and the tags of a step, and returns the step. Raises NotFound, RequestIdReused."""
 
-        def write(conn: sa.Connection) -> Step:
-            def effect() -> Sequence[str]:
-                changed_step = replace(_step(conn, organization_id, step_id), feedback=feedback, tags=tuple(tags))
-                changed = steps.update().where(steps.c.id == step_id)
-                conn.execute(changed.values(document=encode_step(changed_step), feedback=feedback))
-                conn.execute(step_tags.delete().where(step_tags.c.step_id == step_id))
-                if tags:
-                    conn.execute(step_tags.insert(), [{"step_id": step_id, "tag": tag} for tag in tags])
-                return (step_id,)
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            changed_step = replace(_step(conn, organization_id, step_id), feedback=feedback, tags=tuple(tags))
+            changed = steps.update().where(steps.c.id == step_id)
+            conn.execute(changed.values(document=encode_step(changed_step), feedback=feedback))
+            conn.execute(step_tags.delete().where(step_tags.c.step_id == step_id))
+            if tags:
+                conn.execute(step_tags.insert(), [{"step_id": step_id, "tag": tag} for tag in tags])
+            return (step_id,)
 
-            self._ledger.once(conn, key, effect)
-            return _step(conn, organization_id, step_id)
-
-        return await self._database.write(write)
+        return await self._ledger.write_and_read(key, effect, lambda conn, _: _step(conn, organization_id, step_id))
 
     async def purge_traces(self, before: datetime) -> int:
         """Deletes the traces that were written before a time. Returns their number."""

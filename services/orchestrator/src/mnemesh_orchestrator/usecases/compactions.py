@@ -79,7 +79,7 @@ class CompactionService:
         if dry_run:
             return (await self._composed(caller, agent_id, conversation_id, settings)).result
         async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
-            recorded = None if key is None else await self._agents.outcome(key)
+            recorded = await self._agents.outcome(key)
             if recorded is None:
                 compaction = await self._composed(caller, agent_id, conversation_id, settings)
                 if key is not None:

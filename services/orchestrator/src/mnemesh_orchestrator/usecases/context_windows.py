@@ -440,11 +440,11 @@ class ContextWindowService:
 
     async def _withdraw_approval(self, caller: Principal, key: RequestKey | None, conversation_id: str) -> bool:
         """Withdraws the approval that was pending at the first request. Returns whether the request is a repeat."""
-        before = None if key is None else await self._agents.outcome(key)
+        before = await self._agents.outcome(key)
         if before is None:
             filter_ = ApprovalFilter(caller.organization_id, conversation_id=conversation_id)
             pending = next((approval.id for approval in await self._approvals.pending(filter_)), "")
-            approval_id = pending if key is None else await self._agents.record_outcome(key, pending)
+            approval_id = await self._agents.record_outcome(key, pending)
         else:
             approval_id = before
         if approval_id:

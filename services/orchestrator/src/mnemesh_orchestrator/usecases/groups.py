@@ -331,7 +331,7 @@ class GroupService:
                 its result.
         """
         require_valid_group(draft)
-        group_id = None if key is None else await self._agents.outcome(key)
+        group_id = await self._agents.outcome(key)
         if group_id is None:
             group, count = self._stamped(caller, draft), draft.turns_counter
             change = await self._changes.plan(self._change(caller, key, None, group, turns_counter=count))
@@ -422,7 +422,7 @@ class GroupService:
         async with self._changes.lock_of(caller.organization_id, group_id):
             for attempt in range(1, _ATTEMPTS + 1):
                 await self._changes.finish_pending(organization_id, group_id, key)
-                if key is not None and await self._agents.outcome(key) is not None:
+                if await self._agents.outcome(key) is not None:
                     break
                 try:
                     await self._change_once(caller, key, group_id, changes, if_revision)

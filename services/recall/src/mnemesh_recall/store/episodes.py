@@ -228,7 +228,7 @@ class EpisodeStore:
         self._database = database
         self._clock = clock
         self._ids = ids
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
         self._fulltext = fulltext_index(database, changed)
         self._words = WordRebuilds(database, self._fulltext)
 

@@ -174,7 +174,7 @@ class MessageStore:
         self._database = database
         self._clock = clock
         self._ids = ids
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
         self._fulltext = fulltext_index(database, changed)
         self._documents = DocumentCache()
         self._words = WordRebuilds(database, self._fulltext)
@@ -310,11 +310,11 @@ class MessageStore:
             windows.increment_versions(tx.conn, windows.containing(tx.conn, changed.id), tx.now)
             return (changed.id,)
 
-        def act(conn: sa.Connection) -> Message:
-            self._ledger.once(conn, key, lambda: update(self._transaction(conn, organization_id)))
-            return self._read_one(conn, organization_id, changed.id)
-
-        return await self._database.write(act)
+        return await self._ledger.write_and_read(
+            key,
+            lambda conn: update(self._transaction(conn, organization_id)),
+            lambda conn, _: self._read_one(conn, organization_id, changed.id),
+        )
 
     async def delete_message(self, organization_id: str, message_id: str, key: RequestKey | None) -> None:
         """Deletes a message from every window and index. A message that does not exist is no error.
@@ -482,10 +482,7 @@ class MessageStore:
     async def _once(
         self, organization_id: str, key: RequestKey | None, effect: Callable[[Transaction], Sequence[str]]
     ) -> tuple[str, ...]:
-        def act(conn: sa.Connection) -> tuple[str, ...]:
-            return self._ledger.once(conn, key, lambda: effect(self._transaction(conn, organization_id)))[0]
-
-        return await self._database.write(act)
+        return (await self._ledger.write_once(key, lambda conn: effect(self._transaction(conn, organization_id))))[0]
 
     async def _write_window(
         self,
@@ -500,8 +497,6 @@ class MessageStore:
             effect(self._transaction(conn, organization_id))
             return (conversation_id,)
 
-        def act(conn: sa.Connection) -> ContextWindow:
-            self._ledger.once(conn, key, lambda: once(conn))
-            return windows.read(conn, organization_id, conversation_id)
-
-        return await self._database.write(act)
+        return await self._ledger.write_and_read(
+            key, once, lambda conn, _: windows.read(conn, organization_id, conversation_id)
+        )

@@ -158,7 +158,7 @@ class TraceStore:
     def __init__(self, database: Database, clock: Clock, changed: ChangedAgents | None = None) -> None:
         self._database = database
         self._clock = clock
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
         self._fulltext = fulltext_index(database, changed)
 
     async def list_turns(self, organization_id: str, filter_: TurnFilter, page: PageQuery) -> Page[Turn]:
@@ -214,9 +214,6 @@ class TraceStore:
             tx = Transaction(conn, self._fulltext, organization_id, self._clock.now())
             return [str(count) for count in astuple(imports.import_records(tx, request))]
 
-        def act(conn: sa.Connection) -> ImportResult:
-            counts, _ = self._ledger.once(conn, key, lambda: put(conn))
-            traces_, episodes, facts, skipped, turns = map(int, counts)
-            return ImportResult(traces=traces_, episodes=episodes, facts=facts, skipped=skipped, turns=turns)
-
-        return await self._database.write(act)
+        counts, _ = await self._ledger.write_once(key, put)
+        traces_, episodes, facts, skipped, turns = map(int, counts)
+        return ImportResult(traces=traces_, episodes=episodes, facts=facts, skipped=skipped, turns=turns)

@@ -91,7 +91,7 @@ class ToolStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._ledger = Ledger(request_ledger, clock)
+        self._ledger = Ledger(database, request_ledger, clock)
 
     async def read(self, organization_id: str, work: Callable[[ToolTransaction], T]) -> T:
         """Runs `work` on one consistent snapshot and returns its result."""
@@ -150,7 +150,7 @@ class ToolStore:
         Raises:
             RequestIdReused: The request id was used before with other content.
         """
-        return None if key is None else await self._database.read(lambda conn: self._ledger.find(conn, key))
+        return await self._ledger.recorded(key)
 
     async def purge_ledger(self) -> int:
         """Deletes idempotency keys that are older than a day, and expired authorizations; returns how many keys."""
