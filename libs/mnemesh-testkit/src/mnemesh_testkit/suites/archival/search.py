@@ -136,6 +136,16 @@ class Finding(ArchivalCases):
         await client.insert(agent, *(f"note {n}" for n in range(5)))
         assert await client.texts(" ", filter=PassageFilter(agent_id=agent), limit=2) == ["note 4", "note 3"]
 
+    async def test_filters_limit_the_candidates_of_a_search(self, client: Archival, agent: str) -> None:
+        # More passages match the query better than a search looks at.
+        better = [Passage(text="purple monkey", tags=["b"], create_time=at("2026-02-02T00:00:00")) for _ in range(200)]
+        worse = Passage(text="purple dishwasher", tags=["w"], create_time=at("2026-01-01T00:00:00"))
+        await client.insert(agent, worse, *better)
+        for mode in (PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_VECTOR):
+            for bounds in ({"end_date": "2026-01-31"}, {"tags": ["w"]}, {"tags": ["w"], "tag_match": TAG_MATCH_ALL}):
+                filter_ = PassageFilter(agent_id=agent, **bounds)  # type: ignore[arg-type]
+                assert await client.texts("purple monkey", filter=filter_, mode=mode) == [worse.text]
+
     async def test_filters_by_any_and_by_all_tags(self, client: Archival, agent: str) -> None:
         await client.insert(
             agent, Passage(text="red", tags=["r"]), Passage(text="both", tags=["r", "b"]), Passage(text="none")
