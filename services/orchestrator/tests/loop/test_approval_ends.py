@@ -142,6 +142,15 @@ async def test_rule_requires_approval_of_certain_arguments_only(world: World, pr
     assert await pending(process, agent) is not None
 
 
+async def test_rule_for_certain_arguments_does_not_weaken_one_for_every_call(world: World, process: Process) -> None:
+    certain = RequiresApproval("archival_memory_insert", '{"properties": {"content": {"minLength": 10}}}')
+    agent = await world.agent(process, tool_rules=(certain, RequiresApproval("archival_memory_insert")))
+    world.model.follow(call("archival_memory_insert", content="short"))
+    await process.send(agent, "Keep this.")
+    assert await pending(process, agent) is not None
+    assert await world.archival.texts(agent.id) == []
+
+
 async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world: World, process: Process) -> None:
     agent = await gated(world, process)
     calls = [call("archival_memory_insert", content=text) for text in ("one", "two")]
