@@ -143,7 +143,7 @@ class Finding(ArchivalCases):
         await client.insert(agent, worse, *better)
         for mode in (PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_VECTOR):
             for bounds in ({"end_date": "2026-01-31"}, {"tags": ["w"]}, {"tags": ["w"], "tag_match": TAG_MATCH_ALL}):
-                filter_ = PassageFilter(agent_id=agent, **bounds)  # type: ignore[arg-type]
+                filter_ = PassageFilter(agent_id=agent, **bounds)
                 assert await client.texts("purple monkey", filter=filter_, mode=mode) == [worse.text]
 
     async def test_filters_by_any_and_by_all_tags(self, client: Archival, agent: str) -> None:
