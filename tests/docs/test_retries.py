@@ -80,9 +80,9 @@ def seconds(value: float) -> str:
         ("acceptance", None, grown(services.SERVICE_BACKOFF), [services.RESTART_SECONDS]),
         (
             "provider request",
-            Config().provider_attempts,
+            DEFAULT_LIMITS.attempts,
             grown(PROVIDER_BACKOFF),
-            [Config().provider_retry_seconds, Config().provider_total_seconds],
+            [DEFAULT_LIMITS.retry_budget_seconds, Config().provider_total_seconds],
         ),
         ("interrupted answer", MAX_INTERRUPTED_ANSWERS, grown(PROVIDER_BACKOFF), []),
         ("unusable answer", MAX_UNUSABLE_ANSWERS, "none", []),
@@ -148,21 +148,18 @@ def test_retried_statuses(component: str, retried: frozenset[int]) -> None:
 
 def test_adapter_defaults_are_those_of_the_configuration() -> None:
     config = Config()
-    assert DEFAULT_LIMITS.attempts == config.provider_attempts
-    assert DEFAULT_LIMITS.retry_budget_seconds == config.provider_retry_seconds
     assert DEFAULT_LIMITS.total_seconds == config.provider_total_seconds
     assert DEFAULT_LIMITS.idle_seconds == config.provider_idle_seconds
 
 
 def test_attempts_of_a_model_answer() -> None:
-    config = Config()
-    parts = config.provider_attempts, MAX_COMPACTIONS, model_call.MAX_FORMAT_CALLS - 1, MAX_OTHER_FORMS
+    parts = DEFAULT_LIMITS.attempts, MAX_COMPACTIONS, model_call.MAX_FORMAT_CALLS - 1, MAX_OTHER_FORMS
     per_model = sum(parts)
     assert f"{' + '.join(map(str, parts))} = {per_model} " in PAGE
     assert f"2 × {per_model} = {2 * per_model} " in PAGE
-    delays = total(PROVIDER_BACKOFF, config.provider_attempts - 1)
-    assert f"| {config.provider_attempts} | {delays:g} s of delays |" in PAGE
-    assert f"| {2 * config.provider_attempts} | {2 * delays:g} s |" in PAGE
+    delays = total(PROVIDER_BACKOFF, DEFAULT_LIMITS.attempts - 1)
+    assert f"| {DEFAULT_LIMITS.attempts} | {delays:g} s of delays |" in PAGE
+    assert f"| {2 * DEFAULT_LIMITS.attempts} | {2 * delays:g} s |" in PAGE
 
 
 def test_attempts_of_a_service_call() -> None:

@@ -74,14 +74,14 @@ async def test_candidates_are_read_with_speaker_and_question(serve: Serve, provi
 
 
 async def test_a_request_decides_whether_to_rerank(serve: Serve, provider: FakeReranker) -> None:
-    async with serve(**settings(provider, rerank_by_default=False)) as stub:
+    async with serve(**settings(provider)) as stub:
         await fill(stub)
-        first = await search(stub)
+        first = await search(stub, rerank=False)
         assert not first.reranked
         assert not first.hits[0].HasField("rerank_score")
+        assert (await search(stub)).reranked
         assert (await search(stub, rerank=True)).reranked
-        assert not (await search(stub, rerank=False)).reranked
-    assert len(provider.bodies) == 1
+    assert len(provider.bodies) == 2
 
 
 async def test_no_reranker_is_the_default(serve: Serve) -> None:

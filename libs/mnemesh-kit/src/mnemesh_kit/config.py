@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -17,6 +18,11 @@ class StartupError(Exception):
 
 class ConfigError(StartupError):
     """A setting is missing or invalid."""
+
+
+def fixed(value: T) -> T:
+    """Returns the default of a field that no variable sets. Tests give it another value."""
+    return dataclasses.field(default=value, metadata={"environment": False})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,10 +66,10 @@ class ServiceSpec:
 _DATABASE_SETTINGS: Final = ("database_url", "database_pool_size", "sqlite_synchronous")
 _VECTOR_SETTINGS: Final = (
     *_DATABASE_SETTINGS,
-    *("qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "index_flush_seconds", "index_reserve_mb"),
+    *("qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "index_flush_seconds"),
     *("embedder", "embedder_base_url", "embedder_api_key", "embedder_dimension"),
     *("reranker", "reranker_base_url", "reranker_api_key", "reranker_directory", "reranker_timeout_ms"),
-    *("reranker_candidates", "rerank_by_default"),
+    "reranker_candidates",
 )
 
 SERVICES: Final[tuple[ServiceSpec, ...]] = (
@@ -129,7 +129,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
         "mnemesh_blocks",
         ("mnemesh.blocks.v1.BlockService",),
         1,
-        (*_DATABASE_SETTINGS, "tombstone_days"),
+        _DATABASE_SETTINGS,
     ),
     ServiceSpec(
         "recall",
@@ -141,7 +141,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.recall.v1.EpisodeService",
         ),
         2,
-        (*_VECTOR_SETTINGS, "retention_days", "repeat_days"),
+        (*_VECTOR_SETTINGS, "retention_days"),
         calls_hosts=True,
     ),
     ServiceSpec(
@@ -154,7 +154,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.archival.v1.EmbeddingService",
         ),
         3,
-        (*_VECTOR_SETTINGS, "tombstone_days"),
+        _VECTOR_SETTINGS,
         calls_hosts=True,
         variables=("OPENAI_API_KEY",),
     ),

@@ -47,8 +47,6 @@ class SearchConfig:
     """The longest time in milliseconds that a search waits for the reranker; then it keeps the first ranking."""
     reranker_candidates: int = 50
     """The number of best candidates that the reranker orders."""
-    rerank_by_default: bool = True
-    """Whether searches that do not say so are reranked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +62,3 @@ class IndexConfig:
     index_flush_seconds: float = 10.0
     """How often the embedded index is flushed to disk. With a Qdrant server, the time after which it has flushed a
     write by itself; longer than its own interval. Changes that are not flushed are kept in SQL and repeated."""
-    index_reserve_mb: int = 128
-    """The free space in megabytes that the embedded index leaves on its disk. With less, records are still stored, and
-    the index is updated once there is space again."""

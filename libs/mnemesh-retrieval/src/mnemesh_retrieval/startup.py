@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from mnemesh_retrieval.server import ServerIndex
 
 _MAX_RERANKER_MS: Final = 60_000
+_RESERVE_BYTES: Final = 128 << 20
+"""The free space that the embedded index leaves on its disk. With less, records are still stored, and the index is
+updated after there is space again."""
 I_co = TypeVar("I_co", covariant=True)
 
 
@@ -72,7 +75,6 @@ def reranking_from_config(config: SearchConfig) -> Reranking:
         reranker,
         timeout_seconds=seconds,
         candidates=config.reranker_candidates,
-        by_default=config.rerank_by_default,
     )
 
 
@@ -89,7 +91,7 @@ async def open_index(config: IndexConfig, directory: Path, engine: EmbeddedEngin
         return await engine.open(
             directory,
             flush_interval_seconds=config.index_flush_seconds,
-            reserve_bytes=config.index_reserve_mb << 20,
+            reserve_bytes=_RESERVE_BYTES,
         )
     except VectorIndexError as error:
         raise StartupError(f"The vector index cannot be opened: {error}.") from error

@@ -94,13 +94,10 @@ async def test_nothing_to_order_calls_no_reranker() -> None:
     assert fake.calls == []
 
 
-@pytest.mark.parametrize(
-    ("by_default", "requested", "expected"),
-    [(True, None, True), (True, False, False), (False, None, False), (False, True, True)],
-)
-def test_a_request_decides_or_the_default(by_default: bool, requested: bool | None, expected: bool) -> None:
-    assert Reranking(Fake(), by_default=by_default).is_requested(requested) is expected
-    none = Reranking(None, by_default=by_default)
+@pytest.mark.parametrize(("requested", "expected"), [(None, True), (False, False), (True, True)])
+def test_a_request_can_refuse(requested: bool | None, expected: bool) -> None:
+    assert Reranking(Fake()).is_requested(requested) is expected
+    none = Reranking(None)
     assert none.is_requested(requested) is False
     assert none.metrics == ()
 

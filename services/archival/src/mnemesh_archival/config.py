@@ -19,8 +19,6 @@ class Config(SqlConfig, EmbedderConfig, IndexConfig, SearchConfig):
 
     port: int = service("archival").port
     qdrant_prefix: str = "archival"
-    tombstone_days: float = 30.0
-    """How long the id of a deleted passage is refused; longer than any caller retries."""
 
     @property
     def index_path(self) -> Path:

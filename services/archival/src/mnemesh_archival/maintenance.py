@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.sql.rewrite import megabytes, require_unused, rewrite_database
@@ -12,6 +11,7 @@ from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.errors import RetrievalError
 
 from mnemesh_archival.config import Config
+from mnemesh_archival.store.passages import TOMBSTONE_LIFE
 from mnemesh_archival.store.tables import metadata
 from mnemesh_archival.wiring import Parts, open_parts
 
@@ -55,5 +55,5 @@ async def _purge(config: Config, parts: Parts, clock: Clock) -> AsyncIterator[st
         yield f"the vector index is not up to date: {error}"
     yield f"changes that the vector index lacks: {await parts.outbox.count()}"
     yield f"idempotency keys deleted: {await parts.passages.purge_requests()}"
-    horizon = clock.now() - timedelta(days=config.tombstone_days)
+    horizon = clock.now() - TOMBSTONE_LIFE
     yield f"tombstones of passages deleted: {await parts.passages.purge_tombstones(horizon)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from mnemesh.archival.v1 import archives_service_pb2_grpc, embeddings_service_pb2_grpc, passages_service_pb2_grpc
 from mnemesh_kit.background import periodic
@@ -29,7 +28,7 @@ from mnemesh_archival.rpc.embeddings import EmbeddingsServicer
 from mnemesh_archival.rpc.passages import PassagesServicer
 from mnemesh_archival.store.archives import ArchiveStore, ReembeddingStore
 from mnemesh_archival.store.index_changes import IndexRecords
-from mnemesh_archival.store.passages import PassageStore
+from mnemesh_archival.store.passages import TOMBSTONE_LIFE, PassageStore
 from mnemesh_archival.store.tables import index_tables
 from mnemesh_archival.usecases.archives import ArchiveService, ReembeddingWorker
 from mnemesh_archival.usecases.embeddings import EmbeddingService
@@ -58,7 +57,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
 
     async def purge() -> None:
         await passage_store.purge_requests()
-        await passage_store.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
+        await passage_store.purge_tombstones(clock.now() - TOMBSTONE_LIFE)
 
     return Assembly(
         name="archival",

@@ -13,5 +13,3 @@ class Config(SqlConfig):
     """The settings. Each is read from `MNEMESH_BLOCKS_<FIELD>`, or else from `MNEMESH_<FIELD>`."""
 
     port: int = service("blocks").port
-    tombstone_days: float = 30.0
-    """The days for which writes for an erased agent are refused. They must exceed the time that callers retry."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.background import periodic
 from mnemesh_kit.ids import IdSource, RandomIds
@@ -14,7 +12,7 @@ from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.rpc.blocks import BlocksServicer
-from mnemesh_blocks.store.blocks import BlockStore
+from mnemesh_blocks.store.blocks import TOMBSTONE_LIFE, BlockStore
 from mnemesh_blocks.usecases.blocks import BlockImportService, BlockService, RevisionService
 from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService, LinkService
 
@@ -29,7 +27,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
 
     async def purge() -> None:
         await store.purge_ledger()
-        await store.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
+        await store.purge_tombstones(clock.now() - TOMBSTONE_LIFE)
 
     servicer = BlocksServicer(
         blocks=BlockService(store, clock, ids),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from mnemesh_kit.config import ConfigError, FileEnvironment
+from mnemesh_kit.config import ConfigError, FileEnvironment, fixed
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import SqlConfig
 
@@ -61,10 +61,6 @@ class Config(SqlConfig):
     embedder_dimension: int = 0
     embedder_api_key: str | None = field(default=None, repr=False)
     """The key that recall and archival have for it. Without one, an embedder that needs a key is refused."""
-    provider_attempts: int = 5
-    """The maximum number of requests to a provider for one answer."""
-    provider_retry_seconds: float = 60.0
-    """The maximum time of all waits between these requests."""
     provider_idle_seconds: float = 180.0
     """The time without a byte from a provider after which a request fails."""
     provider_total_seconds: float = 900.0
@@ -73,19 +69,15 @@ class Config(SqlConfig):
     """The names of entry points in `mnemesh.input_processors`, which change inputs before they are stored."""
     tool_result_processors: tuple[str, ...] = ()
     """The names of entry points in `mnemesh.tool_result_processors`, which change results before they are stored."""
-    processor_seconds: float = 5.0
-    """The time limit of a processor for one text."""
     run_days: int = 90
     """The days for which ended runs are kept, with their events, steps and idempotency keys; 0 keeps all."""
     service_retry_seconds: float = 900.0
     """The time for which a run retries to reach a service that becomes unavailable within a step."""
-    degrade_seconds: float = 5.0
+    degrade_seconds: float = fixed(5.0)
     """The time for which a turn waits for tools or archival before it continues without them."""
     takeovers_without_progress: int = 10
     """The number of takeovers in a row without progress after which a run fails."""
-    agent_message_depth: int = 8
-    """The largest number of runs that can lead to a message from one agent to another."""
-    agent_reply_seconds: float = 600.0
+    agent_reply_seconds: float = fixed(600.0)
     """The time for which an agent waits for the reply of another."""
     sleeptime_runs: int = 8
     """The number of sleeptime runs of an organization that execute at the same time; 0 executes none."""
@@ -140,8 +132,6 @@ class Config(SqlConfig):
                 public_addresses_only=self.auth_key_file is not None and not self.provider_hosts,
                 idle_seconds=self.provider_idle_seconds,
                 total_seconds=self.provider_total_seconds,
-                attempts=max(1, self.provider_attempts),
-                retry_budget_seconds=self.provider_retry_seconds,
             ),
         )
 

@@ -120,9 +120,7 @@ class Orchestrator:
         self.event_broker = EventBroker()
         self.token_estimator = TokenEstimator()
         self.metrics = TurnMetrics()
-        self.child_runs = ChildRuns(
-            stores.runs, stores.run_relations, self.event_broker, processors, clock, config.agent_message_depth
-        )
+        self.child_runs = ChildRuns(stores.runs, stores.run_relations, self.event_broker, processors, clock)
         # Runs start runs: the tools of a turn need what executes turns.
         self.child_runs.connect(RunStarter(self.worker, self.approvals.cancel, self.cancellations.cancel_unbegun))
 

@@ -93,7 +93,6 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         processors=Processors(
             load(INPUT_GROUP, config.input_processors, "MNEMESH_INPUT_PROCESSORS"),
             load(TOOL_RESULT_GROUP, config.tool_result_processors, "MNEMESH_TOOL_RESULT_PROCESSORS"),
-            config.processor_seconds,
         ),
         instance_id=instance.id,
         clock=clock,

@@ -234,7 +234,7 @@ def test_invalid_setting_is_refused_at_startup(name: str, value: str) -> None:
 
 def test_windows_and_limits_are_settings() -> None:
     given = Config.from_env(
-        {"MNEMESH_CONTEXT_WINDOWS": "vllm/a=4096, ollama/b:7b=8192", "MNEMESH_PROVIDER_RETRY_SECONDS": "5"}
+        {"MNEMESH_CONTEXT_WINDOWS": "vllm/a=4096, ollama/b:7b=8192", "MNEMESH_PROVIDER_IDLE_SECONDS": "5"}
     ).language_models
     assert given.context_windows == {"vllm/a": 4096, "ollama/b:7b": 8192}
-    assert given.limits.retry_budget_seconds == 5.0
+    assert given.limits.idle_seconds == 5.0

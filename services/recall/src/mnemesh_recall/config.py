@@ -16,7 +16,4 @@ class Config(SqlConfig, EmbedderConfig, IndexConfig, SearchConfig):
     port: int = service("recall").port
     retention_days: float = 0.0
     """Messages that are older than this by their own time are deleted unless a window shows them; 0 keeps all."""
-    repeat_days: float = 7.0
-    """How long a committed step is known by its id, so that a repeated commit returns the first result. The newest step
-    of each conversation is always known."""
     qdrant_prefix: str = "recall"

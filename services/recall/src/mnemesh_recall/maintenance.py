@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.maintenance import maintain_database
@@ -21,7 +20,7 @@ from mnemesh_retrieval.startup import embedder_from_config
 from mnemesh_recall.config import Config
 from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.fulltext.selection import fulltext_index
-from mnemesh_recall.store.messages import MessageStore
+from mnemesh_recall.store.messages import REPEAT_LIFE, MessageStore
 from mnemesh_recall.store.tables import metadata
 from mnemesh_recall.usecases.messages import Retention
 from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild, WordSegmentation
@@ -96,7 +95,7 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         expired = await Retention(store, indexer, clock, config.retention_days).sweep()
         yield f"messages that outlived the retention policy: {expired}"
         yield f"idempotency keys deleted: {await store.purge_ledger()}"
-        steps = await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
+        steps = await store.purge_steps(clock.now() - REPEAT_LIFE)
         yield f"committed steps whose ids were forgotten: {steps}"
         yield f"changes applied to the vector index: {await indexer.catch_up()}"
         segmentation = WordSegmentation(WordSegmentStore(database, fulltext_index(database)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 import structlog
 from mnemesh.recall.v1 import episodes_service_pb2_grpc, messages_service_pb2_grpc, traces_service_pb2_grpc
@@ -35,7 +34,7 @@ from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
 from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.fulltext.selection import fulltext_index
 from mnemesh_recall.store.indexed import IndexedMemories, IndexedMessages
-from mnemesh_recall.store.messages import MessageStore
+from mnemesh_recall.store.messages import REPEAT_LIFE, MessageStore
 from mnemesh_recall.store.tables import index_tables
 from mnemesh_recall.store.traces import TraceStore
 from mnemesh_recall.store.transaction import MEMORIES, MESSAGES
@@ -89,7 +88,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
 
     async def purge() -> None:
         await store.purge_ledger()
-        await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
+        await store.purge_steps(clock.now() - REPEAT_LIFE)
 
     messages = MessageService(store, MessageFinder(store, vectors, reranking), indexer, new_words)
     episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors), indexer)

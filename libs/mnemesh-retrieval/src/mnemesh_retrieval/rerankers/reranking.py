@@ -110,12 +110,10 @@ class Reranking:
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         candidates: int = CANDIDATES,
-        by_default: bool = True,
         breaker: Breaker | None = None,
     ) -> None:
         self._reranker = reranker
         self._timeout = timeout_seconds
-        self._by_default = by_default
         self._breaker = breaker or Breaker()
         self.candidates = candidates
         """The number of candidates that are reranked; a search should select as many."""
@@ -128,8 +126,8 @@ class Reranking:
         return (self.outcomes, self.seconds) if self._reranker is not None else ()
 
     def is_requested(self, requested: bool | None) -> bool:
-        """Returns whether a search is to be reranked that requests it, refuses it, or says nothing (None)."""
-        return self._reranker is not None and (self._by_default if requested is None else requested)
+        """Returns whether a search is to be reranked: if there is a reranker, and the search does not refuse it."""
+        return self._reranker is not None and requested is not False
 
     def depth(self, limit: int, requested: bool | None) -> int:
         """Returns the number of best candidates that a search needs: those that are returned or reranked."""

@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -38,6 +38,8 @@ from mnemesh_archival.store.values import (
     Surroundings,
 )
 
+TOMBSTONE_LIFE: Final = timedelta(days=30)
+"""How long the id of a deleted passage is refused: longer than callers retry."""
 WORD_BATCH: Final = 100
 """The number of passages that are read at once to look for words in them."""
 _KEYS = (passages.c.id, passages.c.point_id, passages.c.created_at, passages.c.size)

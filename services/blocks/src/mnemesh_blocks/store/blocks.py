@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
@@ -82,6 +82,8 @@ def _holder_counts(filter_: BlockFilter) -> Iterator[sa.ColumnElement[bool]]:
 
 T = TypeVar("T")
 
+TOMBSTONE_LIFE: Final = timedelta(days=30)
+"""How long writes for an erased agent are refused: longer than callers retry."""
 _ORDER_KEYS: Final = {
     BlockOrder.CREATE_TIME: blocks.c.created_at,
     BlockOrder.UPDATE_TIME: blocks.c.updated_at,

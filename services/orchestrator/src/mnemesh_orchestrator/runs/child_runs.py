@@ -38,6 +38,8 @@ from mnemesh_orchestrator.store.runs import RunStore
 
 _log = structlog.get_logger("mnemesh.runs")
 
+MAX_DEPTH: Final = 8
+"""The largest number of runs that can lead to a message from one agent to another."""
 QUEUED_SECONDS: Final = 1.0
 """The time between two looks at a run that has not begun, or whose approval is not answered yet."""
 RUNNING_SECONDS: Final = 30.0
@@ -106,7 +108,6 @@ class ChildRuns:
         broker: EventBroker,
         processors: Processors,
         clock: Clock,
-        max_depth: int,
     ) -> None:
         """Creates the starter of child runs. `connect` completes it.
 
@@ -116,14 +117,12 @@ class ChildRuns:
             broker: the events of runs, which wake those that wait.
             processors: the operator's processors of inputs.
             clock: the clock of new runs.
-            max_depth: the number of runs that can lead to a message of an agent.
         """
         self._store = store
         self._relations = relations
         self._broker = broker
         self._processors = processors
         self._clock = clock
-        self._max_depth = max_depth
         self._starter: RunStarter | None = None
 
     def connect(self, starter: RunStarter) -> None:
@@ -168,10 +167,10 @@ class ChildRuns:
             return False
 
     def _require_depth(self, run: Run) -> None:
-        if run.lineage.depth > self._max_depth:
+        if run.lineage.depth > MAX_DEPTH:
             raise MessageDepthExceeded(
                 f"The message was not sent: {run.lineage.depth} runs led to it, each started by the one before, and "
-                f"{self._max_depth} are allowed. Continue without another agent.",
+                f"{MAX_DEPTH} are allowed. Continue without another agent.",
                 depth=str(run.lineage.depth),
             )
 

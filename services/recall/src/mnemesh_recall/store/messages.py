@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -151,6 +151,9 @@ def _within_size(
 
 _REPEATED_READ: Final = "words.select_again"
 _PURGE_BATCH: Final = 500
+REPEAT_LIFE: Final = timedelta(days=7)
+"""How long a committed step is known by its id, so that a repeated commit returns the first result. The newest step of
+each conversation is always known."""
 """A purge writes in short transactions, so that it does not delay commits."""
 
 
