@@ -8,7 +8,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_gateway.clients.runs import event_from_proto
 from mnemesh_gateway.errors import RunFailed
 from mnemesh_gateway.http.errors import status_of
-from mnemesh_gateway.letta.convert.events import Conversion
+from mnemesh_gateway.letta.turns import Conversion
 from mnemesh_gateway.model.runs import KeptAlive, Piece, Waiting, Whole
 from mnemesh_gateway.model.sessions import client_session, derived_session
 from mnemesh_gateway.model.tasks import is_task

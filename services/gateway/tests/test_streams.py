@@ -8,7 +8,7 @@ import pytest
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh_gateway.http.streams import EventStream, Idle
-from mnemesh_gateway.letta.convert.messages import Shown
+from mnemesh_gateway.letta.messages import Shown
 from mnemesh_gateway.letta.turns import StreamOptions, TurnStream
 from starlette.types import Message
 

@@ -33,7 +33,7 @@ from mnemesh_gateway.http.responses import ResponsesEndpoint
 from mnemesh_gateway.letta.app import LettaApp
 from mnemesh_gateway.letta.callbacks import POLL_SECONDS, CallbackSender
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.profile import Profile
+from mnemesh_gateway.letta.operations import Profile
 from mnemesh_gateway.usecases.agents import AgentService, EmbeddingsService
 from mnemesh_gateway.usecases.chat import ChatService
 from mnemesh_gateway.usecases.sessions import SessionService

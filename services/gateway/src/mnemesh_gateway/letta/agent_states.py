@@ -1,35 +1,238 @@
-"""Reads what belongs to agents from the services that own it, and returns their states."""
+"""The states of agents: reads what belongs to them from the services that own it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
+import msgspec
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
-from mnemesh.agents.v1 import groups_service_pb2, identities_service_pb2
+from mnemesh.agents.v1 import groups_service_pb2, identities_service_pb2, models_pb2
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh.files.v1 import agent_files_service_pb2
+from mnemesh.files.v1 import agent_files_service_pb2, files_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.whole_answers import whole_answer
 
-from mnemesh_gateway.letta.convert.agents import file_block_from_proto, folder_from_proto, state_from_proto
-from mnemesh_gateway.letta.convert.groups import group_from_proto, identity_from_proto
-from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
-from mnemesh_gateway.letta.convert.models import find_embedder, find_model
-from mnemesh_gateway.letta.convert.tools import tool_from_proto
-from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed, order_to_proto, responses
-from mnemesh_gateway.letta.schemas.agents import AgentState, FileBlock, Source, parts_of
-from mnemesh_gateway.letta.schemas.groups import Group, Identity
-from mnemesh_gateway.letta.schemas.tools import Tool
+from mnemesh_gateway.letta.blocks import Block, block_from_proto
+from mnemesh_gateway.letta.folders import Source, folder_from_proto
+from mnemesh_gateway.letta.groups import Group, group_from_proto
+from mnemesh_gateway.letta.identities import Identity, identity_from_proto
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed, order_to_proto, responses
+from mnemesh_gateway.letta.messages import Shown, messages_from_proto
+from mnemesh_gateway.letta.model_settings import (
+    CompactionSettings,
+    EmbeddingConfig,
+    LLMConfig,
+    compaction_from_proto,
+    embedding_config,
+    find_embedder,
+    find_model,
+    format_from_proto,
+    llm_config,
+    settings_to_json,
+)
+from mnemesh_gateway.letta.tool_rules import rule_from_proto
+from mnemesh_gateway.letta.tools import Tool, tool_from_proto
+from mnemesh_gateway.letta.values import (
+    AGENT_TYPE_NAMES,
+    STOP_REASON_NAMES,
+    metadata,
+    milliseconds,
+    moment,
+    present,
+    provenance,
+)
+
+
+class FileBlock(msgspec.Struct, kw_only=True):
+    """A file of an agent, as a block that only the agent's tools for files change."""
+
+    id: str
+    label: str
+    value: str
+    file_id: str
+    source_id: str
+    is_open: bool
+    last_accessed_at: datetime | None = None
+    read_only: bool = True
+
+
+class Memory(msgspec.Struct, kw_only=True):
+    """The blocks of an agent."""
+
+    agent_type: str | None = None
+    git_enabled: bool = False
+    blocks: list[Block]
+    file_blocks: list[FileBlock] = []
+    prompt_template: str = ""
+
+
+class Variable(msgspec.Struct, kw_only=True):
+    """An environment variable of an agent's tools. Its value is never shown."""
+
+    id: str | None = None
+    agent_id: str
+    key: str
+    value: str = ""
+    description: str | None = None
+    value_enc: str | None = None
+    updated_at: datetime | None = None
+
+
+class AgentState(msgspec.Struct, kw_only=True):
+    """An agent with all that belongs to it."""
+
+    id: str
+    name: str
+    agent_type: str
+    system: str
+    model: str | None
+    model_settings: dict[str, Any] | None
+    embedding: str | None
+    llm_config: LLMConfig
+    embedding_config: EmbeddingConfig | None
+    compaction_settings: CompactionSettings | None
+    response_format: dict[str, Any] | None
+    description: str | None
+    metadata: dict[str, Any] | None
+    memory: Memory
+    blocks: list[Block]
+    tools: list[Tool]
+    sources: list[Source]
+    tags: list[str]
+    tool_rules: list[dict[str, Any]] | None
+    message_ids: list[str] | None
+    tool_exec_environment_variables: list[Variable]
+    secrets: list[Variable]
+    identity_ids: list[str]
+    identities: list[Identity]
+    pending_approval: dict[str, Any] | None
+    message_buffer_autoclear: bool
+    enable_sleeptime: bool | None
+    multi_agent_group: Group | None
+    managed_group: Group | None
+    last_run_completion: datetime | None
+    last_run_duration_ms: int | None
+    last_stop_reason: str | None
+    timezone: str | None
+    max_files_open: int | None
+    per_file_view_window_char_limit: int | None
+    hidden: bool | None
+    created_by_id: str | None
+    last_updated_by_id: str | None
+    created_at: datetime | None
+    updated_at: datetime | None
+    project_id: str | None
+    template_id: str | None
+    base_template_id: str | None
+    deployment_id: str | None
+    entity_id: str | None
+
+
+def parts_of(include: list[str], relationships: list[str] | None) -> frozenset[str]:
+    """Returns the names of the parts of agents that a query asks for."""
+    return frozenset(name.removeprefix("agent.") for name in include) | frozenset(relationships or ())
+
+
+_OPENAI_OUTPUT_TOKENS: Final = 16384
+
+
+def state_from_proto(
+    agent: pb.Agent,
+    core_memory: blocks_pb2.CoreMemory,
+    model: models_pb2.Model,
+    embedder: models_pb2.EmbeddingModel | None,
+    tools: list[Tool],
+    sources: list[Source],
+    file_blocks: list[FileBlock],
+) -> AgentState:
+    """Returns the state of an agent. What only some answers have is empty: identities, groups, pending approval."""
+    blocks = [block_from_proto(block) for block in core_memory.blocks]
+    kind = AGENT_TYPE_NAMES.get(agent.type, "letta_v1_agent")
+    variables = [Variable(id=item.id, agent_id=agent.id, key=item.key) for item in agent.secrets]
+    return AgentState(
+        id=agent.id,
+        name=agent.name,
+        agent_type=kind,
+        system=agent.system,
+        model=agent.model or None,
+        model_settings=_settings_in_effect(model, agent),
+        embedding=present(agent, "embedder"),
+        llm_config=llm_config(model, agent.effective_model_settings),
+        embedding_config=embedding_config(embedder, agent.embedder) if embedder or agent.HasField("embedder") else None,
+        compaction_settings=compaction_from_proto(agent),
+        response_format=format_from_proto(agent),
+        description=present(agent, "description"),
+        metadata=metadata(agent),
+        memory=Memory(agent_type=kind, blocks=blocks, file_blocks=file_blocks),
+        blocks=blocks,
+        tools=tools,
+        sources=sources,
+        tags=list(agent.tags),
+        tool_rules=[rule_from_proto(rule) for rule in agent.tool_rules],
+        message_ids=list(agent.message_ids),
+        tool_exec_environment_variables=variables,
+        secrets=variables,
+        identity_ids=list(agent.identity_ids),
+        identities=[],
+        pending_approval=None,
+        message_buffer_autoclear=agent.message_buffer_autoclear,
+        enable_sleeptime=present(agent, "enable_sleeptime"),
+        multi_agent_group=None,
+        managed_group=None,
+        last_run_completion=moment(agent, "last_run_completion_time"),
+        last_run_duration_ms=milliseconds(agent, "last_run_duration"),
+        last_stop_reason=STOP_REASON_NAMES.get(agent.last_stop_reason) if agent.HasField("last_stop_reason") else None,
+        timezone=agent.time_zone or None,
+        max_files_open=agent.effective_max_files_open,
+        per_file_view_window_char_limit=agent.effective_per_file_view_window_char_limit,
+        hidden=agent.hidden,
+        created_at=moment(agent, "create_time"),
+        updated_at=moment(agent, "update_time"),
+        **provenance(agent),
+    )
+
+
+def _settings_in_effect(model: models_pb2.Model, agent: pb.Agent) -> dict[str, Any]:
+    """Returns the settings of an agent's model, with Letta's defaults for what neither of them sets."""
+    found = settings_to_json(model.provider_type, agent.effective_model_settings)
+    defaults: dict[str, Any] = {"temperature": 1.0, "parallel_tool_calls": True, "strict": False}
+    if found["provider_type"] == "openai":
+        reasons = model.HasField("capabilities") and not model.capabilities.temperature
+        defaults["reasoning"] = {"reasoning_effort": "medium" if reasons else "minimal"}
+        window = agent.effective_model_settings.context_window or model.context_window
+        defaults["max_output_tokens"] = min(_OPENAI_OUTPUT_TOKENS, window - 1) if window else _OPENAI_OUTPUT_TOKENS
+        defaults["response_format"] = format_from_proto(agent)
+    if model.max_output_tokens:
+        defaults["max_output_tokens"] = model.max_output_tokens
+    return defaults | found
+
+
+def file_block_from_proto(file: files_pb2.AgentFile) -> FileBlock:
+    """Returns a file of an agent as a block. The value of a closed file is empty."""
+    return FileBlock(
+        id="block-" + file.file_id.partition("-")[2],
+        label=file.name,
+        value=file.visible_content if file.is_open else "",
+        file_id=file.file_id,
+        source_id=file.folder_id,
+        is_open=file.is_open,
+        last_accessed_at=moment(file, "last_access_time"),
+    )
+
 
 VIEW: Final = rpc.AgentView(message_ids=True, blocks=True, secrets=True, identities=True, groups=True)
+
+
 _FILE_TOOL: Final = "open_files"
 """The tool that an agent has while it holds folders."""
+
+
 _Part = TypeVar("_Part")
 
 

@@ -17,12 +17,51 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mnemesh_gateway.http.body import Bodies
+from mnemesh_gateway.letta import (
+    administration,
+    agent_files,
+    agent_memory,
+    agent_messages,
+    agent_tools,
+    agents,
+    archives,
+    blocks,
+    conversations,
+    folders,
+    groups,
+    identities,
+    jobs,
+    mcp_servers,
+    messages,
+    models,
+    runs,
+    tools,
+)
 from mnemesh_gateway.letta.errors import error_response
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.operations import NO_CONTENT, NoQuery, Operation, json_response, starlette_routes
-from mnemesh_gateway.letta.profile import Profile
-from mnemesh_gateway.letta.routes import resources
+from mnemesh_gateway.letta.operations import NO_CONTENT, NoQuery, Operation, Profile, json_response, starlette_routes
 
+_RESOURCES: Final = (
+    agent_messages,
+    agent_files,
+    agents,
+    agent_memory,
+    agent_tools,
+    runs,
+    jobs,
+    conversations,
+    messages,
+    blocks,
+    archives,
+    folders,
+    groups,
+    identities,
+    mcp_servers,
+    models,
+    tools,
+    administration,
+)
+"""The modules with the operations. The first path that matches counts, so the most frequent ones come first."""
 _REFERENCE: Final = "#/components/schemas/{name}"
 
 _EXACT: Final = frozenset({"models"})
@@ -161,7 +200,7 @@ class LettaApp:
 
     def __init__(self, mesh: Mesh, profile: Profile, bodies: Bodies, following: ASGIApp) -> None:
         self._following = following
-        self._operations: list[Operation] = [operation for module in resources() for operation in module.all]
+        self._operations: list[Operation] = [operation for module in _RESOURCES for operation in module.operations.all]
         by_resource: dict[str, list[Operation]] = {name: [] for name in _NOT_SERVED}
         for operation in self._operations:
             by_resource.setdefault(operation.path.split("/")[1], []).append(operation)

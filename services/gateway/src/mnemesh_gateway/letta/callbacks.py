@@ -9,35 +9,25 @@ import msgspec
 import structlog
 from mnemesh.agents.v1 import batches_pb2, runs_pb2, runs_service_pb2_grpc
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
-from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 
 from mnemesh_gateway.clients.callbacks import CallbackClient, CallResult
-from mnemesh_gateway.letta.convert.events import usage_from_proto
-from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
-from mnemesh_gateway.letta.convert.runs import job_of_batch, returned_types, run_from_proto
-from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
-from mnemesh_gateway.letta.schemas.messages import LettaResponse, StopReason
+from mnemesh_gateway.letta.jobs import job_of_batch
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery
+from mnemesh_gateway.letta.runs import run_from_proto, shown_messages
+from mnemesh_gateway.letta.turns import LettaResponse, StopReason, usage_from_proto
 
 POLL_SECONDS: Final = 1.0
+
+
 _AT_ONCE: Final = 20
+
+
 _MOST_MESSAGES: Final = 1_000
+
+
 _log = structlog.get_logger("mnemesh.callbacks")
-
-
-async def messages_of(mesh: Mesh, run_id: str, query: PageQuery) -> list[Any]:
-    """Returns a page of the stored messages of a run, oldest first."""
-    request = messages_service_pb2.ListMessagesRequest(run_id=run_id)
-    return await listed(mesh.messages.ListMessages, request, "messages", query, default="asc", limit=100)
-
-
-async def shown_messages(mesh: Mesh, run: runs_pb2.Run, query: PageQuery) -> list[dict[str, Any]]:
-    """Returns a page of the messages of a run as clients see them, of the types that the run returns."""
-    types = returned_types(run.config)
-    rows = await messages_of(mesh, run.id, query)
-    return messages_from_proto(rows, Shown(types=frozenset(types) if types else None))
 
 
 class CallbackSender:

@@ -1,4 +1,4 @@
-"""Operations: an HTTP method and a path, with the schemas of their query, body and result, and the function behind."""
+"""Operations: an HTTP method and a path, with the schemas of their query, body and result, and their function."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -23,10 +24,35 @@ from starlette.types import Receive, Scope, Send
 from mnemesh_gateway.http.body import JSON_ERRORS, Bodies
 from mnemesh_gateway.letta.errors import error_response, invalid_field, invalid_id, invalid_json, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.profile import Profile
+
+
+class Profile(StrEnum):
+    """A release. The newest is the default."""
+
+    LETTA_0_16_1 = "0.16.1"
+    LETTA_0_16_7 = "0.16.7"
+
+    @property
+    def agent_type(self) -> str:
+        """The type of agents that are created without one. Those of 0.16.1 speak with send_message."""
+        return "memgpt_v2_agent" if self is Profile.LETTA_0_16_1 else "letta_v1_agent"
+
+    @property
+    def block_limit(self) -> int:
+        """The limit of blocks that are created without one, in characters."""
+        return 20_000 if self is Profile.LETTA_0_16_1 else 100_000
+
+    @property
+    def announces_runs(self) -> bool:
+        """True if the stream of a run begins with a ping that has the id of the run. 0.16.1 sends no such ping."""
+        return self is Profile.LETTA_0_16_7
+
 
 Q = TypeVar("Q")
+
+
 B = TypeVar("B")
+
 
 ID_PREFIXES: Final[Mapping[str, str]] = {
     "agent_id": "agent",
@@ -48,14 +74,28 @@ ID_PREFIXES: Final[Mapping[str, str]] = {
     "tool_id": "tool",
 }
 """The path parameters that are ids, and the prefixes of their ids."""
+
+
 NO_CONTENT: Final = 204
 """The status of a successful answer without a body."""
+
+
 _MAX_VALUES: Final = 20_000
 """How many values the JSON of a body may have. Handlers convert them on the event loop."""
+
+
 _OUT_OF_RANGE: Final = "Value out of range: "
+
+
 _PRINTABLE: Final = 10**90
+
+
 _PARAMETER: Final = re.compile(r"{(\w+)}")
+
+
 _log = structlog.get_logger("mnemesh.http")
+
+
 _encode: Final = msgspec.json.Encoder().encode
 
 

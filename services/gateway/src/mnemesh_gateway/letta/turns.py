@@ -3,31 +3,334 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
-from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
+import msgspec
+from mnemesh.agents.v1 import agents_service_pb2, runs_pb2, runs_service_pb2
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.types.v1 import message_pb2
 from mnemesh_client import runs
+from mnemesh_kit.errors import NotFound
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import RunFailed
 from mnemesh_gateway.http.streams import DONE, EventStream, Idle, sse
-from mnemesh_gateway.letta.approvals import ACCEPTANCE, PATIENCE, Events, Recipient, answering
-from mnemesh_gateway.letta.convert.events import Conversion, run_failed, stop_reason, usage_of, with_whole_returns
-from mnemesh_gateway.letta.convert.messages import Shown, with_whole_requests
-from mnemesh_gateway.letta.convert.sending import config_to_proto, sent_of, shown_of
-from mnemesh_gateway.letta.convert.values import moment
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh
+from mnemesh_gateway.letta.messages import (
+    Shown,
+    calls_from_proto,
+    content_from_proto,
+    returns_from_proto,
+    with_whole_requests,
+)
 from mnemesh_gateway.letta.operations import Call
-from mnemesh_gateway.letta.pages import READ_SECONDS
-from mnemesh_gateway.letta.schemas.messages import LettaResponse, SendMessages, StopReason, Usage
-from mnemesh_gateway.letta.schemas.runs import StreamRun
+from mnemesh_gateway.letta.sending import (
+    SendMessages,
+    Sent,
+    blanket_decisions,
+    config_to_proto,
+    content_to_proto,
+    sent_of,
+    shown_of,
+)
+from mnemesh_gateway.letta.values import STOP_REASON_NAMES, moment, present
+
+
+class StopReason(msgspec.Struct, kw_only=True):
+    """Why a turn ended."""
+
+    message_type: str = "stop_reason"
+    stop_reason: str
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """The tokens of a turn. Null was not reported by the provider; zero was."""
+
+    message_type: str = "usage_statistics"
+    completion_tokens: int = 0
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    step_count: int = 0
+    run_ids: list[str] | None = None
+    cached_input_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    context_tokens: int | None = None
+
+
+class LettaResponse(msgspec.Struct, kw_only=True):
+    """A turn: its messages, why it ended, and its tokens."""
+
+    messages: list[dict[str, Any]]
+    stop_reason: StopReason
+    usage: Usage
+    logprobs: dict[str, Any] | None = None
+    turns: list[dict[str, Any]] | None = None
+
+
+class StreamRun(msgspec.Struct, kw_only=True):
+    """Where to attach to a run."""
+
+    starting_after: int = 0
+    include_pings: bool | None = True
+    poll_interval: float | None = None
+    batch_size: int | None = None
+
+
+_INPUT: Final = frozenset({"system", "user", "approval_response"})
+"""The kinds of messages that show the run's input. Letta's streams begin with the answer."""
+
+
+class Conversion:
+    """Converts the events of one run in order. Deltas take the place of the message that they complete to."""
+
+    def __init__(self, *, tokens: bool) -> None:
+        self._tokens = tokens
+        self._streamed: set[str] = set()
+
+    def message(self, event: runs_pb2.RunEvent) -> dict[str, Any] | None:
+        """Returns the message of an event; None for one that clients do not see."""
+        match event.WhichOneof("event"):
+            case "message":
+                return self._whole(event)
+            case "delta" if self._tokens:
+                self._streamed.add(event.delta.otid)
+                return _delta(event)
+            case "compaction":
+                return _compaction(event)
+        return None
+
+    def _whole(self, event: runs_pb2.RunEvent) -> dict[str, Any] | None:
+        message = event.message
+        kind = message.WhichOneof("message")
+        if kind is None or kind in _INPUT or message.otid in self._streamed:
+            return None
+        base = _base(event, message.message_id, message.otid, message)
+        if kind == "approval_request" and event.agent_id:
+            base |= {"sender_id": event.agent_id, "run_id": event.child_run_id}  # of the agent that is to be answered
+        return base | _fields(kind, getattr(message, kind))
+
+
+def _base(
+    event: runs_pb2.RunEvent, message_id: str, otid: str, message: runs_pb2.MessageEvent | None
+) -> dict[str, Any]:
+    return {
+        "id": message_id,
+        "date": moment(message, "message_time") if message is not None else moment(event, "create_time"),
+        "name": present(message, "name") if message is not None else None,
+        "otid": otid,
+        "sender_id": present(message, "sender_id") if message is not None else None,
+        "step_id": present(event, "step_id"),
+        "is_err": present(message, "is_err") if message is not None else None,
+        "seq_id": None,
+        "run_id": event.run_id,
+    }
+
+
+def _fields(kind: str, given: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"message_type": f"{kind}_message"}
+    match kind:
+        case "assistant":
+            return fields | {"content": content_from_proto(given.content)}
+        case "reasoning":
+            source = "reasoner_model" if given.is_native else "non_reasoner_model"
+            return fields | {"reasoning": given.text, "source": source, "signature": present(given, "signature")}
+        case "hidden_reasoning":
+            state = "redacted" if given.redacted else "omitted"
+            return fields | {"state": state, "hidden_reasoning": present(given, "data")}
+        case "tool_call" | "approval_request":
+            return fields | calls_from_proto(given.tool_calls)
+        case "tool_return":
+            return fields | returns_from_proto(given.tool_returns)
+    return fields | {"summary": given.text}
+
+
+def _delta(event: runs_pb2.RunEvent) -> dict[str, Any]:
+    delta = event.delta
+    base = _base(event, delta.message_id, delta.otid, None)
+    match delta.WhichOneof("delta"):
+        case "assistant_text":
+            return base | {"message_type": "assistant_message", "content": delta.assistant_text}
+        case "reasoning_text":
+            fields = {"reasoning": delta.reasoning_text, "source": "reasoner_model", "signature": None}
+            return base | {"message_type": "reasoning_message"} | fields
+    call = {
+        "name": delta.tool_call.name or None,
+        "arguments": delta.tool_call.arguments or None,
+        "tool_call_id": delta.tool_call.tool_call_id or None,
+    }
+    return base | {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}
+
+
+def _compaction(event: runs_pb2.RunEvent) -> dict[str, Any]:
+    result = event.compaction.result
+    message_id = result.summary_message_id or f"message-{event.run_id.partition('-')[2]}"
+    base = _base(event, message_id, "", None) | {"otid": None}
+    return base | {"message_type": "summary_message", "summary": result.summary}
+
+
+def with_whole_returns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the messages of a turn with one message for the returns of each step, as the history has it.
+
+    Each return is an event of its own, as soon as its tool has ended. A message has them in the order of the calls.
+    """
+    returns: dict[str, list[dict[str, Any]]] = {}
+    whole: list[dict[str, Any]] = []
+    for message in messages:
+        if message["message_type"] != "tool_return_message":
+            whole.append(message)
+            continue
+        parts = returns.setdefault(message["id"], [])
+        parts.append(message)
+        if len(parts) == 1:
+            whole.append(message)
+    for index, message in enumerate(whole):
+        if message["message_type"] == "tool_return_message":
+            parts = sorted(returns[message["id"]], key=lambda part: str(part["otid"]))
+            whole[index] = parts[0] | {"tool_returns": [one for part in parts for one in part["tool_returns"]]}
+    return whole
+
+
+def run_failed(error: runs_pb2.RunError) -> RunFailed:
+    """Returns the error of a run."""
+    return RunFailed(error.reason, error.message, dict(error.metadata))
+
+
+def stop_reason(event: runs_pb2.RunEvent) -> str:
+    """Returns the reason of a stop."""
+    return STOP_REASON_NAMES.get(event.stop.reason, "error")
+
+
+def usage_of(event: runs_pb2.RunEvent) -> Usage:
+    """Returns the tokens of a turn, those of its conversation in the context window, and the runs that it started."""
+    usage = usage_from_proto(event.usage.usage, event.usage.step_count)
+    usage.run_ids = list(event.usage.child_run_ids) or None
+    usage.context_tokens = present(event.usage, "context_tokens")
+    return usage
+
+
+def usage_from_proto(usage: Any, step_count: int) -> Usage:
+    """Returns tokens."""
+    return Usage(
+        completion_tokens=usage.completion_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        total_tokens=usage.total_tokens or usage.completion_tokens + usage.prompt_tokens,
+        step_count=step_count,
+        cached_input_tokens=present(usage, "cached_input_tokens"),
+        cache_write_tokens=present(usage, "cache_write_tokens"),
+        reasoning_tokens=present(usage, "reasoning_tokens"),
+    )
+
+
+PATIENCE: Final = 60.0
+
+
+ACCEPTANCE: Final = 5.0
+
+
+_CUT_OFF: Final = frozenset({runs_pb2.RUN_STATUS_CANCELLED, runs_pb2.RUN_STATUS_FAILED})
+
+
+_CONTINUE: Final = (
+    "<system-alert>Automatic keep-alive message without content. Continue where you stopped.</system-alert>"
+)
+
+
+Events = AsyncGenerator[runs_pb2.RunEvent, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """The recipient of messages: an agent, optionally with a conversation; a conversation alone; or a group."""
+
+    agent_id: str = ""
+    conversation_id: str | None = None
+    group_id: str | None = None
+
+
+async def answering(mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_pb2.RunConfig, key: str) -> Events:
+    """Answers a request for approval and returns the events of the run.
+
+    An answer that is sent again has the run of the first one. If that was cancelled or failed, a client that sends its
+    answer again wants the turn to go on: a new run does that, with the messages of the answer.
+    """
+    answer = await _answer(mesh, recipient, sent, config, key)
+    events = runs.send(mesh.runs, answer, PATIENCE, ACCEPTANCE)
+    try:
+        first = await anext(events)
+        if not (first.accepted.replayed and await _was_cut_off(mesh, first.run_id)):
+            return _from(first, events)
+    except BaseException:
+        await events.aclose()
+        raise
+    await events.aclose()
+    request = runs_service_pb2.SendMessageRequest(
+        request_id=f"{key}-continuation",
+        agent_id=recipient.agent_id,
+        conversation_id=recipient.conversation_id,
+        messages=sent.messages or [_keep_alive()],
+        config=config,
+    )
+    return runs.send(mesh.runs, request, PATIENCE, ACCEPTANCE)
+
+
+async def _from(first: runs_pb2.RunEvent, events: Events) -> Events:
+    try:
+        yield first
+        async for event in events:
+            yield event
+    finally:
+        await events.aclose()
+
+
+async def _was_cut_off(mesh: Mesh, run_id: str) -> bool:
+    request = runs_service_pb2.GetRunRequest(run_id=run_id)
+    return (await mesh.runs.GetRun(request, timeout=READ_SECONDS)).run.status in _CUT_OFF
+
+
+def _keep_alive() -> runs_pb2.InputMessage:
+    content = content_to_proto(_CONTINUE, "body", "messages")
+    return runs_pb2.InputMessage(role=message_pb2.ROLE_USER, content=content)
+
+
+async def _answer(
+    mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_pb2.RunConfig, key: str
+) -> runs_service_pb2.AnswerApprovalRequest:
+    if recipient.group_id is not None:
+        raise invalid_field("An approval is answered to the agent that asked, not to its group.", "body", "messages")
+    decisions = list(sent.decisions)
+    if sent.blanket is not None:
+        request_id = sent.approval_request_id or await _pending(mesh, recipient.agent_id)
+        found = messages_service_pb2.GetMessagesRequest(message_ids=[request_id])
+        messages = (await mesh.messages.GetMessages(found, timeout=READ_SECONDS)).messages
+        decisions += blanket_decisions(sent, [call for message in messages for call in message.tool_calls])
+    return runs_service_pb2.AnswerApprovalRequest(
+        request_id=key,
+        agent_id=recipient.agent_id,
+        conversation_id=recipient.conversation_id,
+        approval_request_id=sent.approval_request_id,
+        decisions=decisions,
+        messages=sent.messages,
+        config=config,
+    )
+
+
+async def _pending(mesh: Mesh, agent_id: str) -> str:
+    request = agents_service_pb2.GetAgentRequest(agent_id=agent_id)
+    agent = (await mesh.agents.GetAgent(request, timeout=READ_SECONDS)).agent
+    if not agent.HasField("pending_approval_request_id"):
+        raise NotFound(f"{agent_id} waits for no approval.")
+    return agent.pending_approval_request_id
+
 
 PING_SECONDS: Final = 20.0
 """The time without an event after which a stream has a ping."""
+
 
 AttachingT = TypeVar("AttachingT", bound=StreamRun)
 

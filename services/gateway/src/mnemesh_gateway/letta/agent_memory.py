@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Literal
 
+import msgspec
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1 import identities_service_pb2 as identities_rpc
@@ -14,33 +16,96 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.whole_answers import whole_answer
 
-from mnemesh_gateway.letta.agent_states import read_state
-from mnemesh_gateway.letta.convert.memory import (
-    block_from_proto,
-    inserted,
-    passage_from_proto,
-    passage_to_proto,
-    update_to_proto,
-)
-from mnemesh_gateway.letta.convert.messages import internal_from_proto
-from mnemesh_gateway.letta.convert.values import json_from_text, moment, present, set_present
-from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.agent_states import AgentState, Memory, read_state
+from mnemesh_gateway.letta.archives import CreatePassage, Passage, inserted, passage_from_proto, passage_to_proto
+from mnemesh_gateway.letta.blocks import Block, UpdateBlock, block_from_proto, update_to_proto
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
+from mnemesh_gateway.letta.messages import internal_from_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
-from mnemesh_gateway.letta.schemas.agents import (
-    AgentState,
-    ContextQuery,
-    ContextWindow,
-    ListPassages,
-    Memory,
-    PassageResult,
-    PassageResults,
-    RecompileQuery,
-    SearchPassages,
-)
-from mnemesh_gateway.letta.schemas.memory import Block, CreatePassage, Passage, UpdateBlock
+from mnemesh_gateway.letta.values import json_from_text, moment, present, set_present
+
+
+class ListPassages(msgspec.Struct, kw_only=True):
+    """The query of a list of passages."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    search: str | None = None
+    ascending: bool | None = None
+
+
+class SearchPassages(msgspec.Struct, kw_only=True):
+    """What to search in an agent's archives."""
+
+    query: str
+    tags: list[str] | None = None
+    tag_match_mode: Literal["any", "all"] = "any"
+    top_k: int | None = None
+    start_datetime: datetime | None = None
+    end_datetime: datetime | None = None
+
+
+class PassageResult(msgspec.Struct, kw_only=True):
+    """A passage that was found."""
+
+    id: str
+    timestamp: str
+    content: str
+    tags: list[str]
+
+
+class PassageResults(msgspec.Struct, kw_only=True):
+    """The passages that were found, best first."""
+
+    results: list[PassageResult]
+    count: int
+
+
+class RecompileQuery(msgspec.Struct, kw_only=True):
+    """Whether the new text is stored."""
+
+    dry_run: bool = False
+    update_timestamp: bool = False
+
+
+class ContextQuery(msgspec.Struct, kw_only=True):
+    """The conversation of a context window; the agent's own if it is null or absent."""
+
+    conversation_id: str | None = None
+
+
+class ContextWindow(msgspec.Struct, kw_only=True):
+    """The texts of a context window and their tokens."""
+
+    context_window_size_max: int
+    context_window_size_current: int
+    num_messages: int
+    num_archival_memory: int
+    num_recall_memory: int
+    num_tokens_external_memory_summary: int
+    external_memory_summary: str
+    num_tokens_system: int
+    system_prompt: str
+    num_tokens_core_memory: int
+    core_memory: str
+    num_tokens_memory_filesystem: int = 0
+    memory_filesystem: str | None = None
+    num_tokens_tool_usage_rules: int = 0
+    tool_usage_rules: str | None = None
+    num_tokens_directories: int = 0
+    directories: str | None = None
+    num_tokens_summary_memory: int = 0
+    summary_memory: str | None = None
+    num_tokens_functions_definitions: int = 0
+    functions_definitions: list[dict[str, Any]] = []
+    num_tokens_messages: int = 0
+    messages: list[dict[str, Any]] = []
+
 
 operations = Operations()
+
+
 _WRITE_SECONDS: Final = 60.0
 
 

@@ -2,46 +2,254 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Literal
 
+import msgspec
+from mnemesh.agents.v1 import models_pb2
 from mnemesh.archival.v1 import passages_service_pb2 as passages_rpc
 from mnemesh.files.v1 import files_pb2
 from mnemesh.files.v1 import files_service_pb2 as files_rpc
 from mnemesh.files.v1 import folders_service_pb2 as rpc
 from mnemesh_kit.errors import NotFound
 
-from mnemesh_gateway.letta.convert.agents import folder_from_proto
-from mnemesh_gateway.letta.convert.folders import (
-    DUPLICATES,
-    file_from_proto,
-    folder_to_proto,
-    folder_update_to_proto,
-    size_from_proto,
+from mnemesh_gateway.letta.archives import Passage, passage_from_proto
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
+from mnemesh_gateway.letta.model_settings import (
+    EmbeddingConfig,
+    GivenEmbeddingConfig,
+    embedding_config,
+    find_embedder,
+    given_embedder,
 )
-from mnemesh_gateway.letta.convert.memory import passage_from_proto
-from mnemesh_gateway.letta.convert.models import find_embedder
-from mnemesh_gateway.letta.convert.values import set_present
-from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
-from mnemesh_gateway.letta.schemas.agents import Source
-from mnemesh_gateway.letta.schemas.folders import (
-    CreateFolder,
-    File,
-    FileQuery,
-    FileSize,
-    FolderSizes,
-    ListFiles,
-    ListFolders,
-    MetadataQuery,
-    UpdateFolder,
-    UploadQuery,
-)
-from mnemesh_gateway.letta.schemas.memory import Passage
 from mnemesh_gateway.letta.uploads import store_file
+from mnemesh_gateway.letta.values import json_to_text, metadata, moment, present, set_present
+
+
+class Source(msgspec.Struct, kw_only=True):
+    """A folder."""
+
+    id: str
+    name: str
+    embedding_config: EmbeddingConfig
+    description: str | None = None
+    instructions: str | None = None
+    metadata: dict[str, Any] | None = None
+    vector_db_provider: str | None = None
+    created_by_id: str | None = None
+    last_updated_by_id: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class CreateFolder(msgspec.Struct, kw_only=True):
+    """A folder to create."""
+
+    name: str
+    description: str | None = None
+    instructions: str | None = None
+    metadata: dict[str, Any] | None = None
+    embedding: str | None = None
+    embedding_chunk_size: int | None = None
+    embedding_config: GivenEmbeddingConfig | None = None
+
+
+class UpdateFolder(msgspec.Struct, kw_only=True):
+    """Changes of a folder. A field that is null or absent stays as it is."""
+
+    name: str | None = None
+    description: str | None = None
+    instructions: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ListFolders(msgspec.Struct, kw_only=True):
+    """The query of a list of folders."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    name: str | None = None
+
+
+class UploadQuery(msgspec.Struct, kw_only=True):
+    """How an uploaded file is named."""
+
+    duplicate_handling: Literal["skip", "error", "suffix", "replace"] = "suffix"
+    name: str | None = None
+
+
+class FileQuery(msgspec.Struct, kw_only=True):
+    """Whether a file has its text."""
+
+    include_content: bool = False
+
+
+class ListFiles(msgspec.Struct, kw_only=True):
+    """The query of a list of files."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    include_content: bool = False
+
+
+class File(msgspec.Struct, kw_only=True):
+    """A file."""
+
+    id: str
+    source_id: str
+    file_name: str | None = None
+    original_file_name: str | None = None
+    file_path: str | None = None
+    file_type: str | None = None
+    file_size: int | None = None
+    file_creation_date: str | None = None
+    file_last_modified_date: str | None = None
+    processing_status: str = "pending"
+    error_message: str | None = None
+    total_chunks: int | None = None
+    chunks_embedded: int | None = None
+    content: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class MetadataQuery(msgspec.Struct, kw_only=True):
+    """The query of the sizes of folders; the response can include the size of each file."""
+
+    include_detailed_per_source_metadata: bool = False
+
+
+class FileSize(msgspec.Struct, kw_only=True):
+    """The size of a file in bytes."""
+
+    file_id: str
+    file_name: str
+    file_size: int
+
+
+class FolderSize(msgspec.Struct, kw_only=True):
+    """The number of files of a folder, and their size in bytes together."""
+
+    source_id: str
+    source_name: str
+    file_count: int
+    total_size: int
+    files: list[FileSize] = []
+
+
+class FolderSizes(msgspec.Struct, kw_only=True):
+    """All folders, with the sums of their files."""
+
+    total_sources: int
+    total_files: int
+    total_size: int
+    sources: list[FolderSize]
+
+
+def folder_from_proto(folder: files_pb2.Folder, embedder: models_pb2.EmbeddingModel | None) -> Source:
+    """Returns a folder."""
+    config = embedding_config(embedder, folder.embedder)
+    config.embedding_chunk_size = folder.chunk_size or config.embedding_chunk_size
+    return Source(
+        id=folder.id,
+        name=folder.name,
+        description=present(folder, "description"),
+        instructions=present(folder, "instructions"),
+        metadata=metadata(folder),
+        embedding_config=config,
+        created_by_id=folder.provenance.created_by_id or None,
+        last_updated_by_id=folder.provenance.last_updated_by_id or None,
+        created_at=moment(folder, "create_time"),
+        updated_at=moment(folder, "update_time"),
+    )
+
+
+_STATUSES: Final = {
+    files_pb2.FILE_STATUS_PARSING: "parsing",
+    files_pb2.FILE_STATUS_EMBEDDING: "embedding",
+    files_pb2.FILE_STATUS_COMPLETED: "completed",
+    files_pb2.FILE_STATUS_ERROR: "error",
+}
+
+
+DUPLICATES: Final = {
+    "skip": files_rpc.DUPLICATE_HANDLING_SKIP,
+    "error": files_rpc.DUPLICATE_HANDLING_ERROR,
+    "suffix": files_rpc.DUPLICATE_HANDLING_SUFFIX,
+    "replace": files_rpc.DUPLICATE_HANDLING_REPLACE,
+}
+
+
+def folder_to_proto(body: CreateFolder) -> files_pb2.Folder:
+    """Returns the message of a folder to create."""
+    message = files_pb2.Folder(name=body.name)
+    set_present(
+        message,
+        description=body.description,
+        instructions=body.instructions,
+        metadata=json_to_text(body.metadata),
+        embedder=given_embedder(body.embedding, body.embedding_config),
+        chunk_size=body.embedding_chunk_size,
+    )
+    return message
+
+
+def folder_update_to_proto(body: UpdateFolder, folder_id: str, request_id: str) -> rpc.UpdateFolderRequest:
+    """Returns the request that makes the changes of a body. Its mask is empty if there are none."""
+    changes = {
+        "name": body.name,
+        "description": body.description,
+        "instructions": body.instructions,
+        "metadata": json_to_text(body.metadata),
+    }
+    message = files_pb2.Folder(id=folder_id)
+    set_present(message, **changes)
+    request = rpc.UpdateFolderRequest(request_id=request_id, folder=message)
+    request.update_mask.paths.extend(name for name, value in changes.items() if value is not None)
+    return request
+
+
+def file_from_proto(file: files_pb2.File, content: str | None = None) -> File:
+    """Returns a file."""
+    made, changed = moment(file, "original_create_time"), moment(file, "original_update_time")
+    return File(
+        id=file.id,
+        source_id=file.folder_id,
+        file_name=file.name,
+        original_file_name=file.original_name,
+        file_path=present(file, "path"),
+        file_type=file.media_type or None,
+        file_size=file.size_bytes,
+        file_creation_date=made.isoformat() if made else None,
+        file_last_modified_date=changed.isoformat() if changed else None,
+        processing_status=_STATUSES.get(file.status, "pending"),
+        error_message=present(file, "error_message"),
+        total_chunks=present(file, "total_chunks"),
+        chunks_embedded=present(file, "chunks_embedded"),
+        content=content,
+        created_at=moment(file, "create_time"),
+        updated_at=moment(file, "update_time"),
+    )
+
+
+def size_from_proto(folder: files_pb2.Folder) -> FolderSize:
+    """Returns the size of a folder, without its files."""
+    return FolderSize(
+        source_id=folder.id, source_name=folder.name, file_count=folder.file_count, total_size=folder.size_bytes
+    )
+
 
 operations = Operations()
+
+
 _WRITE_SECONDS: Final = 60.0
+
+
 _EVERY: Final = PageQuery(limit=1_000_000)
 
 

@@ -1,42 +1,152 @@
-"""Messages of an agent: send, stream, list, cancel, compact, reset, preview."""
+"""Messages of an agent: send, stream, list, cancel, correct, compact, reset, preview."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1 import runs_service_pb2 as runs_rpc
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import FailedPrecondition, NotFound
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.agent_states import read_state
-from mnemesh_gateway.letta.approvals import Recipient
-from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
-from mnemesh_gateway.letta.convert.models import compaction_to_proto
-from mnemesh_gateway.letta.convert.runs import run_from_proto
-from mnemesh_gateway.letta.convert.sending import config_to_proto, correction_to_proto, sent_of
-from mnemesh_gateway.letta.convert.values import json_from_text, set_present
+from mnemesh_gateway.letta.agent_states import AgentState, read_state
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, json_response
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, chronological
-from mnemesh_gateway.letta.profile import Profile
-from mnemesh_gateway.letta.schemas.agents import AgentState
-from mnemesh_gateway.letta.schemas.messages import (
-    CancelRuns,
-    Compact,
-    CompactionResponse,
-    CorrectMessage,
-    LettaResponse,
-    ListMessages,
-    ResetMessages,
-    SendMessages,
-)
-from mnemesh_gateway.letta.schemas.runs import Run
-from mnemesh_gateway.letta.turns import replied, start_run
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, chronological
+from mnemesh_gateway.letta.messages import ListMessages, Shown, messages_from_proto, scope_of, shown_by, spoken
+from mnemesh_gateway.letta.model_settings import CompactionSettings, compaction_to_proto
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, Profile, json_response
+from mnemesh_gateway.letta.runs import Run, run_from_proto
+from mnemesh_gateway.letta.sending import SendMessages, check_streaming, config_to_proto, content_to_proto, sent_of
+from mnemesh_gateway.letta.turns import LettaResponse, Recipient, replied, start_run
+from mnemesh_gateway.letta.values import json_from_text, set_present
+
+
+class CorrectMessage(msgspec.Struct, kw_only=True):
+    """One of the messages that clients see, with new words: `reasoning` of a reasoning message, else `content`."""
+
+    message_type: str
+    content: Any = None
+    reasoning: str | None = None
+
+
+class CancelRuns(msgspec.Struct, kw_only=True):
+    """The runs to cancel; null cancels those of the agent."""
+
+    run_ids: list[str] | None = None
+
+
+class ResetMessages(msgspec.Struct, kw_only=True):
+    """How to reset a window."""
+
+    add_default_initial_messages: bool = False
+
+
+class Compact(msgspec.Struct, kw_only=True):
+    """How to compact a conversation."""
+
+    compaction_settings: CompactionSettings | None = None
+    agent_id: str | None = None
+
+
+class CompactionResponse(msgspec.Struct, kw_only=True):
+    """What a compaction did."""
+
+    summary: str
+    num_messages_before: int
+    num_messages_after: int
+
+
+_CORRECTED_ROLES: Final = {
+    "user_message": pb.ROLE_USER,
+    "system_message": pb.ROLE_SYSTEM,
+    "assistant_message": pb.ROLE_ASSISTANT,
+    "reasoning_message": pb.ROLE_ASSISTANT,
+}
+
+
+def correction_to_proto(stored: pb.Message, body: CorrectMessage, request_id: str) -> rpc.UpdateMessageRequest:
+    """Returns the request that changes a stored message.
+
+    Args:
+        stored: the message as it is.
+        body: the message that a client sees, with its new words.
+        request_id: of the request.
+
+    Raises:
+        ValidationFailed: the type is unknown or not one of the stored message's, or the words are missing.
+    """
+    if body.message_type not in _CORRECTED_ROLES:
+        raise invalid_field(f"Input should be one of {', '.join(_CORRECTED_ROLES)}", "body", "message_type")
+    if stored.role != _CORRECTED_ROLES[body.message_type]:
+        raise _another_type(body)
+    changed = pb.Message()
+    changed.CopyFrom(stored)
+    match body.message_type:
+        case "reasoning_message":
+            path = _set_reasoning(changed, body)
+        case "assistant_message":
+            path = _set_words(changed, body)
+        case _:
+            path = _set_content(changed, content_to_proto(body.content, "body", "content"), _is_content)
+    request = rpc.UpdateMessageRequest(request_id=request_id, message=changed)
+    request.update_mask.paths.append(path)
+    return request
+
+
+def _set_words(message: pb.Message, body: CorrectMessage) -> str:
+    """Replaces what the agent said: the argument of its call of send_message, or its text."""
+    for call in message.tool_calls:
+        if spoken(call, Shown()) is not None:
+            if not isinstance(body.content, str):
+                raise invalid_field("Input should be a valid string", "body", "content")
+            arguments = msgspec.json.decode(call.arguments)
+            call.arguments = msgspec.json.encode(arguments | {Shown().argument: body.content}).decode()
+            return "tool_calls"
+    if not any(map(_is_content, message.content)):
+        raise _another_type(body)
+    return _set_content(message, content_to_proto(body.content, "body", "content"), _is_content)
+
+
+def _set_reasoning(message: pb.Message, body: CorrectMessage) -> str:
+    """Replaces the reasoning. The provider's signature, which is that of the earlier text, is left out."""
+    if body.reasoning is None:
+        raise invalid_field("Field required", "body", "reasoning")
+    parts = [part for part in message.content if _is_reasoning(part)]
+    if not parts:
+        raise _another_type(body)
+    reasoning = pb.ReasoningPart(text=body.reasoning, is_native=parts[0].reasoning.is_native)
+    return _set_content(message, [pb.ContentPart(reasoning=reasoning)], _is_reasoning)
+
+
+def _set_content(message: pb.Message, new: list[pb.ContentPart], is_replaced: Callable[[Any], bool]) -> str:
+    """Replaces parts of the content; the new ones are where the first of them was."""
+    parts = list(message.content)
+    place = next((index for index, part in enumerate(parts) if is_replaced(part)), len(parts))
+    kept = [part for part in parts[place:] if not is_replaced(part)]
+    del message.content[:]
+    message.content.extend([*parts[:place], *new, *kept])
+    return "content"
+
+
+def _is_content(part: pb.ContentPart) -> bool:
+    return part.WhichOneof("part") in {"text", "image"}
+
+
+def _is_reasoning(part: pb.ContentPart) -> bool:
+    return part.WhichOneof("part") == "reasoning"
+
+
+def _another_type(body: CorrectMessage) -> Exception:
+    return invalid_field(f"The message is no {body.message_type}.", "body", "message_type")
+
 
 operations = Operations()
+
+
 COMPACTION_SECONDS: Final = 120.0
 
 
@@ -139,41 +249,6 @@ async def modify_message(call: Call[NoQuery, CorrectMessage]) -> dict[str, Any] 
     changed = (await call.mesh.messages.UpdateMessage(request, timeout=READ_SECONDS)).message
     shown = messages_from_proto([changed], Shown(types=frozenset({call.body.message_type})))
     return shown[0]
-
-
-def check_streaming(body: SendMessages, *, streams: bool) -> None:
-    """Refuses options of streams in a body that asks for none. Raises ValidationFailed."""
-    if body.streaming or (streams and body.streaming is None):
-        return
-    wrong = [
-        name
-        for name, is_set in (
-            ("stream_tokens", body.stream_tokens),
-            ("include_pings", not body.include_pings and not streams),
-            ("background", body.background),
-        )
-        if is_set
-    ]
-    if wrong:
-        raise invalid_field(f"{', '.join(wrong)} can only be set when streaming=true", "body", wrong[0])
-
-
-def scope_of(conversation_id: str, agent_id: str) -> rpc.ConversationScope:
-    """Returns the scope of a conversation; "default" and the agent's id are the agent's own."""
-    if conversation_id in {"default", agent_id}:
-        return rpc.ConversationScope(default_conversation=rpc.DefaultConversation())
-    return rpc.ConversationScope(conversation_id=conversation_id)
-
-
-def shown_by(query: ListMessages) -> Shown:
-    """Returns how a list shows messages."""
-    types = query.include_return_message_types
-    return Shown(
-        speaks=query.use_assistant_message,
-        tool=query.assistant_message_tool_name,
-        argument=query.assistant_message_tool_kwarg,
-        types=frozenset(types) if types is not None else None,
-    )
 
 
 async def previewed(mesh: Mesh, recipient: Recipient, body: SendMessages) -> dict[str, Any]:

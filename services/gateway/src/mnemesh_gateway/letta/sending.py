@@ -1,29 +1,66 @@
-"""Conversions of what a client sends to an agent, and of corrections of messages."""
+"""What a client sends to an agent, and the configuration of its run."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 from mnemesh.agents.v1 import runs_pb2
-from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh.types.v1 import message_pb2 as pb
 
-from mnemesh_gateway.letta.convert.messages import Shown, spoken
-from mnemesh_gateway.letta.convert.values import MESSAGE_EVENTS, json_to_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.schemas.messages import CorrectMessage, SendMessages
+from mnemesh_gateway.letta.messages import Shown
+from mnemesh_gateway.letta.values import MESSAGE_EVENTS, json_to_text, set_present
+
+
+class ClientTool(msgspec.Struct, kw_only=True):
+    """A tool that the client runs."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ClientSkill(msgspec.Struct, kw_only=True):
+    """A skill of the client's environment, and where the client has its instructions."""
+
+    name: str
+    description: str
+    location: str
+
+
+class SendMessages(msgspec.Struct, kw_only=True):
+    """Messages to send, and how to process and return them."""
+
+    messages: list[dict[str, Any]] | None = None
+    input: str | list[dict[str, Any]] | None = None
+    max_steps: int = 50
+    use_assistant_message: bool = True
+    assistant_message_tool_name: str = "send_message"
+    assistant_message_tool_kwarg: str = "message"
+    include_return_message_types: list[str] | None = None
+    client_tools: list[ClientTool] | None = None
+    client_skills: list[ClientSkill] | None = None
+    override_model: str | None = None
+    override_system: str | None = None
+    include_compaction_messages: bool = False
+    streaming: bool | None = None
+    stream_tokens: bool = False
+    include_pings: bool = True
+    background: bool = False
+    callback_url: str | None = None
+    agent_id: str | None = None
+
 
 _ROLES: Final = {
     "user": message_pb2.ROLE_USER,
     "system": message_pb2.ROLE_SYSTEM,
     "assistant": message_pb2.ROLE_ASSISTANT,
 }
+
 
 SHOWN_EVENTS: Final = (
     runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
@@ -34,14 +71,9 @@ SHOWN_EVENTS: Final = (
     runs_pb2.EVENT_KIND_APPROVAL_REQUEST_MESSAGE,
 )
 """The messages that streams have. Streams begin with the answer, and have summaries only if these are asked for."""
-_NO_PARAMETERS: Final = '{"type":"object","properties":{}}'
 
-_CORRECTED_ROLES: Final = {
-    "user_message": pb.ROLE_USER,
-    "system_message": pb.ROLE_SYSTEM,
-    "assistant_message": pb.ROLE_ASSISTANT,
-    "reasoning_message": pb.ROLE_ASSISTANT,
-}
+
+_NO_PARAMETERS: Final = '{"type":"object","properties":{}}'
 
 
 def input_to_proto(message: dict[str, Any], *loc: str | int) -> runs_pb2.InputMessage:
@@ -241,77 +273,18 @@ def shown_of(body: SendMessages) -> Shown:
     return Shown(types=frozenset(types) if types else None)
 
 
-def correction_to_proto(stored: pb.Message, body: CorrectMessage, request_id: str) -> rpc.UpdateMessageRequest:
-    """Returns the request that changes a stored message.
-
-    Args:
-        stored: the message as it is.
-        body: the message that a client sees, with its new words.
-        request_id: of the request.
-
-    Raises:
-        ValidationFailed: the type is unknown or not one of the stored message's, or the words are missing.
-    """
-    if body.message_type not in _CORRECTED_ROLES:
-        raise invalid_field(f"Input should be one of {', '.join(_CORRECTED_ROLES)}", "body", "message_type")
-    if stored.role != _CORRECTED_ROLES[body.message_type]:
-        raise _another_type(body)
-    changed = pb.Message()
-    changed.CopyFrom(stored)
-    match body.message_type:
-        case "reasoning_message":
-            path = _set_reasoning(changed, body)
-        case "assistant_message":
-            path = _set_words(changed, body)
-        case _:
-            path = _set_content(changed, content_to_proto(body.content, "body", "content"), _is_content)
-    request = rpc.UpdateMessageRequest(request_id=request_id, message=changed)
-    request.update_mask.paths.append(path)
-    return request
-
-
-def _set_words(message: pb.Message, body: CorrectMessage) -> str:
-    """Replaces what the agent said: the argument of its call of send_message, or its text."""
-    for call in message.tool_calls:
-        if spoken(call, Shown()) is not None:
-            if not isinstance(body.content, str):
-                raise invalid_field("Input should be a valid string", "body", "content")
-            arguments = msgspec.json.decode(call.arguments)
-            call.arguments = msgspec.json.encode(arguments | {Shown().argument: body.content}).decode()
-            return "tool_calls"
-    if not any(map(_is_content, message.content)):
-        raise _another_type(body)
-    return _set_content(message, content_to_proto(body.content, "body", "content"), _is_content)
-
-
-def _set_reasoning(message: pb.Message, body: CorrectMessage) -> str:
-    """Replaces the reasoning. The provider's signature, which is that of the earlier text, is left out."""
-    if body.reasoning is None:
-        raise invalid_field("Field required", "body", "reasoning")
-    parts = [part for part in message.content if _is_reasoning(part)]
-    if not parts:
-        raise _another_type(body)
-    reasoning = pb.ReasoningPart(text=body.reasoning, is_native=parts[0].reasoning.is_native)
-    return _set_content(message, [pb.ContentPart(reasoning=reasoning)], _is_reasoning)
-
-
-def _set_content(message: pb.Message, new: list[pb.ContentPart], is_replaced: Callable[[Any], bool]) -> str:
-    """Replaces parts of the content; the new ones are where the first of them was."""
-    parts = list(message.content)
-    place = next((index for index, part in enumerate(parts) if is_replaced(part)), len(parts))
-    kept = [part for part in parts[place:] if not is_replaced(part)]
-    del message.content[:]
-    message.content.extend([*parts[:place], *new, *kept])
-    return "content"
-
-
-def _is_content(part: pb.ContentPart) -> bool:
-    return part.WhichOneof("part") in {"text", "image"}
-
-
-def _is_reasoning(part: pb.ContentPart) -> bool:
-    return part.WhichOneof("part") == "reasoning"
-
-
-def _another_type(body: CorrectMessage) -> Exception:
-    return invalid_field(f"The message is no {body.message_type}.", "body", "message_type")
+def check_streaming(body: SendMessages, *, streams: bool) -> None:
+    """Refuses options of streams in a body that asks for none. Raises ValidationFailed."""
+    if body.streaming or (streams and body.streaming is None):
+        return
+    wrong = [
+        name
+        for name, is_set in (
+            ("stream_tokens", body.stream_tokens),
+            ("include_pings", not body.include_pings and not streams),
+            ("background", body.background),
+        )
+        if is_set
+    ]
+    if wrong:
+        raise invalid_field(f"{', '.join(wrong)} can only be set when streaming=true", "body", wrong[0])

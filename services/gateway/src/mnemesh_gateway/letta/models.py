@@ -1,43 +1,156 @@
-"""The operations of models, providers and text generation."""
+"""Models, providers and text generation."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Literal
 
 import msgspec
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
-from mnemesh.agents.v1 import models_pb2 as pb
+from mnemesh.agents.v1 import models_pb2 as models_pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh.agents.v1.agents_pb2 import JsonSchemaFormat
 
-from mnemesh_gateway.letta.convert.events import usage_from_proto
-from mnemesh_gateway.letta.convert.models import (
-    credentials_to_proto,
-    embedding_config,
-    llm_config,
-    provider_from_proto,
-    provider_to_proto,
-    provider_type,
-)
-from mnemesh_gateway.letta.convert.values import json_to_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed, responses
+from mnemesh_gateway.letta.model_settings import embedding_config, llm_config
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed, responses
-from mnemesh_gateway.letta.schemas.messages import GeneratedText, GenerateText
-from mnemesh_gateway.letta.schemas.models import (
-    CheckProvider,
-    CreateProvider,
-    ListProviders,
-    Provider,
-    ProviderResult,
-    UpdateProvider,
+from mnemesh_gateway.letta.turns import Usage, usage_from_proto
+from mnemesh_gateway.letta.values import json_to_text, moment, present, set_present
+
+
+class Provider(msgspec.Struct, kw_only=True):
+    """A provider. Its keys are never shown."""
+
+    id: str
+    name: str
+    provider_type: str
+    provider_category: str
+    api_key: str | None = None
+    base_url: str | None = None
+    access_key: str | None = None
+    region: str | None = None
+    api_version: str | None = None
+    organization_id: str | None = None
+    updated_at: datetime | None = None
+    last_synced: datetime | None = None
+
+
+class ProviderFields(msgspec.Struct, kw_only=True):
+    """The address and the keys of a provider. An empty text is the same as none."""
+
+    api_key: str | None = None
+    access_key: str | None = None
+    region: str | None = None
+    api_version: str | None = None
+    base_url: str | None = None
+
+
+class CreateProvider(ProviderFields, kw_only=True):
+    """A provider to create."""
+
+    name: str
+    provider_type: str
+    api_key: str
+
+
+class UpdateProvider(ProviderFields, kw_only=True):
+    """Changes of a provider. A field that is null or absent stays as it is."""
+
+
+class CheckProvider(ProviderFields, kw_only=True):
+    """A provider to contact; nothing is stored."""
+
+    provider_type: str
+    api_key: str
+
+
+class ListProviders(msgspec.Struct, kw_only=True):
+    """The query of a list of providers."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    name: str | None = None
+    provider_type: str | None = None
+
+
+class ProviderResult(msgspec.Struct, kw_only=True):
+    """The result of a check or a deletion."""
+
+    message: str
+
+
+class GenerateText(msgspec.Struct, kw_only=True):
+    """A prompt for a model, which is answered without the agent's memory, messages and tools."""
+
+    prompt: str
+    system_prompt: str | None = None
+    override_model: str | None = None
+    response_schema: dict[str, Any] | None = None
+
+
+class GeneratedText(msgspec.Struct, kw_only=True):
+    """The answer of a model; JSON text if a schema was given."""
+
+    content: str
+    model: str
+    usage: Usage
+
+
+_TYPES: Final = {"lmstudio_openai": "lmstudio", "hugging-face": "openai_compatible"} | dict.fromkeys(
+    ("baseten", "cerebras", "fireworks", "minimax", "openrouter", "sglang", "zai", "zai_coding"), "openai_compatible"
 )
+"""Letta's names of types that differ. Those that speak OpenAI's format need a base_url here."""
+
+
+_NAMES: Final = {"lmstudio": "lmstudio_openai", "openai_compatible": "openai", "mnemesh": "letta"}
+
+
+_PLAIN_FIELDS: Final = ("base_url", "api_version", "region")
+
+
+def provider_from_proto(provider: models_pb.Provider) -> Provider:
+    """Returns a provider."""
+    return Provider(
+        id=provider.id,
+        name=provider.name,
+        provider_type=_NAMES.get(provider.type, provider.type),
+        provider_category="base" if provider.category == models_pb.PROVIDER_CATEGORY_BASE else "byok",
+        base_url=present(provider, "base_url"),
+        region=present(provider, "region"),
+        api_version=present(provider, "api_version"),
+        updated_at=moment(provider, "update_time"),
+        last_synced=moment(provider, "last_refresh_time"),
+    )
+
+
+def provider_type(name: str) -> str:
+    """Returns the type of a provider. One that the mesh does not know stays as it is, and the mesh refuses it."""
+    return _TYPES.get(name, name)
+
+
+def provider_to_proto(body: ProviderFields, message: models_pb.Provider) -> list[str]:
+    """Sets the address that a body has, and returns the paths."""
+    given = {name: getattr(body, name) or None for name in _PLAIN_FIELDS}
+    set_present(message, **given)
+    return [name for name, value in given.items() if value is not None]
+
+
+def credentials_to_proto(body: ProviderFields) -> models_pb.ProviderCredentials:
+    """Returns the keys that a body has."""
+    found = models_pb.ProviderCredentials()
+    set_present(found, api_key=body.api_key or None, access_key=body.access_key or None)
+    return found
+
 
 operations = Operations()
 
+
 _SECONDS: Final = 60.0
+
 
 _ANSWER_SECONDS: Final = 300.0
 
@@ -108,7 +221,7 @@ async def list_providers(call: Call[ListProviders, None]) -> list[Provider]:
 async def create_provider(call: Call[NoQuery, CreateProvider]) -> Provider:
     """Creates a provider with a key, and reads its models."""
     body = call.body
-    provider = pb.Provider(name=body.name, type=provider_type(body.provider_type))
+    provider = models_pb.Provider(name=body.name, type=provider_type(body.provider_type))
     provider_to_proto(body, provider)
     request = rpc.CreateProviderRequest(
         request_id=call.request_id, provider=provider, credentials=credentials_to_proto(body)
@@ -120,7 +233,7 @@ async def create_provider(call: Call[NoQuery, CreateProvider]) -> Provider:
 async def check_provider(call: Call[NoQuery, CheckProvider]) -> ProviderResult:
     """Contacts a provider with a key, and stores nothing."""
     body = call.body
-    provider = pb.Provider(type=provider_type(body.provider_type))
+    provider = models_pb.Provider(type=provider_type(body.provider_type))
     provider_to_proto(body, provider)
     request = rpc.CheckProviderRequest(provider=provider, credentials=credentials_to_proto(body))
     await call.mesh.models.CheckProvider(request, timeout=_SECONDS)
@@ -136,7 +249,7 @@ async def retrieve_provider(call: Call[NoQuery, None]) -> Provider:
 @operations.patch("/providers/{provider_id}", body=UpdateProvider, result=Provider)
 async def modify_provider(call: Call[NoQuery, UpdateProvider]) -> Provider:
     """Updates the address or the keys of a provider."""
-    body, provider = call.body, pb.Provider(id=call.path["provider_id"])
+    body, provider = call.body, models_pb.Provider(id=call.path["provider_id"])
     request = rpc.UpdateProviderRequest(request_id=call.request_id)
     request.update_mask.paths.extend(provider_to_proto(body, provider))
     request.provider.CopyFrom(provider)

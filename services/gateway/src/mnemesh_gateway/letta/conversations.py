@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Literal
 
+import msgspec
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1 import conversations_pb2 as pb
 from mnemesh.agents.v1 import conversations_service_pb2 as rpc
@@ -15,41 +17,115 @@ from mnemesh_kit.ids import derive_id, is_id
 from mnemesh_kit.whole_answers import whole_answer
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.approvals import Recipient
-from mnemesh_gateway.letta.convert.messages import messages_from_proto
-from mnemesh_gateway.letta.convert.models import settings_to_json, settings_to_proto
-from mnemesh_gateway.letta.convert.values import moment, present, set_present
-from mnemesh_gateway.letta.errors import invalid_field, invalid_id
-from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
-from mnemesh_gateway.letta.routes.agent_messages import (
+from mnemesh_gateway.letta.agent_messages import (
     COMPACTION_SECONDS,
+    Compact,
+    CompactionResponse,
     cancelled,
     compacted,
     previewed,
-    shown_by,
 )
-from mnemesh_gateway.letta.schemas.messages import (
-    Compact,
-    CompactionResponse,
-    Conversation,
-    ConversationFields,
-    CreateConversation,
-    CreateQuery,
-    ForkQuery,
-    LettaResponse,
-    ListConversations,
-    ListMessages,
-    OfAgent,
-    RecompileQuery,
-    SendMessages,
-    UpdateConversation,
-)
-from mnemesh_gateway.letta.schemas.runs import AttachToConversation
-from mnemesh_gateway.letta.turns import attached, replied
+from mnemesh_gateway.letta.errors import invalid_field, invalid_id
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
+from mnemesh_gateway.letta.messages import ListMessages, messages_from_proto, shown_by
+from mnemesh_gateway.letta.model_settings import settings_to_json, settings_to_proto
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.sending import SendMessages
+from mnemesh_gateway.letta.turns import LettaResponse, Recipient, StreamRun, attached, replied
+from mnemesh_gateway.letta.values import moment, present, set_present
+
+
+class Conversation(msgspec.Struct, kw_only=True):
+    """A conversation."""
+
+    id: str
+    agent_id: str
+    summary: str | None = None
+    description: str | None = None
+    archived: bool = False
+    archived_at: datetime | None = None
+    in_context_message_ids: list[str] = []
+    isolated_block_ids: list[str] = []
+    model: str | None = None
+    model_settings: dict[str, Any] | None = None
+    context_window_limit: int | None = None
+    last_message_at: datetime | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    created_by_id: str | None = None
+    last_updated_by_id: str | None = None
+
+
+class ConversationFields(msgspec.Struct, kw_only=True):
+    """What a client can set. A field that is null or absent stays as it is."""
+
+    summary: str | None = None
+    description: str | None = None
+    model: str | None = None
+    model_settings: dict[str, Any] | None = None
+    context_window_limit: int | None = None
+
+
+class CreateConversation(ConversationFields, kw_only=True):
+    """A conversation to create."""
+
+    isolated_block_labels: list[str] | None = None
+
+
+class UpdateConversation(ConversationFields, kw_only=True):
+    """Changes of a conversation."""
+
+    archived: bool | None = None
+
+
+class OfAgent(msgspec.Struct, kw_only=True):
+    """The agent of a conversation that is named "default"."""
+
+    agent_id: str | None = None
+
+
+class CreateQuery(msgspec.Struct, kw_only=True):
+    """The agent of a new conversation."""
+
+    agent_id: str
+
+
+class ForkQuery(OfAgent, kw_only=True):
+    """Which part of a conversation is forked."""
+
+    message_id: str | None = None
+
+
+class RecompileQuery(msgspec.Struct, kw_only=True):
+    """Whether the new text is stored."""
+
+    dry_run: bool = False
+
+
+class ListConversations(msgspec.Struct, kw_only=True):
+    """The query of a list of conversations."""
+
+    agent_id: str | None = None
+    limit: int | None = None
+    before: str | None = None
+    after: str | None = None
+    summary_search: str | None = None
+    archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
+    order: Literal["asc", "desc"] | None = None
+    order_by: Literal["created_at", "last_run_completion", "last_message_at"] = "created_at"
+
+
+class AttachToConversation(StreamRun, kw_only=True):
+    """The run of a conversation to attach to: by id, by the otid of a message it was sent, or the active one."""
+
+    agent_id: str | None = None
+    run_id: str | None = None
+    otid: str | None = None
+
 
 operations = Operations()
+
+
 _ORDERS: Final = {
     "created_at": rpc.CONVERSATION_ORDER_BY_CREATE_TIME,
     "last_run_completion": rpc.CONVERSATION_ORDER_BY_UPDATE_TIME,

@@ -1,45 +1,274 @@
-"""Agents: create, retrieve, list, count, update and delete."""
+"""Agents: create, retrieve, list, count, update, delete, and those that hold a block, an archive or an identity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+import msgspec
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh.agents.v1 import models_pb2
+from mnemesh.archival.v1 import archives_service_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2
 from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 
-from mnemesh_gateway.letta.agent_states import VIEW, agents_of, folders_of, read_state
-from mnemesh_gateway.letta.convert.agents import options_to_proto
-from mnemesh_gateway.letta.convert.groups import BEFORE_FIRST_TURN
-from mnemesh_gateway.letta.convert.memory import block_to_proto
-from mnemesh_gateway.letta.convert.models import UNSET_MODELS, change_reasoning, find_model, set_reasoning
-from mnemesh_gateway.letta.convert.sending import input_to_proto
-from mnemesh_gateway.letta.convert.values import AGENT_TYPES, STOP_REASONS, set_present
-from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, order_to_proto
-from mnemesh_gateway.letta.schemas.agents import (
-    AgentFilters,
+from mnemesh_gateway.letta.agent_states import (
+    VIEW,
     AgentState,
-    CreateAgent,
-    Included,
-    ListAgents,
-    UpdateAgent,
+    HoldersQuery,
+    agents_of,
+    folders_of,
+    page_of_holders,
     parts_of,
+    read_state,
 )
+from mnemesh_gateway.letta.archives import read_archive as _archive
+from mnemesh_gateway.letta.blocks import CreateBlock, block_to_proto
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.groups import BEFORE_FIRST_TURN
+from mnemesh_gateway.letta.identities import read_identity as _read
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, order_to_proto
+from mnemesh_gateway.letta.model_settings import (
+    UNSET_MODELS,
+    ModelChoice,
+    choice_to_proto,
+    compaction_to_proto,
+    find_model,
+    format_to_proto,
+)
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.sending import input_to_proto
+from mnemesh_gateway.letta.tool_rules import rule_to_proto
+from mnemesh_gateway.letta.values import AGENT_TYPES, STOP_REASONS, json_to_text, present, set_present
+
+AgentType = Literal[
+    "memgpt_agent",
+    "memgpt_v2_agent",
+    "letta_v1_agent",
+    "react_agent",
+    "workflow_agent",
+    "split_thread_agent",
+    "sleeptime_agent",
+    "voice_convo_agent",
+    "voice_sleeptime_agent",
+]
+
+
+class AgentOptions(ModelChoice, kw_only=True):
+    """The fields that creating and updating an agent share."""
+
+    description: str | None = None
+    system: str | None = None
+    reasoning: bool | None = None
+    metadata: dict[str, Any] | None = None
+    tags: list[str] | None = None
+    tool_rules: list[dict[str, Any]] | None = None
+    tool_ids: list[str] | None = None
+    block_ids: list[str] | None = None
+    source_ids: list[str] | None = None
+    folder_ids: list[str] | None = None
+    identity_ids: list[str] | None = None
+    secrets: dict[str, str] | None = None
+    tool_exec_environment_variables: dict[str, str] | None = None
+    message_buffer_autoclear: bool | None = None
+    enable_sleeptime: bool | None = None
+    timezone: str | None = None
+    max_files_open: int | None = None
+    per_file_view_window_char_limit: int | None = None
+    hidden: bool | None = None
+    project_id: str | None = None
+    template_id: str | None = None
+    base_template_id: str | None = None
+
+
+class CreateAgent(AgentOptions, kw_only=True):
+    """An agent to create."""
+
+    name: str | None = None
+    agent_type: AgentType | None = None
+    memory_blocks: list[CreateBlock] | None = None
+    tools: list[str] | None = None
+    initial_message_sequence: list[dict[str, Any]] | None = None
+    include_base_tools: bool | None = None
+    include_multi_agent_tools: bool = False
+    include_base_tool_rules: bool | None = None
+    include_default_source: bool = False
+    memory_variables: dict[str, str] | None = None
+    from_template: str | None = None
+    template: bool = False
+
+
+class UpdateAgent(AgentOptions, kw_only=True):
+    """Changes of an agent. A field that is null or absent stays as it is."""
+
+    name: str | None = None
+    message_ids: list[str] | None = None
+
+
+class Included(msgspec.Struct, kw_only=True):
+    """What an answer has beyond what it always has."""
+
+    include: list[str] = []
+    include_relationships: list[str] | None = None
+
+    def parts(self) -> frozenset[str]:
+        """Returns the names of the parts that were asked for."""
+        return parts_of(self.include, self.include_relationships)
+
+
+class AgentFilters(msgspec.Struct, kw_only=True):
+    """The filters of lists and counts."""
+
+    name: str | None = None
+    tags: list[str] | None = None
+    match_all_tags: bool = False
+    query_text: str | None = None
+    project_id: str | None = None
+    template_id: str | None = None
+    base_template_id: str | None = None
+    identity_id: str | None = None
+    identifier_keys: list[str] | None = None
+    last_stop_reason: str | None = None
+    created_by_id: str | None = None
+    show_hidden_agents: bool = False
+
+
+class ListAgents(AgentFilters, kw_only=True):
+    """The query of a list of agents."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    include: list[str] = []
+    include_relationships: list[str] | None = None
+    order_by: Literal["created_at", "updated_at", "last_run_completion"] | None = None
+    sort_by: str | None = None
+    ascending: bool = False
+
+
+def options_to_proto(body: AgentOptions, message: pb.Agent) -> set[str]:
+    """Sets the settings that a body has; returns their paths. Relations and secrets are left to the caller."""
+    paths = choice_to_proto(body, message)
+    plain: dict[str, Any] = {
+        "description": body.description,
+        "system": body.system,
+        "metadata": json_to_text(body.metadata),
+        "time_zone": body.timezone,
+        "message_buffer_autoclear": body.message_buffer_autoclear,
+        "enable_sleeptime": body.enable_sleeptime,
+        "max_files_open": body.max_files_open,
+        "per_file_view_window_char_limit": body.per_file_view_window_char_limit,
+        "hidden": body.hidden,
+    }
+    set_present(message, **plain)
+    paths |= {name for name, value in plain.items() if value is not None}
+    origin = {
+        "project_id": body.project_id,
+        "template_id": body.template_id,
+        "base_template_id": body.base_template_id,
+    }
+    set_present(message.provenance, **origin)
+    paths |= {f"provenance.{name}" for name, value in origin.items() if value is not None}
+    if body.tags is not None:
+        message.tags.extend(dict.fromkeys(body.tags))
+        paths.add("tags")
+    if body.identity_ids is not None:
+        message.identity_ids.extend(dict.fromkeys(body.identity_ids))
+        paths.add("identity_ids")
+    if body.tool_rules is not None:
+        message.tool_rules.extend(rule_to_proto(rule, index) for index, rule in enumerate(body.tool_rules))
+        paths.add("tool_rules")
+    of_model = (body.model_settings or {}).get("response_format")
+    if body.response_format is not None:
+        message.response_format.CopyFrom(format_to_proto(body.response_format, "body", "response_format"))
+        paths.add("response_format")
+    elif of_model is not None:
+        message.response_format.CopyFrom(format_to_proto(of_model, "body", "model_settings", "response_format"))
+        paths.add("response_format")
+    if body.compaction_settings is not None:
+        settings = compaction_to_proto(body.compaction_settings, "body", "compaction_settings")
+        message.compaction_settings.CopyFrom(settings)
+        paths.add("compaction_settings")
+    return paths
+
+
+_BUDGET: Final = 1024
+"""The tokens for thoughts of models that have a budget for them."""
+
+
+def set_reasoning(
+    body: AgentOptions, model: models_pb2.Model, settings: pb.ModelSettings, kind: pb.AgentType.ValueType
+) -> None:
+    """Sets how a new agent thinks. It thinks unless the body says otherwise.
+
+    Args:
+        body: what the client sends.
+        model: the model of the agent.
+        settings: the settings of the body, which are completed.
+        kind: the type of the agent.
+    """
+    thinks = _wanted(body, settings)
+    if model.capabilities.reasoning:
+        _by_itself(model, settings, thinks)
+    elif not thinks and kind != pb.AGENT_TYPE_LETTA_V1:
+        settings.inner_thoughts_in_kwargs = False
+
+
+def change_reasoning(
+    body: AgentOptions, model: models_pb2.Model, settings: pb.ModelSettings, kind: pb.AgentType.ValueType
+) -> bool:
+    """Changes how an agent thinks; returns whether that has changed.
+
+    With another model, thoughts are those of the model: an agent of an older type writes none into the arguments of
+    tools any more, unless the body asks for them.
+    """
+    if body.reasoning is None and body.model is None:
+        return False
+    before = settings.SerializeToString(deterministic=True)
+    if model.capabilities.reasoning:
+        _by_itself(model, settings, _wanted(body, settings))
+    elif kind != pb.AGENT_TYPE_LETTA_V1:
+        settings.inner_thoughts_in_kwargs = body.reasoning is True
+    return settings.SerializeToString(deterministic=True) != before
+
+
+def _wanted(body: AgentOptions, settings: pb.ModelSettings) -> bool:
+    if body.reasoning is not None:
+        return body.reasoning
+    return present(settings, "enable_reasoner") is not False
+
+
+def _by_itself(model: models_pb2.Model, settings: pb.ModelSettings, thinks: bool) -> None:
+    """The model has a channel for its thoughts. OpenAI's models cannot be told not to think."""
+    settings.inner_thoughts_in_kwargs = False
+    if model.api != models_pb2.MODEL_API_ANTHROPIC_MESSAGES:
+        return
+    settings.enable_reasoner = thinks
+    if thinks and not settings.HasField("max_reasoning_tokens"):
+        settings.max_reasoning_tokens = _BUDGET
+
 
 operations = Operations()
+
+
 WRITE_SECONDS: Final = 60.0
+
+
 _CREATED_PARTS: Final = frozenset({"identities", "multi_agent_group"})
 """The parts of an agent that the answer to a creation includes."""
+
+
 _WITHOUT_PARTNER: Final = frozenset({pb.AGENT_TYPE_SLEEPTIME, pb.AGENT_TYPE_VOICE_SLEEPTIME})
 """The types whose agents maintain the memory of others. `enable_sleeptime` has no effect on them."""
+
+
 _CURSORS: Final[tuple[Literal["after_id", "before_id"], ...]] = ("after_id", "before_id")
+
+
 _ORDERS: Final = {
     "created_at": rpc.AGENT_ORDER_BY_CREATE_TIME,
     "updated_at": rpc.AGENT_ORDER_BY_UPDATE_TIME,
@@ -264,3 +493,34 @@ async def _replace_folders(mesh: Mesh, agent_id: str, wanted: Iterable[str]) -> 
             request_id=new_id("letta"), agent_id=agent_id, folder_id=folder_id
         )
         await mesh.agent_files.DetachFolder(detach, timeout=WRITE_SECONDS)
+
+
+@operations.get("/blocks/{block_id}/agents", query=HoldersQuery, result=list[AgentState])
+async def list_agents_for_block(call: Call[HoldersQuery, None]) -> list[AgentState]:
+    """Lists the agents that hold a block."""
+    get = blocks_service_pb2.GetBlockRequest(block_id=call.path["block_id"])
+    await call.mesh.blocks.GetBlock(get, timeout=READ_SECONDS)
+    request = blocks_service_pb2.ListBlockAgentsRequest(block_id=call.path["block_id"])
+    return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query)
+
+
+@operations.get("/archives/{archive_id}/agents", query=HoldersQuery, result=list[AgentState])
+async def list_agents_for_archive(call: Call[HoldersQuery, None]) -> list[AgentState]:
+    """Lists the agents that hold an archive."""
+    await _archive(call)
+    request = archives_service_pb2.ListArchiveAgentsRequest(archive_id=call.path["archive_id"])
+    return await page_of_holders(call.mesh, call.mesh.archives.ListArchiveAgents, request, call.query)
+
+
+@operations.get("/identities/{identity_id}/agents", query=HoldersQuery, result=list[AgentState])
+async def list_agents_for_identity(call: Call[HoldersQuery, None]) -> list[AgentState]:
+    """Lists the agents of an identity, newest first."""
+    identity_id, query = call.path["identity_id"], call.query
+    await _read(call.mesh, identity_id)
+    limit = 50 if query.limit is None else query.limit
+    request = rpc.ListAgentsRequest(
+        filter=rpc.AgentFilter(identity_id=identity_id),
+        order=order_to_proto(query.order or "desc"),
+    )
+    set_present(request, after_id=query.after, before_id=query.before)
+    return await agents_of(call.mesh, request, limit, query.parts)

@@ -1,37 +1,126 @@
-"""Conversions of models, their settings, formats of answers, and providers."""
+"""Models and embedders with their settings, compactions and response formats."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
+import msgspec
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import models_pb2
-from mnemesh.agents.v1 import models_pb2 as models_pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh_kit.errors import MnemeshError, NotFound
 
-from mnemesh_gateway.letta.convert.values import json_from_text, json_to_text, moment, present, set_present
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.pages import READ_SECONDS, responses
-from mnemesh_gateway.letta.schemas.agents import AgentOptions, ModelChoice
-from mnemesh_gateway.letta.schemas.models import (
-    CompactionSettings,
-    EmbeddingConfig,
-    GivenEmbeddingConfig,
-    GivenLLMConfig,
-    LLMConfig,
-    Provider,
-    ProviderFields,
-)
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, responses
+from mnemesh_gateway.letta.values import json_from_text, json_to_text, present, set_present
+
+
+class LLMConfig(msgspec.Struct, kw_only=True):
+    """A model with the settings in effect."""
+
+    model: str
+    model_endpoint_type: str
+    context_window: int
+    display_name: str | None = None
+    model_endpoint: str | None = None
+    provider_name: str | None = None
+    provider_category: str | None = None
+    model_wrapper: str | None = None
+    put_inner_thoughts_in_kwargs: bool | None = None
+    handle: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    enable_reasoner: bool | None = None
+    reasoning_effort: str | None = None
+    max_reasoning_tokens: int | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class EmbeddingConfig(msgspec.Struct, kw_only=True):
+    """An embedder."""
+
+    embedding_endpoint_type: str
+    embedding_model: str
+    embedding_dim: int
+    embedding_endpoint: str | None = None
+    embedding_chunk_size: int | None = 300
+    handle: str | None = None
+    batch_size: int = 32
+
+
+class GivenLLMConfig(msgspec.Struct, kw_only=True):
+    """A model as older clients configure it. The handle is used, or else the names of provider and model."""
+
+    model: str
+    model_endpoint_type: str = ""
+    context_window: int | None = None
+    provider_name: str | None = None
+    handle: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    enable_reasoner: bool | None = None
+    reasoning_effort: str | None = None
+    max_reasoning_tokens: int | None = None
+    parallel_tool_calls: bool | None = None
+    put_inner_thoughts_in_kwargs: bool | None = None
+    strict: bool | None = None
+
+
+class GivenEmbeddingConfig(msgspec.Struct, kw_only=True):
+    """An embedder as older clients configure it."""
+
+    embedding_model: str
+    embedding_endpoint_type: str = ""
+    handle: str | None = None
+
+
+class CompactionSettings(msgspec.Struct, kw_only=True):
+    """When and how a conversation is compacted."""
+
+    model: str | None = None
+    model_settings: dict[str, Any] | None = None
+    prompt: str | None = None
+    prompt_acknowledgement: bool | None = None
+    clip_chars: int | None = None
+    mode: str | None = None
+    sliding_window_percentage: float | None = None
+
+
+class ModelChoice(msgspec.Struct, kw_only=True):
+    """The fields of a body that choose the model, its settings and the embedder."""
+
+    model: str | None = None
+    model_settings: dict[str, Any] | None = None
+    llm_config: GivenLLMConfig | None = None
+    context_window_limit: int | None = None
+    max_tokens: int | None = None
+    max_reasoning_tokens: int | None = None
+    enable_reasoner: bool | None = None
+    parallel_tool_calls: bool | None = None
+    embedding: str | None = None
+    embedding_config: GivenEmbeddingConfig | None = None
+    response_format: dict[str, Any] | None = None
+    compaction_settings: CompactionSettings | None = None
+
 
 UNSET_MODELS: Final = frozenset({"letta/letta-free"})
 """Handles of Letta's own models, which stand for the defaults here."""
+
+
 _ENDPOINT_TYPES: Final = {"openai_compatible": "openai", "rehearsal": "openai", "mnemesh": "openai", "": "openai"}
+
+
 _CATEGORIES: Final = {models_pb2.PROVIDER_CATEGORY_BASE: "base", models_pb2.PROVIDER_CATEGORY_BYOK: "byok"}
+
+
 _PLAIN: Final = {"temperature", "max_output_tokens", "parallel_tool_calls", "top_p"}
+
+
 _UNDERSTOOD: Final = _PLAIN | {"provider_type", "reasoning", "strict", "response_format", "thinking", "effort"}
+
 
 _MODES: Final = {
     "sliding_window": pb.COMPACTION_MODE_SLIDING_WINDOW,
@@ -40,16 +129,6 @@ _MODES: Final = {
     "self_compact_all": pb.COMPACTION_MODE_SELF_COMPACT_ALL,
     "episodic": pb.COMPACTION_MODE_EPISODIC,
 }
-
-_BUDGET: Final = 1024
-"""The tokens for thoughts of models that have a budget for them."""
-
-_TYPES: Final = {"lmstudio_openai": "lmstudio", "hugging-face": "openai_compatible"} | dict.fromkeys(
-    ("baseten", "cerebras", "fireworks", "minimax", "openrouter", "sglang", "zai", "zai_coding"), "openai_compatible"
-)
-"""Letta's names of types that differ. Those that speak OpenAI's format need a base_url here."""
-_NAMES: Final = {"lmstudio": "lmstudio_openai", "openai_compatible": "openai", "mnemesh": "letta"}
-_PLAIN_FIELDS: Final = ("base_url", "api_version", "region")
 
 
 async def find_model(mesh: Mesh, handle: str) -> models_pb2.Model:
@@ -297,89 +376,3 @@ def compaction_to_proto(given: CompactionSettings, *loc: str) -> pb.CompactionSe
     if given.model_settings is not None:
         settings_to_proto(given.model_settings, message.model_settings, *loc, "model_settings")
     return message
-
-
-def set_reasoning(
-    body: AgentOptions, model: models_pb2.Model, settings: pb.ModelSettings, kind: pb.AgentType.ValueType
-) -> None:
-    """Sets how a new agent thinks. It thinks unless the body says otherwise.
-
-    Args:
-        body: what the client sends.
-        model: the model of the agent.
-        settings: the settings of the body, which are completed.
-        kind: the type of the agent.
-    """
-    thinks = _wanted(body, settings)
-    if model.capabilities.reasoning:
-        _by_itself(model, settings, thinks)
-    elif not thinks and kind != pb.AGENT_TYPE_LETTA_V1:
-        settings.inner_thoughts_in_kwargs = False
-
-
-def change_reasoning(
-    body: AgentOptions, model: models_pb2.Model, settings: pb.ModelSettings, kind: pb.AgentType.ValueType
-) -> bool:
-    """Changes how an agent thinks; returns whether that has changed.
-
-    With another model, thoughts are those of the model: an agent of an older type writes none into the arguments of
-    tools any more, unless the body asks for them.
-    """
-    if body.reasoning is None and body.model is None:
-        return False
-    before = settings.SerializeToString(deterministic=True)
-    if model.capabilities.reasoning:
-        _by_itself(model, settings, _wanted(body, settings))
-    elif kind != pb.AGENT_TYPE_LETTA_V1:
-        settings.inner_thoughts_in_kwargs = body.reasoning is True
-    return settings.SerializeToString(deterministic=True) != before
-
-
-def _wanted(body: AgentOptions, settings: pb.ModelSettings) -> bool:
-    if body.reasoning is not None:
-        return body.reasoning
-    return present(settings, "enable_reasoner") is not False
-
-
-def _by_itself(model: models_pb2.Model, settings: pb.ModelSettings, thinks: bool) -> None:
-    """The model has a channel for its thoughts. OpenAI's models cannot be told not to think."""
-    settings.inner_thoughts_in_kwargs = False
-    if model.api != models_pb2.MODEL_API_ANTHROPIC_MESSAGES:
-        return
-    settings.enable_reasoner = thinks
-    if thinks and not settings.HasField("max_reasoning_tokens"):
-        settings.max_reasoning_tokens = _BUDGET
-
-
-def provider_from_proto(provider: models_pb.Provider) -> Provider:
-    """Returns a provider."""
-    return Provider(
-        id=provider.id,
-        name=provider.name,
-        provider_type=_NAMES.get(provider.type, provider.type),
-        provider_category="base" if provider.category == models_pb.PROVIDER_CATEGORY_BASE else "byok",
-        base_url=present(provider, "base_url"),
-        region=present(provider, "region"),
-        api_version=present(provider, "api_version"),
-        updated_at=moment(provider, "update_time"),
-        last_synced=moment(provider, "last_refresh_time"),
-    )
-
-
-def provider_type(name: str) -> str:
-    """Returns the type of a provider. One that the mesh does not know stays as it is, and the mesh refuses it."""
-    return _TYPES.get(name, name)
-
-
-def provider_to_proto(body: ProviderFields, message: models_pb.Provider) -> list[str]:
-    """Sets the address that a body has, and returns the paths."""
-    given = {name: getattr(body, name) or None for name in _PLAIN_FIELDS}
-    set_present(message, **given)
-    return [name for name, value in given.items() if value is not None]
-
-
-def credentials_to_proto(body: ProviderFields) -> models_pb.ProviderCredentials:
-    """Returns the keys that a body has."""
-    found = models_pb.ProviderCredentials()
-    set_present(found, api_key=body.api_key or None, access_key=body.access_key or None)
-    return found

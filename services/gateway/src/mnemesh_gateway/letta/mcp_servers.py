@@ -1,16 +1,15 @@
-"""The operations of MCP servers, under their own path and under that of tools."""
+"""MCP servers, under their own path and under that of tools."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-from mnemesh.tools.v1 import mcp_servers_pb2
-from mnemesh.tools.v1 import mcp_servers_pb2 as pb
+from mnemesh.tools.v1 import mcp_servers_pb2 as mcp_servers_pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import (
@@ -25,47 +24,362 @@ from starlette.responses import Response
 
 from mnemesh_gateway.errors import McpAccessDenied, McpServerUnreachable
 from mnemesh_gateway.http.streams import event_stream, sse
-from mnemesh_gateway.letta.convert.messages import text_of
-from mnemesh_gateway.letta.convert.tools import (
-    changed_transport,
-    mcp_tool_from_proto,
-    named_changes,
-    named_server_from_proto,
-    named_server_to_proto,
-    offered_tool_from_proto,
-    server_from_proto,
-    transport_to_proto,
-)
-from mnemesh_gateway.letta.convert.values import json_to_text
-from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
+from mnemesh_gateway.letta.messages import text_of
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
-from mnemesh_gateway.letta.schemas.agents import ToolResult
-from mnemesh_gateway.letta.schemas.tools import (
-    CreateMcpServer,
-    ExecutedMcpTool,
-    McpConfigChanges,
-    McpServer,
-    OfferedTool,
-    Refreshed,
-    RefreshQuery,
-    RunMcpTool,
-    ServerConfig,
-    TestedServer,
-    Tool,
-    UpdateMcpServer,
-    UpdateServerConfig,
-)
+from mnemesh_gateway.letta.tools import Tool, ToolResult
+from mnemesh_gateway.letta.values import json_from_text, json_to_text, metadata, present, set_present
+
+
+class McpConfig(msgspec.Struct, kw_only=True):
+    """How a server is reached. Which fields apply depends on the type."""
+
+    mcp_server_type: str | None = None
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | None = None
+    custom_headers: dict[str, str] | None = None
+
+
+class McpConfigChanges(msgspec.Struct, kw_only=True):
+    """Changes of how a server is reached. What is absent stays as it is.
+
+    Null clears a token, headers and an environment, and leaves the other fields. An empty value of a header or a
+    variable stands for the stored one, which clients do not see.
+    """
+
+    mcp_server_type: str | None = None
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | msgspec.UnsetType | None = msgspec.UNSET
+    custom_headers: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class CreateMcpServer(msgspec.Struct, kw_only=True):
+    """A server to create."""
+
+    server_name: str
+    config: McpConfig
+
+
+class UpdateMcpServer(msgspec.Struct, kw_only=True):
+    """Changes of a server. The name stays if it is null or absent."""
+
+    config: McpConfigChanges
+    server_name: str | None = None
+
+
+class McpServer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A server. Values of secrets are never shown."""
+
+    id: str
+    server_name: str
+    mcp_server_type: str
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | None = None
+    custom_headers: dict[str, str] | None = None
+
+
+class RefreshQuery(msgspec.Struct, kw_only=True):
+    """The agent on whose behalf a server is asked."""
+
+    agent_id: str | None = None
+
+
+class Refreshed(msgspec.Struct, kw_only=True):
+    """The names of the tools that a refresh changed."""
+
+    added: list[str]
+    updated: list[str]
+    deleted: list[str]
+
+
+class RunMcpTool(msgspec.Struct, kw_only=True):
+    """The arguments of a tool."""
+
+    args: dict[str, Any] = {}
+
+
+class ExecutedMcpTool(msgspec.Struct, kw_only=True):
+    """The result of a tool, or its error message."""
+
+    result: Any
+    success: bool
+
+
+class ServerConfig(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A server under the paths that name it, as clients before 1.0 write and read it. Tokens are never shown."""
+
+    server_name: str
+    type: str | None = None
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | None = None
+    custom_headers: dict[str, str] | None = None
+
+
+class UpdateServerConfig(msgspec.Struct, kw_only=True):
+    """Changes of such a server. What is absent stays as it is; a new stdio_config replaces the whole one.
+
+    Clients name the token of a server over SSE `token`, and that of another one `auth_token`.
+    """
+
+    server_name: str | None = None
+    stdio_config: ServerConfig | None = None
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | msgspec.UnsetType | None = msgspec.UNSET
+    token: str | msgspec.UnsetType | None = msgspec.UNSET
+    custom_headers: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class SchemaHealth(msgspec.Struct, kw_only=True):
+    """The status of a tool's schema: a provider can enforce it, or not, and the reasons."""
+
+    status: str
+    reasons: list[str]
+
+
+class OfferedTool(msgspec.Struct, kw_only=True, rename="camel"):
+    """A tool as its server describes it."""
+
+    name: str
+    description: str | None
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    annotations: dict[str, Any] | None
+    health: SchemaHealth
+
+
+class TestedServer(msgspec.Struct, kw_only=True):
+    """The tools of a server that answers."""
+
+    status: str
+    tools: list[OfferedTool]
+
+
+def server_from_proto(server: mcp_servers_pb.McpServer) -> McpServer:
+    """Returns a server without the values of its secrets."""
+    kind = server.WhichOneof("transport") or "streamable_http"
+    shown = McpServer(id=server.id, server_name=server.name, mcp_server_type=kind)
+    if kind == "stdio":
+        shown.command, shown.args = server.stdio.command, list(server.stdio.args)
+        shown.env = _names(server.stdio.env)
+        return shown
+    transport = server.sse if kind == "sse" else server.streamable_http
+    shown.server_url, shown.custom_headers = transport.url, _names(transport.headers)
+    shown.auth_header = present(transport.auth, "header") if transport.HasField("auth") else None
+    return shown
+
+
+def transport_to_proto(config: McpConfig) -> mcp_servers_pb.McpServer:
+    """Returns a server with the transport of a request.
+
+    Raises:
+        ValidationFailed: the type is unknown, or a field that it needs is missing.
+    """
+    kind = config.mcp_server_type or ("stdio" if config.command else "streamable_http")
+    return _server(kind, config, "body", "config", type_field="mcp_server_type")
+
+
+def named_server_to_proto(config: ServerConfig) -> mcp_servers_pb.McpServer:
+    """Returns the server of a request. Without a type, a server with a URL speaks the older HTTP transport.
+
+    Raises:
+        ValidationFailed: the type is unknown, or a field that it needs is missing.
+    """
+    kind = config.type or ("stdio" if config.command else "sse")
+    server = _server(kind, config, "body", type_field="type")
+    server.name = config.server_name
+    return server
+
+
+def _server(kind: str, config: McpConfig | ServerConfig, *place: str, type_field: str) -> mcp_servers_pb.McpServer:
+    _valid_kind(kind, *place, type_field)
+    server = mcp_servers_pb.McpServer()
+    if kind == "stdio":
+        server.stdio.command = _required(config.command, *place, "command")
+        server.stdio.args.extend(config.args or ())
+        server.stdio.env.extend(_secrets(config.env))
+        return server
+    transport = getattr(server, kind)
+    transport.url = _required(config.server_url, *place, "server_url")
+    if config.auth_token is not None:
+        transport.auth.token.value = config.auth_token
+        set_present(transport.auth, header=config.auth_header)
+    transport.headers.extend(_secrets(config.custom_headers))
+    return server
+
+
+def changed_transport(
+    current: mcp_servers_pb.McpServer, changes: McpConfigChanges
+) -> tuple[str, mcp_servers_pb.McpServer]:
+    """Returns the name of a transport and a server that has it: the current one with changes.
+
+    Stored secrets have no values in it, which keeps them.
+
+    Raises:
+        ValidationFailed: the type is unknown, or a field that it needs is missing.
+    """
+    before = current.WhichOneof("transport") or "streamable_http"
+    place = ("body", "config")
+    kind = changes.mcp_server_type or before
+    _valid_kind(kind, *place, "mcp_server_type")
+    server = mcp_servers_pb.McpServer()
+    transport = getattr(server, kind)
+    transport.SetInParent()
+    if (kind == "stdio") == (before == "stdio"):  # the transports over HTTP have the same fields
+        transport.ParseFromString(getattr(current, before).SerializeToString())
+    if kind == "stdio":
+        transport.command = _required(changes.command or transport.command, *place, "command")
+        if changes.args is not None:
+            transport.args[:] = changes.args
+        _set_secrets(transport.env, changes.env)
+        return kind, server
+    transport.url = _required(changes.server_url or transport.url, *place, "server_url")
+    if changes.auth_token is None:
+        transport.ClearField("auth")
+    else:
+        if changes.auth_token is not msgspec.UNSET:
+            transport.auth.token.value = changes.auth_token
+            transport.ClearField("oauth")
+        if changes.auth_header is not None:
+            transport.auth.header = changes.auth_header
+    _set_secrets(transport.headers, changes.custom_headers)
+    return kind, server
+
+
+def named_changes(body: UpdateServerConfig) -> McpConfigChanges:
+    """Returns the changes of a request that names a server."""
+    if body.stdio_config is not None:
+        stdio = body.stdio_config
+        return McpConfigChanges(mcp_server_type="stdio", command=stdio.command, args=stdio.args or [], env=stdio.env)
+    return McpConfigChanges(
+        server_url=body.server_url,
+        auth_header=body.auth_header,
+        auth_token=body.token if body.auth_token is msgspec.UNSET else body.auth_token,
+        custom_headers=body.custom_headers,
+    )
+
+
+def named_server_from_proto(server: mcp_servers_pb.McpServer) -> ServerConfig:
+    """Returns a server without the values of its secrets, as the paths with its name show it."""
+    shown = server_from_proto(server)
+    return ServerConfig(
+        server_name=shown.server_name,
+        type=shown.mcp_server_type,
+        command=shown.command,
+        args=shown.args,
+        env=shown.env,
+        server_url=shown.server_url,
+        auth_header=shown.auth_header,
+        custom_headers=shown.custom_headers,
+    )
+
+
+def _valid_kind(kind: str, *loc: str) -> None:
+    if kind not in ("stdio", "sse", "streamable_http"):
+        raise invalid_field("Input should be 'stdio', 'sse' or 'streamable_http'", *loc)
+
+
+def _required(value: str | None, *loc: str) -> str:
+    if not value:
+        raise invalid_field("Field required", *loc)
+    return value
+
+
+def _set_secrets(secrets: Any, values: dict[str, str] | msgspec.UnsetType | None) -> None:
+    """Replaces values by name; an empty one stands for the stored one."""
+    if values is msgspec.UNSET:
+        return
+    shown = {secret.name.lower(): secret for secret in secrets}
+    written = [
+        mcp_servers_pb.McpSecret(name=name)
+        if not value and name.lower() in shown
+        else mcp_servers_pb.McpSecret(name=name, value=value)
+        for name, value in (values or {}).items()
+    ]
+    del secrets[:]
+    secrets.extend(written)
+
+
+def mcp_tool_from_proto(tool: mcp_servers_pb.McpTool) -> Tool:
+    """Returns a tool of a server."""
+    schema = json_from_text(tool.json_schema if tool.HasField("json_schema") else tool.input_schema)
+    return Tool(
+        id=tool.tool_id,
+        name=tool.name,
+        tool_type="external_mcp",
+        source_type="json",
+        description=present(tool, "description"),
+        json_schema=schema,
+        metadata_={"mcp": {"server_id": tool.mcp_server_id}},
+    )
+
+
+_HEALTH: Final = {
+    mcp_servers_pb.MCP_SCHEMA_STATUS_STRICT: "STRICT_COMPLIANT",
+    mcp_servers_pb.MCP_SCHEMA_STATUS_NON_STRICT: "NON_STRICT_ONLY",
+    mcp_servers_pb.MCP_SCHEMA_STATUS_INVALID: "INVALID",
+}
+
+
+def offered_tool_from_proto(tool: mcp_servers_pb.McpTool) -> OfferedTool:
+    """Returns a tool as its server describes it."""
+    health = tool.schema_health
+    return OfferedTool(
+        name=tool.name,
+        description=present(tool, "description"),
+        input_schema=json_from_text(tool.input_schema) or {},
+        output_schema=metadata(tool, "output_schema"),
+        annotations=metadata(tool, "annotations"),
+        health=SchemaHealth(status=_HEALTH.get(health.status, "INVALID"), reasons=list(health.reasons)),
+    )
+
+
+def _secrets(values: dict[str, str] | None) -> list[mcp_servers_pb.McpSecret]:
+    return [mcp_servers_pb.McpSecret(name=name, value=value) for name, value in (values or {}).items()]
+
+
+def _names(secrets: Iterable[mcp_servers_pb.McpSecret]) -> dict[str, str] | None:
+    return {secret.name: secret.value for secret in secrets} or None
+
 
 POLL_SECONDS: Final = 1.0
+
+
 _CALL_SECONDS: Final = 10.0
 
+
 operations = Operations()
+
+
 CALLBACK: Final = "/tools/mcp/oauth/callback"
+
+
 _SECONDS: Final = 120.0
+
+
 _PERSON_SECONDS: Final = 300.0
 
+
 _CONTACT_SECONDS: Final = 30.0
+
+
 _EVERY: Final = PageQuery(limit=10_000)
 
 
@@ -134,7 +448,7 @@ async def mcp_oauth_callback(call: Call[Redirect, None]) -> Received:
     return Received(status="success", message="The access is authorized. You can close this window.")
 
 
-def contact_stream(call: Call[Any, Any], server: pb.McpServer) -> Response:
+def contact_stream(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> Response:
     """Returns a stream of events: `connection_attempt`, then `success` with the tools, or `error` with a message.
 
     If the server asks for an authorization and is stored, `oauth_required`, `authorization_url` and `waiting_for_auth`
@@ -145,7 +459,7 @@ def contact_stream(call: Call[Any, Any], server: pb.McpServer) -> Response:
         yield sse({"event": "connection_attempt", "server_name": server.name})
         try:
             found = await _contacted(call, server)
-            if found.status == pb.MCP_SERVER_STATUS_UNAUTHORIZED:
+            if found.status == mcp_servers_pb.MCP_SERVER_STATUS_UNAUTHORIZED:
                 yield sse({"event": "oauth_required", "message": "The server asks for an authorization by OAuth."})
                 if server.id:
                     started = await _started(call, server)
@@ -157,7 +471,7 @@ def contact_stream(call: Call[Any, Any], server: pb.McpServer) -> Response:
         except MnemeshError as error:
             yield sse({"event": "error", "message": error.message})
             return
-        if found.status == pb.MCP_SERVER_STATUS_REACHABLE:
+        if found.status == mcp_servers_pb.MCP_SERVER_STATUS_REACHABLE:
             yield sse({"event": "success", "tools": [offered_tool_from_proto(tool) for tool in found.tools]})
         else:
             yield sse({"event": "error", "message": found.status_message or "The transport is disabled."})
@@ -165,21 +479,21 @@ def contact_stream(call: Call[Any, Any], server: pb.McpServer) -> Response:
     return event_stream(events(), {})
 
 
-async def _contacted(call: Call[Any, Any], server: pb.McpServer) -> rpc.TestMcpServerResponse:
+async def _contacted(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.TestMcpServerResponse:
     """Contacts a server; one that refuses a request without credentials may ask for an authorization by OAuth."""
     request = rpc.TestMcpServerRequest(mcp_server_id=server.id) if server.id else rpc.TestMcpServerRequest()
     if not server.id:
         request.mcp_server.CopyFrom(server)
     found = await call.mesh.mcp_servers.TestMcpServer(request, timeout=_SECONDS)
-    if found.status != pb.MCP_SERVER_STATUS_UNREACHABLE or not _may_ask(server):
+    if found.status != mcp_servers_pb.MCP_SERVER_STATUS_UNREACHABLE or not _may_ask(server):
         return found
     asked = await call.mesh.mcp_servers.TestMcpServer(
         rpc.TestMcpServerRequest(mcp_server=_with_oauth(server)), timeout=_SECONDS
     )
-    return asked if asked.status == pb.MCP_SERVER_STATUS_UNAUTHORIZED else found
+    return asked if asked.status == mcp_servers_pb.MCP_SERVER_STATUS_UNAUTHORIZED else found
 
 
-def _may_ask(server: pb.McpServer) -> bool:
+def _may_ask(server: mcp_servers_pb.McpServer) -> bool:
     """Returns whether nothing is known of how the access to a server is authorized."""
     kind = server.WhichOneof("transport")
     if kind is None or kind == "stdio":
@@ -188,14 +502,14 @@ def _may_ask(server: pb.McpServer) -> bool:
     return not transport.HasField("auth") and not transport.HasField("oauth")
 
 
-def _with_oauth(server: pb.McpServer) -> pb.McpServer:
-    changed = pb.McpServer()
+def _with_oauth(server: mcp_servers_pb.McpServer) -> mcp_servers_pb.McpServer:
+    changed = mcp_servers_pb.McpServer()
     changed.CopyFrom(server)
     getattr(changed, str(server.WhichOneof("transport"))).oauth.SetInParent()
     return changed
 
 
-async def _started(call: Call[Any, Any], server: pb.McpServer) -> rpc.StartMcpAuthorizationResponse:
+async def _started(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.StartMcpAuthorizationResponse:
     """Starts the authorization of a server, whose settings name OAuth from then on."""
     if _may_ask(server):
         update = rpc.UpdateMcpServerRequest(request_id=call.request_id, mcp_server=_with_oauth(server))
@@ -230,20 +544,20 @@ async def mcp_list_mcp_servers(call: Call[NoQuery, None]) -> list[McpServer]:
 @operations.get("/mcp-servers/{mcp_server_id}", result=McpServer)
 async def mcp_get_mcp_server(call: Call[NoQuery, None]) -> McpServer:
     """Returns an MCP server."""
-    return server_from_proto(await _server(call))
+    return server_from_proto(await _read_server(call))
 
 
 @operations.patch("/mcp-servers/{mcp_server_id}", body=UpdateMcpServer, result=McpServer)
 async def mcp_update_mcp_server(call: Call[NoQuery, UpdateMcpServer]) -> McpServer:
     """Updates the name and the settings of an MCP server. What the request does not name stays as it is."""
-    current = await _server(call)
+    current = await _read_server(call)
     return server_from_proto(await updated_server(call, current, call.body.config, call.body.server_name))
 
 
 @operations.delete("/mcp-servers/{mcp_server_id}", status=NO_CONTENT)
 async def mcp_delete_mcp_server(call: Call[NoQuery, None]) -> None:
     """Deletes an MCP server with its tools."""
-    await deleted_server(call, await _server(call))
+    await deleted_server(call, await _read_server(call))
 
 
 @operations.patch("/mcp-servers/{mcp_server_id}/refresh", query=RefreshQuery, result=Refreshed)
@@ -255,13 +569,13 @@ async def mcp_refresh_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refres
 @operations.get("/mcp-servers/connect/{mcp_server_id}")
 async def mcp_connect_mcp_server(call: Call[NoQuery, None]) -> Response:
     """Contacts an MCP server, and streams what happens as server-sent events. A person can authorize the access."""
-    return contact_stream(call, await _server(call))
+    return contact_stream(call, await _read_server(call))
 
 
 @operations.get("/mcp-servers/{mcp_server_id}/tools", result=list[Tool])
 async def mcp_list_tools_for_mcp_server(call: Call[NoQuery, None]) -> list[Tool]:
     """Lists the tools of an MCP server."""
-    request = rpc.ListMcpServerToolsRequest(mcp_server_id=(await _server(call)).id)
+    request = rpc.ListMcpServerToolsRequest(mcp_server_id=(await _read_server(call)).id)
     rows = await listed(call.mesh.mcp_servers.ListMcpServerTools, request, "tools", _EVERY, default="asc")
     return [mcp_tool_from_proto(row) for row in rows]
 
@@ -294,13 +608,13 @@ async def run_tool(call: Call[Any, RunMcpTool], server_id: str, tool: rpc.McpToo
     return ToolResult(status="error" if failed else "success", func_return=text_of(result.content))
 
 
-async def all_servers(call: Call[Any, Any]) -> list[mcp_servers_pb2.McpServer]:
+async def all_servers(call: Call[Any, Any]) -> list[mcp_servers_pb.McpServer]:
     """Returns all MCP servers, oldest first."""
     request = rpc.ListMcpServersRequest()
     return await listed(call.mesh.mcp_servers.ListMcpServers, request, "mcp_servers", _EVERY, default="asc")
 
 
-async def created_server(call: Call[Any, Any], server: mcp_servers_pb2.McpServer) -> mcp_servers_pb2.McpServer:
+async def created_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> mcp_servers_pb.McpServer:
     """Creates an MCP server and reads its tools. If it cannot be reached, a refresh reads them later."""
     request = rpc.CreateMcpServerRequest(request_id=call.request_id, mcp_server=server)
     made = (await call.mesh.mcp_servers.CreateMcpServer(request, timeout=_SECONDS)).mcp_server
@@ -311,8 +625,8 @@ async def created_server(call: Call[Any, Any], server: mcp_servers_pb2.McpServer
 
 
 async def updated_server(
-    call: Call[Any, Any], current: mcp_servers_pb2.McpServer, changes: McpConfigChanges, name: str | None
-) -> mcp_servers_pb2.McpServer:
+    call: Call[Any, Any], current: mcp_servers_pb.McpServer, changes: McpConfigChanges, name: str | None
+) -> mcp_servers_pb.McpServer:
     """Updates the settings of an MCP server, and its name unless it is None. Returns the server."""
     kind, server = changed_transport(current, changes)
     server.id = current.id
@@ -324,7 +638,7 @@ async def updated_server(
     return (await call.mesh.mcp_servers.UpdateMcpServer(request, timeout=_SECONDS)).mcp_server
 
 
-async def deleted_server(call: Call[Any, Any], server: mcp_servers_pb2.McpServer) -> None:
+async def deleted_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> None:
     """Deletes an MCP server with its tools."""
     request = rpc.DeleteMcpServerRequest(request_id=call.request_id, mcp_server_id=server.id)
     await call.mesh.mcp_servers.DeleteMcpServer(request, timeout=_SECONDS)
@@ -343,7 +657,7 @@ async def refreshed_server(call: Call[RefreshQuery, None], server_id: str) -> Re
     )
 
 
-async def _server(call: Call[Any, Any]) -> mcp_servers_pb2.McpServer:
+async def _read_server(call: Call[Any, Any]) -> mcp_servers_pb.McpServer:
     request = rpc.GetMcpServerRequest(mcp_server_id=call.path["mcp_server_id"])
     return (await call.mesh.mcp_servers.GetMcpServer(request, timeout=READ_SECONDS)).mcp_server
 
@@ -432,7 +746,7 @@ async def add_mcp_tool(call: Call[NoQuery, None]) -> Tool:
     return mcp_tool_from_proto(found.tool)
 
 
-async def _tool_server(call: Call[Any, Any]) -> pb.McpServer:
+async def _tool_server(call: Call[Any, Any]) -> mcp_servers_pb.McpServer:
     name = call.path["mcp_server_name"]
     request = rpc.ListMcpServersRequest(name=name, page_size=1)
     found = (await call.mesh.mcp_servers.ListMcpServers(request, timeout=READ_SECONDS)).mcp_servers
@@ -443,6 +757,6 @@ async def _tool_server(call: Call[Any, Any]) -> pb.McpServer:
 
 async def _offered(call: Call[Any, Any], name: str, request: rpc.TestMcpServerRequest) -> list[OfferedTool]:
     found = await call.mesh.mcp_servers.TestMcpServer(request, timeout=_SECONDS)
-    if found.status != pb.MCP_SERVER_STATUS_REACHABLE:
+    if found.status != mcp_servers_pb.MCP_SERVER_STATUS_REACHABLE:
         raise McpServerUnreachable(name, found.status_message or "The transport is disabled.")
     return [offered_tool_from_proto(tool) for tool in found.tools]

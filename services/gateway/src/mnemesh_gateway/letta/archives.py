@@ -1,38 +1,177 @@
-"""The operations of archives and passages."""
+"""Archives and passages."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
+from mnemesh.agents.v1 import models_pb2
 from mnemesh.archival.v1 import archives_pb2
 from mnemesh.archival.v1 import archives_service_pb2 as rpc
 from mnemesh.archival.v1 import passages_service_pb2 as passages_rpc
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_kit.whole_answers import whole_answer
 
-from mnemesh_gateway.letta.agent_states import HoldersQuery, page_of_holders
-from mnemesh_gateway.letta.convert.memory import archive_from_proto, inserted, passage_from_proto, passage_to_proto
-from mnemesh_gateway.letta.convert.models import find_embedder, given_embedder
-from mnemesh_gateway.letta.convert.values import set_present
-from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
-from mnemesh_gateway.letta.schemas.agents import AgentState
-from mnemesh_gateway.letta.schemas.memory import (
-    Archive,
-    CreateArchive,
-    CreatePassage,
-    CreatePassages,
-    FoundPassage,
-    Passage,
-    SearchAllPassages,
-    UpdateArchive,
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
+from mnemesh_gateway.letta.model_settings import (
+    EmbeddingConfig,
+    GivenEmbeddingConfig,
+    embedding_config,
+    find_embedder,
+    given_embedder,
 )
+from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
+from mnemesh_gateway.letta.values import json_to_text, metadata, moment, present, set_present
+
+
+class Archive(msgspec.Struct, kw_only=True):
+    """A collection of passages."""
+
+    id: str
+    name: str
+    description: str | None = None
+    embedding_config: EmbeddingConfig | None = None
+    vector_db_provider: str = "native"
+    metadata: dict[str, Any] | None = None
+    created_by_id: str | None = None
+    last_updated_by_id: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class CreateArchive(msgspec.Struct, kw_only=True):
+    """An archive to create."""
+
+    name: str
+    description: str | None = None
+    embedding: str | None = None
+    embedding_config: GivenEmbeddingConfig | None = None
+
+
+class UpdateArchive(msgspec.Struct, kw_only=True):
+    """Changes of an archive. A field that is null or absent stays as it is."""
+
+    name: str | None = None
+    description: str | None = None
+
+
+class Passage(msgspec.Struct, kw_only=True):
+    """A passage."""
+
+    id: str
+    text: str
+    archive_id: str | None = None
+    source_id: str | None = None
+    file_id: str | None = None
+    file_name: str | None = None
+    metadata: dict[str, Any] | None = None
+    tags: list[str] | None = None
+    embedding: list[float] | None = None
+    embedding_config: dict[str, Any] | None = None
+    is_deleted: bool = False
+    created_by_id: str | None = None
+    last_updated_by_id: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class CreatePassage(msgspec.Struct, kw_only=True):
+    """A passage to insert."""
+
+    text: str
+    tags: list[str] | None = None
+    metadata: dict[str, Any] | None = None
+    created_at: datetime | None = None
+
+
+class CreatePassages(msgspec.Struct, kw_only=True):
+    """Passages to insert."""
+
+    passages: list[CreatePassage]
+
+
+class SearchAllPassages(msgspec.Struct, kw_only=True):
+    """What to search in the archives of an agent, in one archive, or in all."""
+
+    query: str | None = None
+    agent_id: str | None = None
+    archive_id: str | None = None
+    tags: list[str] | None = None
+    tag_match_mode: Literal["any", "all"] = "any"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+
+
+class FoundPassage(msgspec.Struct, kw_only=True):
+    """A passage that was found, with its score."""
+
+    passage: Passage
+    score: float
+    metadata: dict[str, Any] = {}
+
+
+def archive_from_proto(archive: archives_pb2.Archive, embedder: models_pb2.EmbeddingModel | None) -> Archive:
+    """Returns an archive."""
+    return Archive(
+        id=archive.id,
+        name=archive.name,
+        description=present(archive, "description"),
+        metadata=metadata(archive),
+        embedding_config=embedding_config(embedder, archive.embedder),
+        created_by_id=archive.provenance.created_by_id or None,
+        last_updated_by_id=archive.provenance.last_updated_by_id or None,
+        created_at=moment(archive, "create_time"),
+        updated_at=moment(archive, "update_time"),
+    )
+
+
+def passage_from_proto(passage: archives_pb2.Passage) -> Passage:
+    """Returns a passage."""
+    return Passage(
+        id=passage.id,
+        text=passage.text,
+        archive_id=passage.archive_id or None,
+        source_id=present(passage, "folder_id"),
+        file_id=present(passage, "file_id"),
+        file_name=present(passage, "file_name"),
+        metadata=metadata(passage) or {},
+        tags=list(passage.tags),
+        embedding=list(passage.embedding) or None,
+        created_at=moment(passage, "create_time"),
+        updated_at=moment(passage, "update_time"),
+    )
+
+
+def passage_to_proto(body: CreatePassage) -> archives_pb2.Passage:
+    """Returns the message of a passage to insert."""
+    message = archives_pb2.Passage(text=body.text, tags=body.tags or ())
+    set_present(message, metadata=json_to_text(body.metadata))
+    if body.created_at is not None:
+        message.create_time.CopyFrom(timestamp_to_proto(body.created_at))
+    return message
+
+
+def inserted(response: passages_rpc.InsertPassagesResponse) -> list[Passage]:
+    """Returns the passages that were inserted.
+
+    Raises:
+        InvalidArgument: one of them was refused.
+    """
+    failures = [result.failure.message for result in response.results if result.HasField("failure")]
+    if failures:
+        raise InvalidArgument(failures[0])
+    return [passage_from_proto(result.passage) for result in response.results]
+
 
 operations = Operations()
+
+
 _WRITE_SECONDS: Final = 60.0
+
 
 _SECONDS: Final = 60.0
 
@@ -72,7 +211,7 @@ async def list_archives(call: Call[ListArchives, None]) -> list[Archive]:
 @operations.get("/archives/{archive_id}", result=Archive)
 async def retrieve_archive(call: Call[NoQuery, None]) -> Archive:
     """Returns an archive."""
-    return await _shown(call.mesh, await _archive(call))
+    return await _shown(call.mesh, await read_archive(call))
 
 
 @operations.patch("/archives/{archive_id}", body=UpdateArchive, result=Archive)
@@ -84,24 +223,16 @@ async def modify_archive(call: Call[NoQuery, UpdateArchive]) -> Archive:
     request = rpc.UpdateArchiveRequest(request_id=call.request_id, archive=message)
     request.update_mask.paths.extend(name for name, value in changes.items() if value is not None)
     if not request.update_mask.paths:
-        return await _shown(call.mesh, await _archive(call))
+        return await _shown(call.mesh, await read_archive(call))
     return await _shown(call.mesh, (await call.mesh.archives.UpdateArchive(request, timeout=_WRITE_SECONDS)).archive)
 
 
 @operations.delete("/archives/{archive_id}", status=NO_CONTENT)
 async def delete_archive(call: Call[NoQuery, None]) -> None:
     """Deletes an archive with its passages."""
-    await _archive(call)
+    await read_archive(call)
     request = rpc.DeleteArchiveRequest(request_id=call.request_id, archive_id=call.path["archive_id"])
     await call.mesh.archives.DeleteArchive(request, timeout=_WRITE_SECONDS)
-
-
-@operations.get("/archives/{archive_id}/agents", query=HoldersQuery, result=list[AgentState])
-async def list_agents_for_archive(call: Call[HoldersQuery, None]) -> list[AgentState]:
-    """Lists the agents that hold an archive."""
-    await _archive(call)
-    request = rpc.ListArchiveAgentsRequest(archive_id=call.path["archive_id"])
-    return await page_of_holders(call.mesh, call.mesh.archives.ListArchiveAgents, request, call.query)
 
 
 @operations.post("/archives/{archive_id}/passages", body=CreatePassage, result=Passage)
@@ -129,7 +260,7 @@ async def delete_passage_from_archive(call: Call[NoQuery, None]) -> None:
     await call.mesh.passages.DeletePassage(request, timeout=_WRITE_SECONDS)
 
 
-async def _archive(call: Call[Any, Any]) -> archives_pb2.Archive:
+async def read_archive(call: Call[Any, Any]) -> archives_pb2.Archive:
     request = rpc.GetArchiveRequest(archive_id=call.path["archive_id"])
     return (await call.mesh.archives.GetArchive(request, timeout=READ_SECONDS)).archive
 

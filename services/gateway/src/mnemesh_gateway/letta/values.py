@@ -21,6 +21,8 @@ AGENT_TYPES: Final = {
     "voice_convo_agent": agents_pb2.AGENT_TYPE_VOICE_CONVO,
     "voice_sleeptime_agent": agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME,
 }
+
+
 STOP_REASONS: Final = {
     "end_turn": agents_pb2.STOP_REASON_END_TURN,
     "error": agents_pb2.STOP_REASON_ERROR,
@@ -36,6 +38,8 @@ STOP_REASONS: Final = {
     "context_window_overflow_in_system_prompt": agents_pb2.STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT,
     "insufficient_credits": agents_pb2.STOP_REASON_INSUFFICIENT_CREDITS,
 }
+
+
 RUN_STATUSES: Final = {
     "created": runs_pb2.RUN_STATUS_CREATED,
     "running": runs_pb2.RUN_STATUS_RUNNING,
@@ -43,6 +47,8 @@ RUN_STATUSES: Final = {
     "failed": runs_pb2.RUN_STATUS_FAILED,
     "cancelled": runs_pb2.RUN_STATUS_CANCELLED,
 }
+
+
 MESSAGE_EVENTS: Final = {
     "system_message": runs_pb2.EVENT_KIND_SYSTEM_MESSAGE,
     "user_message": runs_pb2.EVENT_KIND_USER_MESSAGE,
@@ -57,11 +63,15 @@ MESSAGE_EVENTS: Final = {
     "event_message": runs_pb2.EVENT_KIND_COMPACTION,
 }
 """The kinds of the events of a run, by the types of messages that show them."""
+
+
 IDENTITY_TYPES: Final = {
     "org": identities_pb2.IDENTITY_TYPE_ORG,
     "user": identities_pb2.IDENTITY_TYPE_USER,
     "other": identities_pb2.IDENTITY_TYPE_OTHER,
 }
+
+
 MANAGER_TYPES: Final = {
     "round_robin": groups_pb2.MANAGER_TYPE_ROUND_ROBIN,
     "supervisor": groups_pb2.MANAGER_TYPE_SUPERVISOR,
@@ -73,14 +83,22 @@ MANAGER_TYPES: Final = {
 
 
 AGENT_TYPE_NAMES: Final = {value: name for name, value in AGENT_TYPES.items()}
+
+
 STOP_REASON_NAMES: Final = {value: name for name, value in STOP_REASONS.items()} | {
     # Letta has no names of their own for these.
     agents_pb2.STOP_REASON_CONTEXT_WINDOW_OVERFLOW: "error",
     agents_pb2.STOP_REASON_CONTENT_FILTER: "llm_api_error",
     agents_pb2.STOP_REASON_UNSPECIFIED: "error",
 }
+
+
 RUN_STATUS_NAMES: Final = {value: name for name, value in RUN_STATUSES.items()}
+
+
 MESSAGE_EVENT_NAMES: Final = {value: name for name, value in MESSAGE_EVENTS.items()}
+
+
 IDENTITY_TYPE_NAMES: Final = {value: name for name, value in IDENTITY_TYPES.items()}
 
 

@@ -1,4 +1,4 @@
-"""The operations of the server itself: its health, its organizations, and tags."""
+"""The server itself: its health, its organizations, and tags."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.server_info import version_of
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.mesh import PageQuery, listed
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, json_response
-from mnemesh_gateway.letta.pages import PageQuery, listed
+from mnemesh_gateway.letta.values import set_present
 
 operations = Operations()
+
+
 _BY_TOKENS = "Organizations and users exist by the tokens that name them: see `mnemesh tokens create`."
 
+
 _VERSION: Final = version_of("mnemesh-gateway")
+
+
 _READY_SECONDS: Final = 2.0
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Literal
 
 import msgspec
 from mnemesh.agents.v1 import agents_pb2 as agents
@@ -12,26 +13,68 @@ from mnemesh.files.v1 import files_pb2
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh.types.v1 import message_pb2
 
-from mnemesh_gateway.letta.agent_states import folders_of, read_state
-from mnemesh_gateway.letta.convert.messages import output_of, text_of
-from mnemesh_gateway.letta.convert.values import json_to_text, moment, present, set_present
+from mnemesh_gateway.letta.agent_states import AgentState, folders_of, read_state
 from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.folders import Source
+from mnemesh_gateway.letta.mesh import READ_SECONDS, PageQuery, cut, listed
+from mnemesh_gateway.letta.messages import output_of, text_of
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
-from mnemesh_gateway.letta.schemas.agents import (
-    AgentFile,
-    AgentFiles,
-    AgentState,
-    Approval,
-    ListAgentFiles,
-    RunTool,
-    Source,
-    ToolResult,
-)
-from mnemesh_gateway.letta.schemas.tools import Tool
+from mnemesh_gateway.letta.tools import Tool, ToolResult
+from mnemesh_gateway.letta.values import json_to_text, moment, present, set_present
+
+
+class RunTool(msgspec.Struct, kw_only=True):
+    """The arguments of a tool."""
+
+    args: dict[str, Any] = {}
+
+
+class Approval(msgspec.Struct, kw_only=True):
+    """Whether calls of a tool wait for an approval."""
+
+    requires_approval: bool | None = None
+
+
+class AgentFile(msgspec.Struct, kw_only=True):
+    """A file as an agent holds it."""
+
+    id: str
+    file_id: str
+    file_name: str
+    folder_id: str
+    folder_name: str
+    is_open: bool
+    last_accessed_at: datetime | None = None
+    visible_content: str | None = None
+    start_line: int | None = None
+    end_line: int | None = None
+
+
+class AgentFiles(msgspec.Struct, kw_only=True):
+    """A page of files."""
+
+    files: list[AgentFile]
+    next_cursor: str | None = None
+    has_more: bool = False
+
+
+class ListAgentFiles(msgspec.Struct, kw_only=True):
+    """The query of a list of files."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    cursor: str | None = None
+    is_open: bool | None = None
+
 
 operations = Operations()
+
+
 _RUN_SECONDS: Final = 300.0
+
+
 _WRITE_SECONDS: Final = 60.0
 
 

@@ -1,1 +1,0 @@
-"""Messages of the contracts to schemas, and back."""

@@ -1,0 +1,319 @@
+"""Batches of messages, and jobs: the processing of files, and batches as such."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+from mnemesh.agents.v1 import batches_pb2 as batches_pb
+from mnemesh.agents.v1 import runs_service_pb2 as rpc
+from mnemesh.files.v1 import files_pb2 as pb
+from mnemesh.files.v1 import files_service_pb2 as files_rpc
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.errors import NotFound
+
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
+from mnemesh_gateway.letta.messages import internal_from_proto
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.sending import SendMessages, config_to_proto, sent_of
+from mnemesh_gateway.letta.values import RUN_STATUS_NAMES, moment, present, set_present
+
+
+class BatchRequest(SendMessages, kw_only=True):
+    """The messages for one agent."""
+
+    agent_id: str
+
+
+class CreateBatch(msgspec.Struct, kw_only=True):
+    """The requests of a batch, and the URL that is called when all have ended."""
+
+    requests: list[BatchRequest]
+    callback_url: str | None = None
+
+
+class ListBatchMessages(PageQuery, kw_only=True):
+    """The query of the messages of a batch."""
+
+    agent_id: str | None = None
+
+
+class BatchMessages(msgspec.Struct, kw_only=True):
+    """Messages as they are stored."""
+
+    messages: list[dict[str, Any]]
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """The processing of an uploaded file."""
+
+    id: str
+    status: str
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    completed_at: datetime | None = None
+    job_type: str = "job"
+    background: bool = True
+    agent_id: str | None = None
+    stop_reason: str | None = None
+    callback_url: str | None = None
+    callback_sent_at: datetime | None = None
+    callback_status_code: int | None = None
+    callback_error: str | None = None
+    ttft_ns: int | None = None
+    total_duration_ns: int | None = None
+    user_id: str | None = None
+    created_by_id: str | None = None
+    last_updated_by_id: str | None = None
+    metadata: dict[str, Any]
+
+
+class ListJobs(msgspec.Struct, kw_only=True):
+    """The query of a list of jobs."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    source_id: str | None = None
+    active: bool = False
+    ascending: bool = True
+
+
+def job_of_batch(batch: batches_pb.Batch) -> Job:
+    """Returns the job of a batch. Its metadata has the numbers of its runs by status."""
+    counts = {
+        "unfinished": batch.unfinished_count,
+        "completed": batch.completed_count,
+        "failed": batch.failed_count,
+        "cancelled": batch.cancelled_count,
+    }
+    ended = moment(batch, "completion_time")
+    return Job(
+        id="job-" + batch.id.partition("-")[2],
+        status=RUN_STATUS_NAMES.get(batch.status, "running"),
+        created_at=moment(batch, "create_time"),
+        updated_at=ended or moment(batch, "create_time"),
+        completed_at=ended,
+        job_type="batch",
+        callback_url=batch.callback.url or None,
+        callback_sent_at=moment(batch.callback, "sent_time"),
+        callback_status_code=present(batch.callback, "status"),
+        callback_error=present(batch.callback, "error"),
+        metadata={"job_type": "batch_messages", "runs": counts},
+    )
+
+
+def batch_id_of(job_id: str) -> str:
+    """Returns the id of the batch of a job."""
+    return "batch-" + job_id.partition("-")[2]
+
+
+def batch_request_to_proto(body: BatchRequest, index: int) -> rpc.BatchRequest:
+    """Returns a run to start.
+
+    Raises:
+        ValidationFailed: the messages are malformed, or answer a request for approval.
+    """
+    sent = sent_of(body)
+    if sent.is_answer:
+        raise invalid_field("An approval is answered outside of a batch.", "body", "requests", index, "messages")
+    config = config_to_proto(body)
+    config.ClearField("callback_url")  # the batch has one
+    return rpc.BatchRequest(agent_id=body.agent_id, messages=sent.messages, config=config)
+
+
+_JOB_STATUSES: Final = {
+    pb.FILE_STATUS_FETCHING: "running",
+    pb.FILE_STATUS_PARSING: "running",
+    pb.FILE_STATUS_EMBEDDING: "running",
+    pb.FILE_STATUS_COMPLETED: "completed",
+    pb.FILE_STATUS_ERROR: "failed",
+}
+
+
+RUNNING: Final = (
+    pb.FILE_STATUS_PENDING,
+    pb.FILE_STATUS_FETCHING,
+    pb.FILE_STATUS_PARSING,
+    pb.FILE_STATUS_EMBEDDING,
+)
+"""The states of files whose jobs have not ended."""
+
+
+def job_from_proto(file: pb.File) -> Job:
+    """Returns the processing of a file as a job."""
+    status = _JOB_STATUSES.get(file.status, "created")
+    more = {"type": "embedding", "source_id": file.folder_id, "file_id": file.id, "filename": file.name}
+    if file.HasField("error_message"):
+        more["error"] = file.error_message
+    return Job(
+        id=job_id_of(file.id),
+        status=status,
+        created_at=moment(file, "create_time"),
+        updated_at=moment(file, "update_time"),
+        completed_at=moment(file, "update_time") if status in {"completed", "failed"} else None,
+        metadata=more,
+    )
+
+
+def job_id_of(file_id: str) -> str:
+    """Returns the id of a file's job."""
+    return "job-" + file_id.partition("-")[2]
+
+
+def file_id_of(job_id: str) -> str:
+    """Returns the id of a job's file."""
+    return "file-" + job_id.partition("-")[2]
+
+
+operations = Operations()
+
+
+_START_SECONDS: Final = 120.0
+
+
+_IDS: Final = {"batch_id": "job"}
+
+
+_EVERY: Final = 10_000
+
+
+@operations.post("/messages/batches", body=CreateBatch, result=Job)
+async def create_batch(call: Call[NoQuery, CreateBatch]) -> Job:
+    """Starts a run in the background for each request, all or none."""
+    requests = [batch_request_to_proto(request, index) for index, request in enumerate(call.body.requests)]
+    request = rpc.StartBatchRequest(request_id=call.request_id, requests=requests)
+    set_present(request, callback_url=call.body.callback_url)
+    return job_of_batch((await call.mesh.runs.StartBatch(request, timeout=_START_SECONDS)).batch)
+
+
+@operations.get("/messages/batches", query=PageQuery, result=list[Job])
+async def list_batches(call: Call[PageQuery, None]) -> list[Job]:
+    """Lists batches, newest first."""
+    query = call.query
+    page = PageQuery(
+        before=batch_id_of(query.before) if query.before else None,
+        after=batch_id_of(query.after) if query.after else None,
+        limit=query.limit,
+        order=query.order,
+    )
+    rows = await listed(
+        call.mesh.runs.ListBatches, rpc.ListBatchesRequest(), "batches", page, default="desc", limit=100
+    )
+    return [job_of_batch(row) for row in rows]
+
+
+@operations.get("/messages/batches/{batch_id}", result=Job, ids=_IDS)
+async def retrieve_batch(call: Call[NoQuery, None]) -> Job:
+    """Returns a batch."""
+    return await read_batch(call.mesh, call.path["batch_id"])
+
+
+@operations.patch("/messages/batches/{batch_id}/cancel", ids=_IDS)
+async def cancel_batch(call: Call[NoQuery, None]) -> None:
+    """Cancels the runs of a batch that have not ended."""
+    request = rpc.CancelBatchRequest(request_id=call.request_id, batch_id=batch_id_of(call.path["batch_id"]))
+    await call.mesh.runs.CancelBatch(request, timeout=_START_SECONDS)
+
+
+@operations.get("/messages/batches/{batch_id}/messages", query=ListBatchMessages, result=BatchMessages, ids=_IDS)
+async def list_messages_for_batch(call: Call[ListBatchMessages, None]) -> BatchMessages:
+    """Lists the messages of the runs of a batch, run by run, newest first."""
+    query, job_id = call.query, call.path["batch_id"]
+    await read_batch(call.mesh, job_id)
+    filters = rpc.RunFilter(batch_id=batch_id_of(job_id), agent_ids=[query.agent_id] if query.agent_id else ())
+    order = query.order or "desc"
+    runs = await listed(
+        call.mesh.runs.ListRuns,
+        rpc.ListRunsRequest(filter=filters),
+        "runs",
+        PageQuery(limit=_EVERY, order=order),
+        default="desc",
+    )
+    rows = await _rows(call.mesh, [run.id for run in runs], query, order)
+    return BatchMessages(messages=[internal_from_proto(row) for row in rows])
+
+
+async def read_batch(mesh: Mesh, job_id: str) -> Job:
+    """Returns a batch. Raises NotFound."""
+    request = rpc.GetBatchRequest(batch_id=batch_id_of(job_id))
+    return job_of_batch((await mesh.runs.GetBatch(request, timeout=READ_SECONDS)).batch)
+
+
+async def _rows(mesh: Mesh, run_ids: list[str], query: PageQuery, order: Any) -> list[message_pb2.Message]:
+    """Returns the page of the messages of runs, in the order of the runs."""
+    limit = 100 if query.limit is None else query.limit
+    first = await _run_of(mesh, query.after, run_ids) if query.after else None
+    last = await _run_of(mesh, query.before, run_ids) if query.before else None
+    found: list[message_pb2.Message] = []
+    for run_id in run_ids[run_ids.index(first) if first else 0 :]:
+        page = PageQuery(
+            after=query.after if run_id == first else None,
+            before=query.before if run_id == last else None,
+            limit=limit - len(found),
+            order=order,
+        )
+        request = messages_service_pb2.ListMessagesRequest(run_id=run_id)
+        found += await listed(mesh.messages.ListMessages, request, "messages", page, default="desc")
+        if len(found) >= limit or run_id == last:
+            break
+    return found
+
+
+async def _run_of(mesh: Mesh, message_id: str, run_ids: list[str]) -> str:
+    request = messages_service_pb2.GetMessagesRequest(message_ids=[message_id])
+    messages = (await mesh.messages.GetMessages(request, timeout=READ_SECONDS)).messages
+    if not messages or messages[0].run_id not in run_ids:
+        raise NotFound(f"The batch has no message {message_id[:200]}.")
+    return str(messages[0].run_id)
+
+
+operations.refuse("PATCH", "/jobs/{job_id}/cancel", "The processing of a file cannot be cancelled; delete the file.")
+
+
+operations.refuse("DELETE", "/jobs/{job_id}", "A job is the state of its file; delete the file.")
+
+
+@operations.get("/jobs/", query=ListJobs, result=list[Job])
+async def list_jobs(call: Call[ListJobs, None]) -> list[Job]:
+    """Lists jobs, newest first."""
+    query = call.query
+    ascending = query.order == "asc" if query.ascending else False
+    return await _jobs(call.mesh, query, active=query.active, ascending=ascending)
+
+
+@operations.get("/jobs/active", query=ListJobs, result=list[Job])
+async def list_active_jobs(call: Call[ListJobs, None]) -> list[Job]:
+    """Lists the jobs that have not ended, oldest first."""
+    return await _jobs(call.mesh, call.query, active=True, ascending=call.query.ascending)
+
+
+@operations.get("/jobs/{job_id}", result=Job)
+async def retrieve_job(call: Call[NoQuery, None]) -> Job:
+    """Returns a job, or a batch of messages, which is a job too."""
+    job_id = call.path["job_id"]
+    request = files_rpc.GetFileRequest(file_id=file_id_of(job_id))
+    try:
+        return job_from_proto((await call.mesh.files.GetFile(request, timeout=READ_SECONDS)).file)
+    except NotFound as missing:
+        try:
+            return await read_batch(call.mesh, job_id)
+        except NotFound:
+            raise missing from None
+
+
+async def _jobs(mesh: Mesh, query: ListJobs, *, active: bool, ascending: bool) -> list[Job]:
+    request = files_rpc.ListFilesRequest(filter=files_rpc.FileFilter(statuses=RUNNING if active else ()))
+    set_present(request.filter, folder_id=query.source_id)
+    page = PageQuery(
+        before=file_id_of(query.before) if query.before else None,
+        after=file_id_of(query.after) if query.after else None,
+        limit=query.limit,
+        order="asc" if ascending else "desc",
+    )
+    rows = await listed(mesh.files.ListFiles, request, "files", page, default="desc", limit=100)
+    return [job_from_proto(row) for row in rows]
