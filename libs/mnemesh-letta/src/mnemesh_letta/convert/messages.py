@@ -27,7 +27,7 @@ from mnemesh.types.v1.message_pb2 import (
 )
 from mnemesh_kit.unicode import well_formed
 
-from mnemesh_letta.convert.values import Row, id_of, iso_time, optional_text, timestamp
+from mnemesh_letta.convert.values import ROLE_NAMES, ROLES, Row, id_of, iso_time, optional_text, present, timestamp
 
 _EVENT_FIELDS: Final = {
     "heartbeat": frozenset({"type", "reason", "time"}),
@@ -141,7 +141,7 @@ def _image(source: dict[str, Any]) -> ImagePart:
 def _letta_part(part: ContentPart) -> dict[str, Any]:
     match part.WhichOneof("part"):
         case "text":
-            return {"type": "text", "text": part.text.text, "signature": _optional(part.text, "signature")}
+            return {"type": "text", "text": part.text.text, "signature": present(part.text, "signature")}
         case "image":
             return {"type": "image", "source": _letta_image(part.image)}
         case "reasoning":
@@ -150,7 +150,7 @@ def _letta_part(part: ContentPart) -> dict[str, Any]:
                 "type": "reasoning",
                 "is_native": reasoning.is_native,
                 "reasoning": reasoning.text,
-                "signature": _optional(reasoning, "signature"),
+                "signature": present(reasoning, "signature"),
             }
         case "redacted_reasoning":
             return {"type": "redacted_reasoning", "data": part.redacted_reasoning.data}
@@ -164,7 +164,7 @@ def _letta_part(part: ContentPart) -> dict[str, Any]:
                 "encrypted_content": summarized.encrypted_content,
             }
         case _:
-            return {"type": "omitted_reasoning", "signature": _optional(part.omitted_reasoning, "signature")}
+            return {"type": "omitted_reasoning", "signature": present(part.omitted_reasoning, "signature")}
 
 
 def _letta_image(image: ImagePart) -> dict[str, Any]:
@@ -174,24 +174,11 @@ def _letta_image(image: ImagePart) -> dict[str, Any]:
             "type": "base64",
             "media_type": image.inline.media_type,
             "data": data,
-            "detail": _optional(image, "detail"),
+            "detail": present(image, "detail"),
         }
     return {"type": "url", "url": image.url}
 
 
-def _optional(message: Any, field: str) -> Any:
-    return getattr(message, field) if message.HasField(field) else None
-
-
-ROLES: Final = {
-    "system": message_pb2.ROLE_SYSTEM,
-    "user": message_pb2.ROLE_USER,
-    "assistant": message_pb2.ROLE_ASSISTANT,
-    "tool": message_pb2.ROLE_TOOL,
-    "function": message_pb2.ROLE_TOOL,
-    "approval": message_pb2.ROLE_APPROVAL,
-    "summary": message_pb2.ROLE_SUMMARY,
-}
 _ANSWERS: Final = (message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_APPROVAL)
 _SPEAKS_IN_TEXT: Final = "letta_v1_agent"
 """Agents of this type speak in the text of an answer. Others speak by tools: text beside a call is a thought."""
@@ -222,7 +209,7 @@ class MessageReader:
         Raises:
             ValueError: its role, a part of its content, or a time is not known.
         """
-        role = ROLES.get(str(row["role"]))
+        role = (ROLES | {"function": message_pb2.ROLE_TOOL}).get(str(row["role"]))
         if role is None:
             raise ValueError(f"the role {row['role']!r} is not known")
         message = Message(
@@ -361,9 +348,6 @@ def _unpacked_return(response: object) -> tuple[list[ContentPart], str | None]:
     return content_parts([{"type": "text", "text": text}]), status
 
 
-_ROLE_NAMES = {value: name for name, value in ROLES.items() if name != "function"}
-
-
 def letta_message(
     message: Message, id_: str, ids: Mapping[str, str], time_zone: str, *, thinks_in_text: bool = False
 ) -> dict[str, Any]:
@@ -393,10 +377,10 @@ def letta_message(
         "type": "message",
         "id": id_,
         "agent_id": ids.get(message.agent_id),
-        "role": _ROLE_NAMES.get(message.role, "user"),
+        "role": ROLE_NAMES.get(message.role, "user"),
         "content": content,
         "name": message.name if message.HasField("name") else (_tool_name(message) or None),
-        "otid": message.otid if message.HasField("otid") else None,
+        "otid": present(message, "otid"),
         "sender_id": None,
         "group_id": None,
         "model": message.model.partition("/")[2] if message.HasField("model") else None,

@@ -10,19 +10,10 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from mnemesh.agents.v1.groups_pb2 import (
-    DynamicManager,
     Group,
     ManagerConfig,
-    RoundRobinManager,
-    SleeptimeManager,
-    SupervisorManager,
-    SwarmManager,
-    VoiceSleeptimeManager,
 )
 from mnemesh.agents.v1.identities_pb2 import (
-    IDENTITY_TYPE_ORG,
-    IDENTITY_TYPE_OTHER,
-    IDENTITY_TYPE_USER,
     Identity,
     IdentityProperty,
 )
@@ -39,39 +30,54 @@ from mnemesh.tools.v1.tools_pb2 import (
 from mnemesh_kit.unicode import well_formed
 
 from mnemesh_letta.convert.settings import embedder_handle
-from mnemesh_letta.convert.values import Row, id_of, json_text, optional_text, timestamp
+from mnemesh_letta.convert.values import IDENTITY_TYPES, ORIGIN, Row, fill, from_row, id_of, json_text
 
 _TEXT_TYPES: Final = ("text/", "application/json", "application/x-yaml", "application/xml", "application/toml")
 _LABEL: Final = re.compile(r"[A-Za-z0-9_\-./]{1,100}")
 _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_\-./]+")
-_IDENTITY_TYPES: Final = {"org": IDENTITY_TYPE_ORG, "user": IDENTITY_TYPE_USER, "other": IDENTITY_TYPE_OTHER}
+_BUILTIN: Final = {
+    "letta_core": ("send_message", "conversation_search", "archival_memory_insert", "archival_memory_search"),
+    "letta_memory_core": ("core_memory_append", "core_memory_replace", "memory", "memory_apply_patch"),
+    "letta_sleeptime_core": ("memory_finish_edits", "memory_insert", "memory_replace", "memory_rethink"),
+    "letta_files_core": ("open_files", "grep_files", "semantic_search_files"),
+    "letta_builtin": ("web_search", "run_code", "fetch_webpage"),
+    "letta_multi_agent_core": (
+        "send_message_to_agent_and_wait_for_reply",
+        "send_message_to_agent_async",
+        "send_message_to_agents_matching_tags",
+    ),
+    "letta_voice_sleeptime_core": (
+        "finish_rethinking_memory",
+        "rethink_user_memory",
+        "search_memory",
+        "store_memories",
+    ),
+}
+TYPE_OF_BUILTIN: Final = {name: kind for kind, names in _BUILTIN.items() for name in names}
+"""Letta's type of each of its tools. Its importer refuses a tool of another type."""
+OTHER_BUILTIN: Final = "letta_memory_core"
+"""The type of built-in tools that Letta does not have."""
 
 
 def block(row: Row, *, tags: Iterable[str] = (), identity_ids: Iterable[str] = ()) -> Block:
     """Returns a block. A limit that its text exceeds, which Letta allows, is raised to the length of the text."""
     value = well_formed(row.get("value") or "")
-    result = Block(
+    names = (
+        *("description", "read_only", "metadata", "metadata_", "hidden", "is_template", "template_name"),
+        *("preserve_on_migration", *ORIGIN),
+    )
+    return from_row(
+        Block,
+        row,
+        names,
         id=id_of(row["id"], "block"),
         label=block_label(row["label"]),
-        description=optional_text(row, "description"),
         value=value,
         limit=max(int(row.get("limit") or 0), len(value)),
-        read_only=bool(row.get("read_only")),
         revision=row.get("version") or 1,
         tags=tags,
-        metadata=json_text(row.get("metadata_", row.get("metadata"))),
-        hidden=bool(row.get("hidden")),
-        is_template=bool(row.get("is_template")),
-        template_name=optional_text(row, "template_name"),
-        preserve_on_migration=bool(row.get("preserve_on_migration")),
         identity_ids=identity_ids,
-        create_time=timestamp(row.get("created_at")),
-        update_time=timestamp(row.get("updated_at") or row.get("created_at")),
     )
-    for key in ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id"):
-        if row.get(key):
-            setattr(result.provenance, key, row[key])
-    return result
 
 
 def block_label(label: str) -> str:
@@ -95,38 +101,21 @@ def custom_tool(row: Row) -> Tool:
     """
     if (row.get("tool_type") or "custom") != "custom":
         raise ValueError(f"tools of the type {row['tool_type']} have no code that can run elsewhere")
-    schema = json_text(row.get("json_schema")) or ""
-    if schema and is_stub(row):
-        return Tool(
-            id=id_of(row["id"], "tool"),
-            name=row["name"],
-            type=TOOL_TYPE_CLIENT,
-            description=optional_text(row, "description"),
-            json_schema=schema,
-            tags=row.get("tags") or (),
-            create_time=timestamp(row.get("created_at")),
-            update_time=timestamp(row.get("updated_at") or row.get("created_at")),
-        )
+    id_, names = id_of(row["id"], "tool"), ["name", "description", "json_schema", "tags"]
+    if row.get("json_schema") and is_stub(row):
+        return from_row(Tool, row, names, id=id_, type=TOOL_TYPE_CLIENT)
     if not row.get("source_code"):
         raise ValueError("the tool has no source code")
-    return Tool(
-        id=id_of(row["id"], "tool"),
-        name=row["name"],
+    names += ["source_code", "args_json_schema", "return_char_limit", "default_requires_approval"]
+    return from_row(
+        Tool,
+        row,
+        (*names, "enable_parallel_execution", "metadata_"),
+        id=id_,
         type=TOOL_TYPE_CUSTOM,
-        description=optional_text(row, "description"),
-        source_code=well_formed(row["source_code"]),
         source_type=SOURCE_TYPE_TYPESCRIPT if row.get("source_type") == "typescript" else SOURCE_TYPE_PYTHON,
-        json_schema=schema,
-        args_json_schema=json_text(row.get("args_json_schema")),
-        return_char_limit=row.get("return_char_limit") or 0,
         pip_requirements=_requirements(row.get("pip_requirements")),
         npm_requirements=_requirements(row.get("npm_requirements")),
-        default_requires_approval=row.get("default_requires_approval"),
-        enable_parallel_execution=bool(row.get("enable_parallel_execution")),
-        tags=row.get("tags") or (),
-        metadata=json_text(row.get("metadata_")),
-        create_time=timestamp(row.get("created_at")),
-        update_time=timestamp(row.get("updated_at") or row.get("created_at")),
     )
 
 
@@ -153,30 +142,27 @@ def is_stub(row: Row) -> bool:
 
 def identity(row: Row) -> Identity:
     """Returns an identity."""
-    return Identity(
+    return from_row(
+        Identity,
+        row,
+        ("identifier_key", "name"),
         id=id_of(row["id"], "identity"),
-        identifier_key=row["identifier_key"],
-        name=row["name"],
-        type=_IDENTITY_TYPES.get(row["identity_type"], IDENTITY_TYPE_OTHER),
+        type=IDENTITY_TYPES.get(row["identity_type"], IDENTITY_TYPES["other"]),
         properties=[_property(item) for item in row.get("properties") or ()],
-        create_time=timestamp(row.get("created_at")),
-        update_time=timestamp(row.get("updated_at") or row.get("created_at")),
     )
 
 
 def folder(row: Row) -> Folder:
     """Returns a folder, without its files."""
     config: Mapping[str, Any] = row.get("embedding_config") or {}
-    return Folder(
+    return from_row(
+        Folder,
+        row,
+        ("description", "instructions", "metadata", "metadata_"),
         id=id_of(row["id"], "source"),
         name=row["name"].replace("/", "-"),
-        description=optional_text(row, "description"),
-        instructions=optional_text(row, "instructions"),
-        metadata=json_text(row.get("metadata_", row.get("metadata"))),
         embedder=embedder_handle(config) or "",
         chunk_size=config.get("embedding_chunk_size") or 0,
-        create_time=timestamp(row.get("created_at")),
-        update_time=timestamp(row.get("updated_at") or row.get("created_at")),
     )
 
 
@@ -199,17 +185,16 @@ def group(row: Row, agent_ids: Iterable[str], shared_block_ids: Iterable[str]) -
         agent_ids: the members in order.
         shared_block_ids: the blocks that all of them hold.
     """
-    return Group(
+    return from_row(
+        Group,
+        row,
+        ("hidden", "last_processed_message_id"),
         id=id_of(row["id"], "group"),
         description=row.get("description") or "",
         agent_ids=agent_ids,
         shared_block_ids=shared_block_ids,
         manager_config=_manager(row),
-        hidden=bool(row.get("hidden")),
         turns_counter=_turns_counter(row),
-        last_processed_message_id=row.get("last_processed_message_id"),
-        create_time=timestamp(row.get("created_at")),
-        update_time=timestamp(row.get("updated_at") or row.get("created_at")),
     )
 
 
@@ -220,29 +205,16 @@ def _turns_counter(row: Row) -> int | None:
 
 
 def _manager(row: Row) -> ManagerConfig:
-    manager = id_of(row["manager_agent_id"], "agent") if row.get("manager_agent_id") else ""
-    match row.get("manager_type"):
-        case "supervisor":
-            return ManagerConfig(supervisor=SupervisorManager(manager_agent_id=manager))
-        case "dynamic":
-            token, turns = row.get("termination_token"), row.get("max_turns")
-            dynamic = DynamicManager(manager_agent_id=manager, termination_token=token, max_turns=turns)
-            return ManagerConfig(dynamic=dynamic)
-        case "sleeptime":
-            frequency = row.get("sleeptime_agent_frequency") or None
-            sleeptime = SleeptimeManager(manager_agent_id=manager, sleeptime_agent_frequency=frequency)
-            return ManagerConfig(sleeptime=sleeptime)
-        case "voice_sleeptime":
-            voice = VoiceSleeptimeManager(
-                manager_agent_id=manager,
-                max_message_buffer_length=row.get("max_message_buffer_length"),
-                min_message_buffer_length=row.get("min_message_buffer_length"),
-            )
-            return ManagerConfig(voice_sleeptime=voice)
-        case "swarm":
-            return ManagerConfig(swarm=SwarmManager())
-        case _:
-            return ManagerConfig(round_robin=RoundRobinManager(max_turns=row.get("max_turns")))
+    config = ManagerConfig()
+    kind = str(row.get("manager_type"))
+    manager: Any = getattr(config, kind if kind in config.DESCRIPTOR.fields_by_name else "round_robin")
+    manager.SetInParent()
+    names = ("max_turns", "termination_token", "max_message_buffer_length", "min_message_buffer_length")
+    agent_id = row.get("manager_agent_id")
+    given = {"manager_agent_id": id_of(agent_id, "agent") if agent_id else None}
+    given["sleeptime_agent_frequency"] = row.get("sleeptime_agent_frequency") or None
+    fill(manager, {name: row.get(name) for name in names} | given)
+    return config
 
 
 def _requirements(values: Iterable[Mapping[str, Any]] | None) -> list[PackageRequirement]:
@@ -261,4 +233,4 @@ def _property(item: Mapping[str, Any]) -> IdentityProperty:
         case str():
             return IdentityProperty(key=key, text=well_formed(value))
         case _:
-            return IdentityProperty(key=key, json=json_text(value) or "{}")
+            return IdentityProperty(key=key, json=json_text(value or {}) or "{}")

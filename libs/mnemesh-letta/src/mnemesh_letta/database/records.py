@@ -29,7 +29,7 @@ from mnemesh_letta.convert.messages import MessageReader
 from mnemesh_letta.convert.resources import block_label
 from mnemesh_letta.convert.settings import agent as agent_settings
 from mnemesh_letta.convert.settings import conversation_settings, embedder_handle
-from mnemesh_letta.convert.values import Row, json_text, optional_text, timestamp
+from mnemesh_letta.convert.values import RUN_STATUSES, STEP_STATUSES, Row, from_row, json_text, optional_text, timestamp
 from mnemesh_letta.database.database import LettaDatabase
 from mnemesh_letta.database.report import Report
 
@@ -99,29 +99,15 @@ async def archive_records(
 def archive(row: Row, embedders: Set[str]) -> Archive:
     """Returns an archive. An embedder whose model the mesh does not have is left out: the mesh chooses its own."""
     handle = embedder_handle(row.get("embedding_config") or {}) or ""
-    return Archive(
-        id=row["id"],
-        name=row["name"],
-        description=optional_text(row, "description"),
-        embedder=same_model(handle, embedders) or "",
-        metadata=json_text(row.get("metadata_")),
-        create_time=timestamp(row.get("created_at")),
-        update_time=timestamp(row.get("updated_at")),
+    return from_row(
+        Archive, row, ("id", "name", "description", "metadata_"), embedder=same_model(handle, embedders) or ""
     )
 
 
 def passage(row: Row) -> Passage:
     """Returns a passage without its vector."""
-    return Passage(
-        id=row["id"],
-        archive_id=row["archive_id"],
-        text=well_formed(row["text"]),
-        tags=list(dict.fromkeys(row.get("tags") or ())),
-        metadata=json_text(row.get("metadata_")),
-        source=PASSAGE_SOURCE_AGENT,
-        create_time=timestamp(row.get("created_at")),
-        update_time=timestamp(row.get("updated_at")),
-    )
+    tags = list(dict.fromkeys(row.get("tags") or ()))
+    return from_row(Passage, row, ("id", "archive_id", "text", "metadata_"), tags=tags, source=PASSAGE_SOURCE_AGENT)
 
 
 def _passage(row: Row, archive_config: Row, embedders: Set[str], report: Report) -> PassageRecord:
@@ -140,25 +126,12 @@ def _passage(row: Row, archive_config: Row, embedders: Set[str], report: Report)
     return record
 
 
-_RUN_STATUSES: Final = {
-    "created": runs_pb2.RUN_STATUS_CREATED,
-    "running": runs_pb2.RUN_STATUS_RUNNING,
-    "completed": runs_pb2.RUN_STATUS_COMPLETED,
-    "failed": runs_pb2.RUN_STATUS_FAILED,
-    "cancelled": runs_pb2.RUN_STATUS_CANCELLED,
-}
 ENDED: Final = ("completed", "failed", "cancelled")
-_STEP_STATUSES: Final = {
-    "PENDING": runs_pb2.STEP_STATUS_PENDING,
-    "SUCCESS": runs_pb2.STEP_STATUS_SUCCESS,
-    "FAILED": runs_pb2.STEP_STATUS_FAILED,
-    "CANCELLED": runs_pb2.STEP_STATUS_CANCELLED,
-}
 
 
 def stop_reason(name: str | None) -> agents_pb2.StopReason.ValueType | None:
     """Returns a stop reason; None if there is none or it is not known."""
-    return agents_pb2.StopReason.Value(key) if (key := _enum_key(name)) else None
+    return dict(agents_pb2.StopReason.items()).get(f"STOP_REASON_{(name or '').upper()}")
 
 
 def run_record(row: Row, conversation_id: str, usage: Usage, step_count: int) -> Run:
@@ -170,24 +143,19 @@ def run_record(row: Row, conversation_id: str, usage: Usage, step_count: int) ->
         usage: the sum of its steps.
         step_count: the number of its steps.
     """
-    result = Run(
-        id=row["id"],
-        agent_id=row["agent_id"],
+    result = from_row(
+        Run,
+        row,
+        ("id", "agent_id", "background", "callback_error", "callback_status_code", "callback_sent_at"),
         conversation_id=conversation_id,
-        status=_RUN_STATUSES[row["status"]],
+        status=RUN_STATUSES[row["status"]],
         stop_reason=stop_reason(row.get("stop_reason")),
-        background=bool(row.get("background")),
-        config=RunConfig(metadata=json_text(row.get("metadata_"))),
+        config=RunConfig(metadata=json_text(row.get("metadata_") or None)),
         usage=usage,
         step_count=step_count,
         time_to_first_token=_duration(row.get("ttft_ns")),
         total_duration=_duration(row.get("total_duration_ns")),
-        callback_error=optional_text(row, "callback_error"),
-        callback_status=row.get("callback_status_code"),
-        callback_sent_time=timestamp(row.get("callback_sent_at")),
         origin=runs_pb2.RUN_ORIGIN_CLIENT,
-        create_time=timestamp(row.get("created_at")),
-        update_time=timestamp(row.get("updated_at")),
         completion_time=timestamp(row.get("completed_at") or row.get("updated_at")),
     )
     if row.get("callback_url"):
@@ -209,39 +177,38 @@ def _run_error(row: Row) -> str:
     )
 
 
+_OF_STEPS: Final = (
+    *("id", "run_id", "agent_id", "provider_name", "model_endpoint"),
+    *("context_window_limit", "tags", "feedback", "trace_id"),
+)
+
+
 def step_record(row: Row, conversation_id: str, number: int) -> Step:
     """Returns a step; `number` is its 1-based position in the run."""
     handle = row.get("model_handle") or f"{row.get('provider_name') or 'unknown'}/{row.get('model') or 'unknown'}"
-    result = Step(
-        id=row["id"],
-        run_id=row["run_id"],
-        agent_id=row["agent_id"],
+    result = from_row(
+        Step,
+        row,
+        _OF_STEPS,
         conversation_id=conversation_id,
         number=number,
-        status=_STEP_STATUSES.get(step_status(row), runs_pb2.STEP_STATUS_SUCCESS),
+        status=STEP_STATUSES.get(step_status(row), runs_pb2.STEP_STATUS_SUCCESS),
         stop_reason=stop_reason(row.get("stop_reason")),
-        provider=row.get("provider_name") or "",
         model=handle,
-        endpoint=optional_text(row, "model_endpoint"),
-        context_window_limit=row.get("context_window_limit") or 0,
         usage=usage_of(row),
-        tags=row.get("tags") or (),
-        feedback=optional_text(row, "feedback"),
-        trace_id=optional_text(row, "trace_id"),
         attempts=1,
-        create_time=timestamp(row.get("created_at")),
         completion_time=timestamp(row.get("updated_at")),
     )
     if row.get("error_type"):
         details = row.get("error_data") or {}
-        message = details.get("message") or json_text(details) or row["error_type"]
+        message = details.get("message") or json_text(details or None) or row["error_type"]
         result.error.CopyFrom(RunError(reason=str(row["error_type"]), message=well_formed(str(message))))
     return result
 
 
 def step_status(row: Row) -> str:
-    """Returns the status of a step in upper case. Steps of early releases have none; they succeeded."""
-    return str(row.get("status") or "SUCCESS").rsplit(".", maxsplit=1)[-1].upper()
+    """Returns the status of a step. Steps of early releases have none; they succeeded."""
+    return str(row.get("status") or "success").rsplit(".", maxsplit=1)[-1].lower()
 
 
 def usage_of(row: Row) -> Usage:
@@ -285,11 +252,6 @@ def _author(row: Row) -> Author:
     if str(row.get("actor_type")).lower().endswith("agent") and is_id(actor, "agent"):
         return Author(agent=AgentAuthor(agent_id=actor))
     return Author(owner=OwnerAuthor(subject_id=actor))
-
-
-def _enum_key(name: str | None) -> str | None:
-    key = f"STOP_REASON_{(name or '').upper()}"
-    return key if key in agents_pb2.StopReason.keys() else None  # noqa: SIM118  (an enum wrapper, not a mapping)
 
 
 def _duration(nanoseconds: int | None) -> Duration | None:
@@ -500,7 +462,7 @@ class AgentRecords:
         async for row in self._database.rows("runs", order=order, agent_id=self.agent_id):
             status = row["status"]
             if status not in ENDED:
-                status = "completed" if last_status.get(row["id"]) == "SUCCESS" else "cancelled"
+                status = "completed" if last_status.get(row["id"]) == "success" else "cancelled"
                 self._report.change("runs", row["id"], f"Letta never closed the run; it is {status} here")
             conversations[row["id"]] = row.get("conversation_id") or self._default
             total, count = usages.get(row["id"], (Usage(), 0))

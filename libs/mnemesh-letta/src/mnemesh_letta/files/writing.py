@@ -14,40 +14,18 @@ from mnemesh.types.v1.message_pb2 import Message
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_letta.convert.messages import letta_message
+from mnemesh_letta.convert.resources import TYPE_OF_BUILTIN
 from mnemesh_letta.convert.settings import (
-    AGENT_TYPES,
-    compaction,
-    embedding,
     embedding_config,
+    letta_compaction,
+    letta_response_format,
     letta_rule,
     llm_config,
-    response_format,
 )
-from mnemesh_letta.convert.values import carried_json
+from mnemesh_letta.convert.values import AGENT_TYPE_NAMES, json_value, present
 
 _REVISION: Final = "1c28e167b74f"
 """The schema of Letta 0.16.7, which its importer expects."""
-_TYPE_NAMES: Final = {value: name for name, value in AGENT_TYPES.items()}
-_BUILTIN_TYPES: Final = {
-    "letta_core": ("send_message", "conversation_search", "archival_memory_insert", "archival_memory_search"),
-    "letta_memory_core": ("core_memory_append", "core_memory_replace", "memory", "memory_apply_patch"),
-    "letta_sleeptime_core": ("memory_finish_edits", "memory_insert", "memory_replace", "memory_rethink"),
-    "letta_files_core": ("open_files", "grep_files", "semantic_search_files"),
-    "letta_builtin": ("web_search", "run_code", "fetch_webpage"),
-    "letta_multi_agent_core": (
-        "send_message_to_agent_and_wait_for_reply",
-        "send_message_to_agent_async",
-        "send_message_to_agents_matching_tags",
-    ),
-    "letta_voice_sleeptime_core": (
-        "finish_rethinking_memory",
-        "rethink_user_memory",
-        "search_memory",
-        "store_memories",
-    ),
-}
-_TYPE_OF_BUILTIN: Final = {name: kind for kind, names in _BUILTIN_TYPES.items() for name in names}
-"""Letta's type of each of its tools. Its importer refuses a tool of another type."""
 
 
 def write_agent_file(agents: Sequence[Sequence[AgentRecord]], *, conversation_id: str | None = None) -> dict[str, Any]:
@@ -136,17 +114,17 @@ class _FileWriter:
     def _settings(self, agent: Agent) -> dict[str, Any]:
         return {
             "name": agent.name,
-            "description": agent.description if agent.HasField("description") else None,
-            "agent_type": _TYPE_NAMES.get(agent.type, "letta_v1_agent"),
+            "description": present(agent, "description"),
+            "agent_type": AGENT_TYPE_NAMES.get(agent.type, "letta_v1_agent"),
             "system": agent.system,
             "memory_blocks": [],
             "tools": [],
             "tool_rules": [letta_rule(rule) for rule in agent.tool_rules],
             "tags": list(agent.tags),
-            "metadata": carried_json(agent.metadata) or None,
+            "metadata": json_value(agent.metadata) or None,
             "llm_config": llm_config(agent),
-            "embedding_config": embedding_config(agent),
-            "compaction_settings": compaction(agent),
+            "embedding_config": embedding_config(agent.embedder, 300),
+            "compaction_settings": letta_compaction(agent),
             "include_base_tools": False,
             "include_multi_agent_tools": False,
             "include_base_tool_rules": False,
@@ -154,9 +132,9 @@ class _FileWriter:
             "tool_exec_environment_variables": {secret.key: "" for secret in agent.secrets},
             "message_buffer_autoclear": agent.message_buffer_autoclear,
             "enable_sleeptime": False,
-            "response_format": response_format(agent),
+            "response_format": letta_response_format(agent),
             "timezone": agent.time_zone,
-            "max_files_open": agent.max_files_open if agent.HasField("max_files_open") else None,
+            "max_files_open": present(agent, "max_files_open"),
             "per_file_view_window_char_limit": agent.per_file_view_window_char_limit or None,
             "hidden": agent.hidden or None,
         }
@@ -167,7 +145,7 @@ class _FileWriter:
         return [
             self._builtin(tool.name) if tool.builtin else self._tool(known[tool.name])
             for tool in agent.tools
-            if (tool.name in _TYPE_OF_BUILTIN if tool.builtin else tool.name in known)
+            if (tool.name in TYPE_OF_BUILTIN if tool.builtin else tool.name in known)
         ]
 
     def _builtin(self, name: str) -> str:
@@ -176,7 +154,7 @@ class _FileWriter:
         id_ = self._id("tool", key)
         if is_new:
             self.data["tools"].append(
-                {"id": id_, "name": name, "tool_type": _TYPE_OF_BUILTIN[name], "source_type": "python"}
+                {"id": id_, "name": name, "tool_type": TYPE_OF_BUILTIN[name], "source_type": "python"}
             )
         return id_
 
@@ -192,18 +170,18 @@ class _FileWriter:
                     "id": id_,
                     "name": tool.name,
                     "tool_type": "custom",
-                    "description": tool.description if tool.HasField("description") else None,
+                    "description": present(tool, "description"),
                     "source_type": "json" if is_of_client else language,
                     "source_code": None if is_of_client else tool.source_code,
-                    "json_schema": carried_json(tool.json_schema) or None,
-                    "args_json_schema": carried_json(tool.args_json_schema) or None,
+                    "json_schema": json_value(tool.json_schema) or None,
+                    "args_json_schema": json_value(tool.args_json_schema) or None,
                     "return_char_limit": tool.return_char_limit or 50_000,
                     "pip_requirements": _requirements(tool.pip_requirements),
                     "npm_requirements": _requirements(tool.npm_requirements),
                     "default_requires_approval": tool.default_requires_approval or None,
                     "enable_parallel_execution": tool.enable_parallel_execution,
                     "tags": list(tool.tags),
-                    "metadata_": carried_json(tool.metadata),
+                    "metadata_": json_value(tool.metadata) or {},
                 }
             )
         return id_
@@ -218,12 +196,12 @@ class _FileWriter:
                     "label": block.label,
                     "value": block.value,
                     "limit": block.limit,
-                    "description": block.description if block.HasField("description") else None,
+                    "description": present(block, "description"),
                     "read_only": block.read_only,
                     "is_template": block.is_template,
-                    "template_name": block.template_name if block.HasField("template_name") else None,
+                    "template_name": present(block, "template_name"),
                     "preserve_on_migration": block.preserve_on_migration,
-                    "metadata": carried_json(block.metadata),
+                    "metadata": json_value(block.metadata) or {},
                     "hidden": block.hidden or None,
                     "tags": list(block.tags) or None,
                 }
@@ -238,10 +216,10 @@ class _FileWriter:
                 {
                     "id": id_,
                     "name": folder.name,
-                    "description": folder.description if folder.HasField("description") else None,
-                    "instructions": folder.instructions if folder.HasField("instructions") else None,
-                    "metadata": carried_json(folder.metadata) or None,
-                    "embedding_config": embedding(folder.embedder, folder.chunk_size),
+                    "description": present(folder, "description"),
+                    "instructions": present(folder, "instructions"),
+                    "metadata": json_value(folder.metadata) or None,
+                    "embedding_config": embedding_config(folder.embedder, folder.chunk_size),
                 }
             )
         return id_
@@ -292,6 +270,4 @@ def _held(conversation: Conversation, records: Sequence[BlockRecord]) -> list[Bl
 
 
 def _requirements(values: Iterable[Any]) -> list[dict[str, Any]] | None:
-    return [
-        {"name": item.name, "version": item.version if item.HasField("version") else None} for item in values
-    ] or None
+    return [{"name": item.name, "version": present(item, "version")} for item in values] or None

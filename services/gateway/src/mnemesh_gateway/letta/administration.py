@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
@@ -10,21 +10,15 @@ from mnemesh.server.v1 import server_service_pb2
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.server_info import version_of
+from mnemesh_letta.convert.values import set_present
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.mesh import PageQuery, listed
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, json_response
-from mnemesh_gateway.letta.values import set_present
 
 operations = Operations()
-
-
 _BY_TOKENS = "Organizations and users exist by the tokens that name them: see `mnemesh tokens create`."
-
-
 _VERSION: Final = version_of("mnemesh-gateway")
-
-
 _READY_SECONDS: Final = 2.0
 
 
@@ -89,13 +83,9 @@ async def check_readiness(call: Call[NoQuery, None]) -> Health | Response:
     return Health(_VERSION, "ok")
 
 
-class ListTags(msgspec.Struct, kw_only=True):
+class ListTags(PageQuery, kw_only=True):
     """The query of a list of tags."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     query_text: str | None = None
     name: str | None = None
 
@@ -106,5 +96,4 @@ async def list_tags(call: Call[ListTags, None]) -> list[str]:
     query = call.query
     request = rpc.ListTagsRequest()
     set_present(request, text_search=query.name or query.query_text)
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
-    return await listed(call.mesh.agents.ListTags, request, "tags", page, default="asc")
+    return await listed(call.mesh.agents.ListTags, request, "tags", query, default="asc")

@@ -11,6 +11,7 @@ from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.json_bounds import NestedTooDeeply
+from mnemesh_letta.convert.values import set_present
 from mnemesh_letta.files.transfer import LettaImport, export_letta
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
@@ -19,7 +20,6 @@ from mnemesh_gateway.letta.errors import invalid_json, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.uploads import form_with_file
-from mnemesh_gateway.letta.values import set_present
 
 
 class ExportOptions(msgspec.Struct):

@@ -15,14 +15,14 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_letta.convert.values import json_value, moment_of, present, set_present
 
 from mnemesh_gateway.letta.agent_states import AgentState, Memory, read_state
 from mnemesh_gateway.letta.archives import CreatePassage, Passage, inserted, passage_from_proto, passage_to_proto
 from mnemesh_gateway.letta.blocks import Block, UpdateBlock, block_from_proto, update_to_proto
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
 from mnemesh_gateway.letta.messages import internal_from_proto
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.values import json_from_text, moment, present, set_present
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 
 class ListPassages(msgspec.Struct, kw_only=True):
@@ -104,8 +104,6 @@ class ContextWindow(msgspec.Struct, kw_only=True):
 
 
 operations = Operations()
-
-
 _WRITE_SECONDS: Final = 60.0
 
 
@@ -133,9 +131,9 @@ async def modify_core_memory_block(call: Call[NoQuery, UpdateBlock]) -> Block:
     """Updates a block of an agent, and renders the agent's system message again."""
     agent_id = call.path["agent_id"]
     block = await _block(call.mesh, agent_id, call.path["block_label"])
-    request = update_to_proto(call.body, block.id, call.request_id)
+    request = update_to_proto(call.body, block.id)
     if request.update_mask.paths:
-        block = (await call.mesh.blocks.UpdateBlock(request, timeout=_WRITE_SECONDS)).block
+        block = (await call.write(call.mesh.blocks.UpdateBlock, request)).block
     return block_from_proto(block)
 
 
@@ -143,10 +141,8 @@ async def modify_core_memory_block(call: Call[NoQuery, UpdateBlock]) -> Block:
 async def attach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
     """Attaches a block to an agent."""
     agent_id = await _existing(call)
-    request = blocks_rpc.AttachBlockRequest(
-        request_id=call.request_id, agent_id=agent_id, block_id=call.path["block_id"]
-    )
-    await call.mesh.blocks.AttachBlock(request, timeout=_WRITE_SECONDS)
+    request = blocks_rpc.AttachBlockRequest(agent_id=agent_id, block_id=call.path["block_id"])
+    await call.write(call.mesh.blocks.AttachBlock, request)
     return await read_state(call.mesh, agent_id)
 
 
@@ -154,10 +150,8 @@ async def attach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
 async def detach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
     """Detaches a block from an agent. The block stays."""
     agent_id = await _existing(call)
-    request = blocks_rpc.DetachBlockRequest(
-        request_id=call.request_id, agent_id=agent_id, block_id=call.path["block_id"]
-    )
-    await call.mesh.blocks.DetachBlock(request, timeout=_WRITE_SECONDS)
+    request = blocks_rpc.DetachBlockRequest(agent_id=agent_id, block_id=call.path["block_id"])
+    await call.write(call.mesh.blocks.DetachBlock, request)
     return await read_state(call.mesh, agent_id)
 
 
@@ -165,15 +159,13 @@ async def detach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
 async def create_passage(call: Call[NoQuery, CreatePassage]) -> list[Passage]:
     """Inserts a passage into the archive of an agent, which is created with the first one."""
     agent_id = call.path["agent_id"]
-    get = agents_rpc.GetAgentRequest(agent_id=agent_id)
-    agent = (await call.mesh.agents.GetAgent(get, timeout=READ_SECONDS)).agent
+    agent = (await read(call.mesh.agents.GetAgent, agents_rpc.GetAgentRequest(agent_id=agent_id))).agent
     request = rpc.InsertPassagesRequest(
-        request_id=call.request_id,
         agent_id=agent_id,
         passages=[passage_to_proto(call.body)],
         default_embedder=agent.embedder,
     )
-    response = await call.mesh.passages.InsertPassages(request, timeout=_WRITE_SECONDS)
+    response = await call.write(call.mesh.passages.InsertPassages, request)
     return inserted(response)
 
 
@@ -209,7 +201,7 @@ async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageRes
     results = [
         PassageResult(
             id=hit.passage.id,
-            timestamp=(created.isoformat() if (created := moment(hit.passage, "create_time")) else ""),
+            timestamp=(created.isoformat() if (created := moment_of(hit.passage, "create_time")) else ""),
             content=hit.passage.text,
             tags=list(hit.passage.tags),
         )
@@ -223,62 +215,50 @@ async def delete_passage(call: Call[NoQuery, None]) -> dict[str, str]:
     """Deletes a passage."""
     passage_id = call.path["memory_id"]
     agent_id = await _existing(call)
-    get = rpc.GetPassageRequest(passage_id=passage_id)
-    passage = (await call.mesh.passages.GetPassage(get, timeout=READ_SECONDS)).passage
+    passage = (await read(call.mesh.passages.GetPassage, rpc.GetPassageRequest(passage_id=passage_id))).passage
     held = archives_rpc.ListArchivesRequest(
         page_size=1, filter=archives_rpc.ArchiveFilter(agent_id=agent_id, archive_ids=[passage.archive_id])
     )
-    if not passage.archive_id or not (await call.mesh.archives.ListArchives(held, timeout=READ_SECONDS)).archives:
+    if not passage.archive_id or not (await read(call.mesh.archives.ListArchives, held)).archives:
         raise NotFound(f"{agent_id} has no passage {passage_id}.")
-    request = rpc.DeletePassageRequest(request_id=call.request_id, passage_id=passage_id)
-    await call.mesh.passages.DeletePassage(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.passages.DeletePassage, rpc.DeletePassageRequest(passage_id=passage_id))
     return {"message": f"Passage {passage_id} was deleted."}
 
 
 @operations.patch("/agents/{agent_id}/archives/attach/{archive_id}")
 async def attach_archive_to_agent(call: Call[NoQuery, None]) -> None:
     """Attaches an archive to an agent."""
-    request = archives_rpc.AttachArchiveRequest(
-        request_id=call.request_id, agent_id=await _existing(call), archive_id=call.path["archive_id"]
-    )
-    await call.mesh.archives.AttachArchive(request, timeout=_WRITE_SECONDS)
+    request = archives_rpc.AttachArchiveRequest(agent_id=await _existing(call), archive_id=call.path["archive_id"])
+    await call.write(call.mesh.archives.AttachArchive, request)
 
 
 @operations.patch("/agents/{agent_id}/archives/detach/{archive_id}")
 async def detach_archive_from_agent(call: Call[NoQuery, None]) -> None:
     """Detaches an archive from an agent."""
-    request = archives_rpc.DetachArchiveRequest(
-        request_id=call.request_id, agent_id=await _existing(call), archive_id=call.path["archive_id"]
-    )
-    await call.mesh.archives.DetachArchive(request, timeout=_WRITE_SECONDS)
+    request = archives_rpc.DetachArchiveRequest(agent_id=await _existing(call), archive_id=call.path["archive_id"])
+    await call.write(call.mesh.archives.DetachArchive, request)
 
 
 @operations.patch("/agents/{agent_id}/identities/attach/{identity_id}")
 async def attach_identity_to_agent(call: Call[NoQuery, None]) -> None:
     """Attaches an identity to an agent."""
-    request = identities_rpc.AttachIdentityRequest(
-        request_id=call.request_id, agent_id=call.path["agent_id"], identity_id=call.path["identity_id"]
-    )
-    await call.mesh.identities.AttachIdentity(request, timeout=_WRITE_SECONDS)
+    request = identities_rpc.AttachIdentityRequest(agent_id=call.path["agent_id"], identity_id=call.path["identity_id"])
+    await call.write(call.mesh.identities.AttachIdentity, request)
 
 
 @operations.patch("/agents/{agent_id}/identities/detach/{identity_id}")
 async def detach_identity_from_agent(call: Call[NoQuery, None]) -> None:
     """Detaches an identity from an agent."""
-    request = identities_rpc.DetachIdentityRequest(
-        request_id=call.request_id, agent_id=call.path["agent_id"], identity_id=call.path["identity_id"]
-    )
-    await call.mesh.identities.DetachIdentity(request, timeout=_WRITE_SECONDS)
+    request = identities_rpc.DetachIdentityRequest(agent_id=call.path["agent_id"], identity_id=call.path["identity_id"])
+    await call.write(call.mesh.identities.DetachIdentity, request)
 
 
 @operations.post("/agents/{agent_id}/recompile", query=RecompileQuery, result=str)
 @operations.post("/agents/{agent_id}/system-prompt/recompile", query=RecompileQuery, result=str)
 async def recompile_agent(call: Call[RecompileQuery, None]) -> str:
     """Renders the system message of an agent again and returns its text."""
-    request = agents_rpc.RecompileAgentRequest(
-        request_id=call.request_id, agent_id=call.path["agent_id"], dry_run=call.query.dry_run
-    )
-    return str((await call.mesh.agents.RecompileAgent(request, timeout=_WRITE_SECONDS)).system_text)
+    request = agents_rpc.RecompileAgentRequest(agent_id=call.path["agent_id"], dry_run=call.query.dry_run)
+    return str((await call.write(call.mesh.agents.RecompileAgent, request)).system_text)
 
 
 @operations.get("/agents/{agent_id}/context", query=ContextQuery, result=ContextWindow)
@@ -297,7 +277,7 @@ async def retrieve_agent_context_window(call: Call[ContextQuery, None]) -> Conte
         section = sections.get(agents_pb2.ContextSectionKind.Value(f"CONTEXT_SECTION_KIND_{name}"))
         return present(section, "text") if section is not None else None
 
-    functions: list[dict[str, Any]] = [json_from_text(schema) for schema in window.tool_schemas]
+    functions: list[dict[str, Any]] = [json_value(schema) for schema in window.tool_schemas]
     return ContextWindow(
         context_window_size_max=window.context_window_size,
         context_window_size_current=window.total_tokens,
@@ -332,7 +312,7 @@ async def _existing(call: Call[Any, Any]) -> str:
 
 async def _blocks(mesh: Mesh, agent_id: str) -> list[blocks_pb2.Block]:
     request = agents_rpc.GetAgentRequest(agent_id=agent_id, view=agents_rpc.AgentView(blocks=True))
-    return list((await mesh.agents.GetAgent(request, timeout=READ_SECONDS)).core_memory.blocks)
+    return list((await read(mesh.agents.GetAgent, request)).core_memory.blocks)
 
 
 async def _block(mesh: Mesh, agent_id: str, label: str) -> blocks_pb2.Block:

@@ -11,18 +11,18 @@ from mnemesh.agents.v1 import runs_service_pb2 as runs_rpc
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import FailedPrecondition, NotFound
+from mnemesh_letta.convert.values import json_value, set_present
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.agent_states import AgentState, read_state
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, chronological
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, chronological
 from mnemesh_gateway.letta.messages import ListMessages, Shown, messages_from_proto, scope_of, shown_by, spoken
 from mnemesh_gateway.letta.model_settings import CompactionSettings, compaction_to_proto
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, Profile, json_response
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, Profile, json_response, read
 from mnemesh_gateway.letta.runs import Run, run_from_proto
 from mnemesh_gateway.letta.sending import SendMessages, check_streaming, config_to_proto, content_to_proto, sent_of
 from mnemesh_gateway.letta.turns import LettaResponse, Recipient, replied, start_run
-from mnemesh_gateway.letta.values import json_from_text, set_present
 
 
 class CorrectMessage(msgspec.Struct, kw_only=True):
@@ -145,8 +145,6 @@ def _another_type(body: CorrectMessage) -> Exception:
 
 
 operations = Operations()
-
-
 COMPACTION_SECONDS: Final = 120.0
 
 
@@ -185,8 +183,7 @@ async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     set_present(request, group_id=query.group_id, include_err=query.include_err)
     if query.conversation_id is not None:
         request.conversation.CopyFrom(scope_of(query.conversation_id, agent_id))
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
-    rows = await chronological(call.mesh.messages.ListMessages, request, "messages", page, limit=100)
+    rows = await chronological(call.mesh.messages.ListMessages, request, "messages", query, limit=100)
     return messages_from_proto(rows, shown_by(query))
 
 
@@ -217,12 +214,11 @@ async def preview_model_request(call: Call[NoQuery, SendMessages]) -> dict[str, 
 async def reset_messages(call: Call[ResetMessages, ResetMessages]) -> AgentState:
     """Removes all messages but the system message from the window. They stay in recall."""
     request = agents_rpc.ResetMessagesRequest(
-        request_id=call.request_id,
         agent_id=call.path["agent_id"],
         # Clients before 1.0 send it in the query.
         add_default_initial_messages=call.body.add_default_initial_messages or call.query.add_default_initial_messages,
     )
-    await call.mesh.agents.ResetMessages(request, timeout=COMPACTION_SECONDS)
+    await call.write(call.mesh.agents.ResetMessages, request, seconds=COMPACTION_SECONDS)
     return await read_state(call.mesh, call.path["agent_id"])
 
 
@@ -241,12 +237,12 @@ async def modify_message(call: Call[NoQuery, CorrectMessage]) -> dict[str, Any] 
         detail = "Message editing is no longer supported. Several conversations can have the same message."
         return json_response({"detail": detail}, 405)
     wanted = rpc.GetMessagesRequest(message_ids=[call.path["message_id"]])
-    stored = (await call.mesh.messages.GetMessages(wanted, timeout=READ_SECONDS)).messages
+    stored = (await read(call.mesh.messages.GetMessages, wanted)).messages
     owner = call.path.get("agent_id", call.path.get("group_id"))
     if not stored or owner not in {stored[0].agent_id, stored[0].group_id}:
         raise NotFound(f"There is no message {call.path['message_id']} of {owner}.")
     request = correction_to_proto(stored[0], call.body, call.request_id)
-    changed = (await call.mesh.messages.UpdateMessage(request, timeout=READ_SECONDS)).message
+    changed = (await read(call.mesh.messages.UpdateMessage, request)).message
     shown = messages_from_proto([changed], Shown(types=frozenset({call.body.message_type})))
     return shown[0]
 
@@ -257,14 +253,14 @@ async def previewed(mesh: Mesh, recipient: Recipient, body: SendMessages) -> dic
         agent_id=recipient.agent_id, messages=sent_of(body).messages, config=config_to_proto(body)
     )
     set_present(request, conversation_id=recipient.conversation_id)
-    response = await mesh.agents.PreviewRequest(request, timeout=READ_SECONDS)
-    payload: dict[str, Any] = json_from_text(response.request_body)
+    response = await read(mesh.agents.PreviewRequest, request)
+    payload: dict[str, Any] = json_value(response.request_body)
     return payload
 
 
 async def cancelled(mesh: Mesh, request: runs_rpc.CancelRunsRequest, owner: str) -> dict[str, str]:
     """Cancels runs; returns "cancelled" or "failed" for each. Raises NoActiveRuns if there is none."""
-    response = await mesh.runs.CancelRuns(request, timeout=READ_SECONDS)
+    response = await read(mesh.runs.CancelRuns, request)
     if not response.outcomes:
         raise NoActiveRuns(f"No active runs to cancel for {owner}")
     ok = runs_rpc.CANCEL_OUTCOME_CANCELLED

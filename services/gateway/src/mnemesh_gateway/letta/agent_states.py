@@ -17,6 +17,8 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_letta.convert.settings import letta_response_format, letta_rule
+from mnemesh_letta.convert.values import AGENT_TYPE_NAMES, present, shown
 
 from mnemesh_gateway.letta.blocks import Block, block_from_proto
 from mnemesh_gateway.letta.folders import Source, folder_from_proto
@@ -32,21 +34,11 @@ from mnemesh_gateway.letta.model_settings import (
     embedding_config,
     find_embedder,
     find_model,
-    format_from_proto,
     llm_config,
     settings_to_json,
 )
-from mnemesh_gateway.letta.tool_rules import rule_from_proto
+from mnemesh_gateway.letta.operations import read
 from mnemesh_gateway.letta.tools import Tool, tool_from_proto
-from mnemesh_gateway.letta.values import (
-    AGENT_TYPE_NAMES,
-    STOP_REASON_NAMES,
-    metadata,
-    milliseconds,
-    moment,
-    present,
-    provenance,
-)
 
 
 class FileBlock(msgspec.Struct, kw_only=True):
@@ -155,46 +147,29 @@ def state_from_proto(
     blocks = [block_from_proto(block) for block in core_memory.blocks]
     kind = AGENT_TYPE_NAMES.get(agent.type, "letta_v1_agent")
     variables = [Variable(id=item.id, agent_id=agent.id, key=item.key) for item in agent.secrets]
-    return AgentState(
-        id=agent.id,
-        name=agent.name,
+    return shown(
+        AgentState,
+        agent,
         agent_type=kind,
-        system=agent.system,
-        model=agent.model or None,
         model_settings=_settings_in_effect(model, agent),
         embedding=present(agent, "embedder"),
         llm_config=llm_config(model, agent.effective_model_settings),
         embedding_config=embedding_config(embedder, agent.embedder) if embedder or agent.HasField("embedder") else None,
         compaction_settings=compaction_from_proto(agent),
-        response_format=format_from_proto(agent),
-        description=present(agent, "description"),
-        metadata=metadata(agent),
+        response_format=letta_response_format(agent),
         memory=Memory(agent_type=kind, blocks=blocks, file_blocks=file_blocks),
         blocks=blocks,
         tools=tools,
         sources=sources,
-        tags=list(agent.tags),
-        tool_rules=[rule_from_proto(rule) for rule in agent.tool_rules],
-        message_ids=list(agent.message_ids),
+        tool_rules=[letta_rule(rule) for rule in agent.tool_rules],
         tool_exec_environment_variables=variables,
         secrets=variables,
-        identity_ids=list(agent.identity_ids),
         identities=[],
         pending_approval=None,
-        message_buffer_autoclear=agent.message_buffer_autoclear,
-        enable_sleeptime=present(agent, "enable_sleeptime"),
         multi_agent_group=None,
         managed_group=None,
-        last_run_completion=moment(agent, "last_run_completion_time"),
-        last_run_duration_ms=milliseconds(agent, "last_run_duration"),
-        last_stop_reason=STOP_REASON_NAMES.get(agent.last_stop_reason) if agent.HasField("last_stop_reason") else None,
-        timezone=agent.time_zone or None,
         max_files_open=agent.effective_max_files_open,
         per_file_view_window_char_limit=agent.effective_per_file_view_window_char_limit,
-        hidden=agent.hidden,
-        created_at=moment(agent, "create_time"),
-        updated_at=moment(agent, "update_time"),
-        **provenance(agent),
     )
 
 
@@ -207,7 +182,7 @@ def _settings_in_effect(model: models_pb2.Model, agent: pb.Agent) -> dict[str, A
         defaults["reasoning"] = {"reasoning_effort": "medium" if reasons else "minimal"}
         window = agent.effective_model_settings.context_window or model.context_window
         defaults["max_output_tokens"] = min(_OPENAI_OUTPUT_TOKENS, window - 1) if window else _OPENAI_OUTPUT_TOKENS
-        defaults["response_format"] = format_from_proto(agent)
+        defaults["response_format"] = letta_response_format(agent)
     if model.max_output_tokens:
         defaults["max_output_tokens"] = model.max_output_tokens
     return defaults | found
@@ -215,24 +190,18 @@ def _settings_in_effect(model: models_pb2.Model, agent: pb.Agent) -> dict[str, A
 
 def file_block_from_proto(file: files_pb2.AgentFile) -> FileBlock:
     """Returns a file of an agent as a block. The value of a closed file is empty."""
-    return FileBlock(
+    return shown(
+        FileBlock,
+        file,
         id="block-" + file.file_id.partition("-")[2],
         label=file.name,
         value=file.visible_content if file.is_open else "",
-        file_id=file.file_id,
-        source_id=file.folder_id,
-        is_open=file.is_open,
-        last_accessed_at=moment(file, "last_access_time"),
     )
 
 
 VIEW: Final = rpc.AgentView(message_ids=True, blocks=True, secrets=True, identities=True, groups=True)
-
-
 _FILE_TOOL: Final = "open_files"
 """The tool that an agent has while it holds folders."""
-
-
 _Part = TypeVar("_Part")
 
 
@@ -284,7 +253,7 @@ async def agents_of(
     found: list[AgentState] = []
     while len(found) < limit:
         request.page_size = min(limit - len(found), 200)
-        page = await mesh.agents.ListAgents(request, timeout=READ_SECONDS)
+        page = await read(mesh.agents.ListAgents, request)
         found += await states_of(mesh, page.agents, page.core_memories, parts)
         if not page.next_page_token:
             break
@@ -368,7 +337,7 @@ async def _include(mesh: Mesh, state: AgentState, agent: pb.Agent, parts: frozen
         state.identities = await _identities(mesh, agent)
     if "pending_approval" in parts and agent.HasField("pending_approval_request_id"):
         request = messages_service_pb2.GetMessagesRequest(message_ids=[agent.pending_approval_request_id])
-        found = (await mesh.messages.GetMessages(request, timeout=READ_SECONDS)).messages
+        found = (await read(mesh.messages.GetMessages, request)).messages
         state.pending_approval = next(iter(messages_from_proto(found, Shown())), None)
     if parts & {"managed_group", "multi_agent_group"}:
         state.managed_group = state.multi_agent_group = await _managed_group(mesh, agent)
@@ -379,7 +348,7 @@ async def _identities(mesh: Mesh, agent: pb.Agent) -> list[Identity]:
     for identity_id in agent.identity_ids:
         request = identities_service_pb2.GetIdentityRequest(identity_id=identity_id)
         try:
-            response = await mesh.identities.GetIdentity(request, timeout=READ_SECONDS)
+            response = await read(mesh.identities.GetIdentity, request)
         except NotFound:
             continue
         found.append(identity_from_proto(response.identity))
@@ -389,7 +358,7 @@ async def _identities(mesh: Mesh, agent: pb.Agent) -> list[Identity]:
 async def _managed_group(mesh: Mesh, agent: pb.Agent) -> Group | None:
     for group_id in agent.group_ids:
         request = groups_service_pb2.GetGroupRequest(group_id=group_id)
-        group = group_from_proto((await mesh.groups.GetGroup(request, timeout=READ_SECONDS)).group)
+        group = group_from_proto((await read(mesh.groups.GetGroup, request)).group)
         if group.manager_agent_id == agent.id:
             return group
     return None

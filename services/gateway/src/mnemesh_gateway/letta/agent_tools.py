@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from mnemesh.agents.v1 import agents_pb2 as agents
@@ -12,15 +12,15 @@ from mnemesh.files.v1 import agent_files_service_pb2 as files_rpc
 from mnemesh.files.v1 import files_pb2
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh.types.v1 import message_pb2
+from mnemesh_letta.convert.values import json_text, moment_of, present, set_present
 
 from mnemesh_gateway.letta.agent_states import AgentState, folders_of, read_state
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.folders import Source
-from mnemesh_gateway.letta.mesh import READ_SECONDS, PageQuery, cut, listed
+from mnemesh_gateway.letta.mesh import PageQuery, cut, listed
 from mnemesh_gateway.letta.messages import output_of, text_of
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.tools import Tool, ToolResult
-from mnemesh_gateway.letta.values import json_to_text, moment, present, set_present
 
 
 class RunTool(msgspec.Struct, kw_only=True):
@@ -58,24 +58,15 @@ class AgentFiles(msgspec.Struct, kw_only=True):
     has_more: bool = False
 
 
-class ListAgentFiles(msgspec.Struct, kw_only=True):
+class ListAgentFiles(PageQuery, kw_only=True):
     """The query of a list of files."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     cursor: str | None = None
     is_open: bool | None = None
 
 
 operations = Operations()
-
-
 _RUN_SECONDS: Final = 300.0
-
-
-_WRITE_SECONDS: Final = 60.0
 
 
 class ApprovalQuery(msgspec.Struct, kw_only=True):
@@ -94,20 +85,17 @@ async def list_tools_for_agent(call: Call[PageQuery, None]) -> list[Tool]:
 @operations.patch("/agents/{agent_id}/tools/attach/{tool_id}", result=AgentState)
 async def attach_tool_to_agent(call: Call[NoQuery, None]) -> AgentState:
     """Attaches a tool to an agent."""
-    request = rpc.AttachToolRequest(
-        request_id=call.request_id, agent_id=call.path["agent_id"], tool_id=call.path["tool_id"]
-    )
-    await call.mesh.agents.AttachTool(request, timeout=_WRITE_SECONDS)
+    request = rpc.AttachToolRequest(agent_id=call.path["agent_id"], tool_id=call.path["tool_id"])
+    await call.write(call.mesh.agents.AttachTool, request)
     return await read_state(call.mesh, call.path["agent_id"])
 
 
 @operations.patch("/agents/{agent_id}/tools/detach/{tool_id}", result=AgentState)
 async def detach_tool_from_agent(call: Call[NoQuery, None]) -> AgentState:
     """Detaches a tool from an agent."""
-    get = tools_service_pb2.GetToolRequest(tool_id=call.path["tool_id"])
-    tool = (await call.mesh.tools.GetTool(get, timeout=READ_SECONDS)).tool
-    request = rpc.DetachToolRequest(request_id=call.request_id, agent_id=call.path["agent_id"], name=tool.name)
-    await call.mesh.agents.DetachTool(request, timeout=_WRITE_SECONDS)
+    tool = (await read(call.mesh.tools.GetTool, tools_service_pb2.GetToolRequest(tool_id=call.path["tool_id"]))).tool
+    request = rpc.DetachToolRequest(agent_id=call.path["agent_id"], name=tool.name)
+    await call.write(call.mesh.agents.DetachTool, request)
     return await read_state(call.mesh, call.path["agent_id"])
 
 
@@ -125,12 +113,11 @@ async def modify_approval_for_tool(call: Call[ApprovalQuery, Approval]) -> Agent
     if required is None:
         raise invalid_field("Field required", "body", "requires_approval")
     request = rpc.SetToolApprovalRequest(
-        request_id=call.request_id,
         agent_id=call.path["agent_id"],
         tool_name=call.path["tool_name"],
         requires_approval=required,
     )
-    await call.mesh.agents.SetToolApproval(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.agents.SetToolApproval, request)
     return await read_state(call.mesh, call.path["agent_id"])
 
 
@@ -138,12 +125,11 @@ async def modify_approval_for_tool(call: Call[ApprovalQuery, Approval]) -> Agent
 async def run_tool_for_agent(call: Call[NoQuery, RunTool]) -> ToolResult:
     """Runs a tool of an agent outside a turn."""
     request = rpc.RunToolRequest(
-        request_id=call.request_id,
         agent_id=call.path["agent_id"],
         tool_name=call.path["tool_name"],
-        arguments=json_to_text(call.body.args) or "{}",
+        arguments=json_text(call.body.args) or "{}",
     )
-    result = (await call.mesh.agents.RunTool(request, timeout=_RUN_SECONDS)).tool_return
+    result = (await call.write(call.mesh.agents.RunTool, request, seconds=_RUN_SECONDS)).tool_return
     text, stdout, stderr = text_of(result.content), output_of(result.stdout), output_of(result.stderr)
     failed = result.status == message_pb2.TOOL_RETURN_STATUS_ERROR
     # The error of a built-in tool is on stderr alone.
@@ -164,10 +150,8 @@ async def list_folders_for_agent(call: Call[PageQuery, None]) -> list[Source]:
 async def attach_folder_to_agent(call: Call[NoQuery, None]) -> AgentState:
     """Attaches a folder to an agent, and opens its files."""
     agent = await _agent(call)
-    request = files_rpc.AttachFolderRequest(
-        request_id=call.request_id, agent_id=agent.id, folder_id=call.path["folder_id"], open_files=True
-    )
-    await call.mesh.agent_files.AttachFolder(request, timeout=_WRITE_SECONDS)
+    request = files_rpc.AttachFolderRequest(agent_id=agent.id, folder_id=call.path["folder_id"], open_files=True)
+    await call.write(call.mesh.agent_files.AttachFolder, request)
     return await read_state(call.mesh, agent.id)
 
 
@@ -176,10 +160,8 @@ async def attach_folder_to_agent(call: Call[NoQuery, None]) -> AgentState:
 async def detach_folder_from_agent(call: Call[NoQuery, None]) -> AgentState:
     """Detaches a folder from an agent."""
     agent = await _agent(call)
-    request = files_rpc.DetachFolderRequest(
-        request_id=call.request_id, agent_id=agent.id, folder_id=call.path["folder_id"]
-    )
-    await call.mesh.agent_files.DetachFolder(request, timeout=_WRITE_SECONDS)
+    request = files_rpc.DetachFolderRequest(agent_id=agent.id, folder_id=call.path["folder_id"])
+    await call.write(call.mesh.agent_files.DetachFolder, request)
     return await read_state(call.mesh, agent.id)
 
 
@@ -202,8 +184,8 @@ async def list_files_for_agent(call: Call[ListAgentFiles, None]) -> AgentFiles:
 async def close_all_files_for_agent(call: Call[NoQuery, None]) -> list[str]:
     """Closes the open files of an agent and returns their names."""
     agent = await _agent(call)
-    request = files_rpc.CloseFilesRequest(request_id=call.request_id, agent_id=agent.id, all=True)
-    return list((await call.mesh.agent_files.CloseFiles(request, timeout=_WRITE_SECONDS)).closed)
+    request = files_rpc.CloseFilesRequest(agent_id=agent.id, all=True)
+    return list((await call.write(call.mesh.agent_files.CloseFiles, request)).closed)
 
 
 @operations.patch("/agents/{agent_id}/files/{file_id}/open", result=list[str])
@@ -211,10 +193,8 @@ async def open_file_for_agent(call: Call[NoQuery, None]) -> list[str]:
     """Opens a file and returns the names of the files that were closed for it."""
     agent = await _agent(call)
     reference = files_rpc.FileReference(file_id=call.path["file_id"])
-    request = files_rpc.OpenFilesRequest(
-        request_id=call.request_id, agent_id=agent.id, files=[files_rpc.FileRequest(file=reference)]
-    )
-    return list((await call.mesh.agent_files.OpenFiles(request, timeout=_WRITE_SECONDS)).evicted)
+    request = files_rpc.OpenFilesRequest(agent_id=agent.id, files=[files_rpc.FileRequest(file=reference)])
+    return list((await call.write(call.mesh.agent_files.OpenFiles, request)).evicted)
 
 
 @operations.patch("/agents/{agent_id}/files/{file_id}/close", result=dict[str, str])
@@ -222,14 +202,13 @@ async def close_file_for_agent(call: Call[NoQuery, None]) -> dict[str, str]:
     """Closes a file."""
     agent = await _agent(call)
     reference = files_rpc.FileReference(file_id=call.path["file_id"])
-    request = files_rpc.CloseFilesRequest(request_id=call.request_id, agent_id=agent.id, files=[reference])
-    await call.mesh.agent_files.CloseFiles(request, timeout=_WRITE_SECONDS)
+    request = files_rpc.CloseFilesRequest(agent_id=agent.id, files=[reference])
+    await call.write(call.mesh.agent_files.CloseFiles, request)
     return {"message": f"File {call.path['file_id']} was closed."}
 
 
 async def _agent(call: Call[Any, Any]) -> agents.Agent:
-    request = rpc.GetAgentRequest(agent_id=call.path["agent_id"])
-    return (await call.mesh.agents.GetAgent(request, timeout=READ_SECONDS)).agent
+    return (await read(call.mesh.agents.GetAgent, rpc.GetAgentRequest(agent_id=call.path["agent_id"]))).agent
 
 
 def _file(file: files_pb2.AgentFile, folders: dict[str, str]) -> AgentFile:
@@ -241,7 +220,7 @@ def _file(file: files_pb2.AgentFile, folders: dict[str, str]) -> AgentFile:
         folder_id=file.folder_id,
         folder_name=folders.get(file.folder_id, ""),
         is_open=file.is_open,
-        last_accessed_at=moment(file, "last_access_time"),
+        last_accessed_at=moment_of(file, "last_access_time"),
         visible_content=present(file, "visible_content"),
         start_line=present(view, "start_line"),
         end_line=present(view, "end_line"),

@@ -14,6 +14,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2
 from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
+from mnemesh_letta.convert.values import AGENT_TYPES, STOP_REASONS, fill, present, set_present
 
 from mnemesh_gateway.letta.agent_states import (
     VIEW,
@@ -38,11 +39,10 @@ from mnemesh_gateway.letta.model_settings import (
     compaction_to_proto,
     find_model,
     format_to_proto,
+    rule_to_proto,
 )
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import input_to_proto
-from mnemesh_gateway.letta.tool_rules import rule_to_proto
-from mnemesh_gateway.letta.values import AGENT_TYPES, STOP_REASONS, json_to_text, present, set_present
 
 AgentType = Literal[
     "memgpt_agent",
@@ -153,32 +153,12 @@ class ListAgents(AgentFilters, kw_only=True):
 def options_to_proto(body: AgentOptions, message: pb.Agent) -> set[str]:
     """Sets the settings that a body has; returns their paths. Relations and secrets are left to the caller."""
     paths = choice_to_proto(body, message)
-    plain: dict[str, Any] = {
-        "description": body.description,
-        "system": body.system,
-        "metadata": json_to_text(body.metadata),
-        "time_zone": body.timezone,
-        "message_buffer_autoclear": body.message_buffer_autoclear,
-        "enable_sleeptime": body.enable_sleeptime,
-        "max_files_open": body.max_files_open,
-        "per_file_view_window_char_limit": body.per_file_view_window_char_limit,
-        "hidden": body.hidden,
-    }
-    set_present(message, **plain)
-    paths |= {name for name, value in plain.items() if value is not None}
-    origin = {
-        "project_id": body.project_id,
-        "template_id": body.template_id,
-        "base_template_id": body.base_template_id,
-    }
-    set_present(message.provenance, **origin)
-    paths |= {f"provenance.{name}" for name, value in origin.items() if value is not None}
-    if body.tags is not None:
-        message.tags.extend(dict.fromkeys(body.tags))
-        paths.add("tags")
-    if body.identity_ids is not None:
-        message.identity_ids.extend(dict.fromkeys(body.identity_ids))
-        paths.add("identity_ids")
+    names = ("project_id", "template_id", "base_template_id", *_PLAIN)
+    plain: dict[str, Any] = {name: getattr(body, name) for name in names}
+    for name in ("tags", "identity_ids"):
+        values: list[str] | None = getattr(body, name)
+        plain[name] = None if values is None else list(dict.fromkeys(values))
+    paths |= set(fill(message, plain))
     if body.tool_rules is not None:
         message.tool_rules.extend(rule_to_proto(rule, index) for index, rule in enumerate(body.tool_rules))
         paths.add("tool_rules")
@@ -196,6 +176,11 @@ def options_to_proto(body: AgentOptions, message: pb.Agent) -> set[str]:
     return paths
 
 
+_PLAIN: Final = (
+    *("description", "system", "metadata", "timezone", "message_buffer_autoclear", "enable_sleeptime"),
+    *("max_files_open", "per_file_view_window_char_limit", "hidden"),
+)
+"""The settings of agents that are plain values."""
 _BUDGET: Final = 1024
 """The tokens for thoughts of models that have a budget for them."""
 
@@ -253,22 +238,12 @@ def _by_itself(model: models_pb2.Model, settings: pb.ModelSettings, thinks: bool
 
 
 operations = Operations()
-
-
 WRITE_SECONDS: Final = 60.0
-
-
 _CREATED_PARTS: Final = frozenset({"identities", "multi_agent_group"})
 """The parts of an agent that the answer to a creation includes."""
-
-
 _WITHOUT_PARTNER: Final = frozenset({pb.AGENT_TYPE_SLEEPTIME, pb.AGENT_TYPE_VOICE_SLEEPTIME})
 """The types whose agents maintain the memory of others. `enable_sleeptime` has no effect on them."""
-
-
 _CURSORS: Final[tuple[Literal["after_id", "before_id"], ...]] = ("after_id", "before_id")
-
-
 _ORDERS: Final = {
     "created_at": rpc.AGENT_ORDER_BY_CREATE_TIME,
     "updated_at": rpc.AGENT_ORDER_BY_UPDATE_TIME,
@@ -301,8 +276,7 @@ async def list_agents(call: Call[ListAgents, None]) -> list[AgentState]:
 @operations.get("/agents/count", query=AgentFilters, result=int)
 async def count_agents(call: Call[AgentFilters, None]) -> int:
     """Counts agents."""
-    request = rpc.CountAgentsRequest(filter=_filter(call.query))
-    return (await call.mesh.agents.CountAgents(request, timeout=READ_SECONDS)).count
+    return (await read(call.mesh.agents.CountAgents, rpc.CountAgentsRequest(filter=_filter(call.query)))).count
 
 
 @operations.post("/agents/", body=CreateAgent, result=AgentState)
@@ -317,7 +291,6 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
     set_reasoning(body, await find_model(call.mesh, agent.model), agent.model_settings, agent.type)
     set_present(agent, name=body.name)
     request = rpc.CreateAgentRequest(
-        request_id=call.request_id,
         agent=agent,
         blocks=[block_to_proto(block, call.profile.block_limit) for block in body.memory_blocks or ()],
         block_ids=body.block_ids or (),
@@ -340,7 +313,7 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
             for index, message in enumerate(body.initial_message_sequence)
         ]
         request.initial_messages.CopyFrom(rpc.InitialMessages(messages=messages))
-    created = await call.mesh.agents.CreateAgent(request, timeout=WRITE_SECONDS)
+    created = await call.write(call.mesh.agents.CreateAgent, request)
     return await read_state(call.mesh, created.agent.id, _CREATED_PARTS)
 
 
@@ -376,11 +349,9 @@ async def modify_agent(call: Call[NoQuery, UpdateAgent]) -> AgentState:
         agent.secrets.extend(pb.Secret(key=key, value=value) for key, value in secrets.items())
         paths.add("secrets")
     if paths:
-        request = rpc.UpdateAgentRequest(
-            request_id=call.request_id, agent=agent, sleeptime_turns_counter=BEFORE_FIRST_TURN
-        )
+        request = rpc.UpdateAgentRequest(agent=agent, sleeptime_turns_counter=BEFORE_FIRST_TURN)
         request.update_mask.paths.extend(sorted(paths))
-        await mesh.agents.UpdateAgent(request, timeout=WRITE_SECONDS)
+        await call.write(mesh.agents.UpdateAgent, request)
     await _replace_relations(mesh, current, body)
     if body.message_ids is not None:
         window = rpc.UpdateAgentRequest(
@@ -396,8 +367,7 @@ async def delete_agent(call: Call[NoQuery, None]) -> None:
     """Deletes an agent. Its blocks, tools and folders stay."""
     agent_id = call.path["agent_id"]
     await call.mesh.agents.GetAgent(rpc.GetAgentRequest(agent_id=agent_id), timeout=READ_SECONDS)
-    request = rpc.DeleteAgentRequest(request_id=call.request_id, agent_id=agent_id)
-    await call.mesh.agents.DeleteAgent(request, timeout=WRITE_SECONDS)
+    await call.write(call.mesh.agents.DeleteAgent, rpc.DeleteAgentRequest(agent_id=agent_id))
 
 
 def _filter(query: AgentFilters) -> rpc.AgentFilter:
@@ -466,7 +436,7 @@ async def _replace_tools(mesh: Mesh, agent: pb.Agent, wanted: Iterable[str]) -> 
 
 async def _replace_blocks(mesh: Mesh, agent_id: str, wanted: Iterable[str]) -> None:
     request = blocks_service_pb2.GetCoreMemoryRequest(agent_id=agent_id)
-    core_memory = (await mesh.blocks.GetCoreMemory(request, timeout=READ_SECONDS)).core_memory
+    core_memory = (await read(mesh.blocks.GetCoreMemory, request)).core_memory
     held = {block.id for block in core_memory.blocks}
     # A new block may have the label of one that goes.
     for block_id in held - set(wanted):
@@ -498,8 +468,7 @@ async def _replace_folders(mesh: Mesh, agent_id: str, wanted: Iterable[str]) -> 
 @operations.get("/blocks/{block_id}/agents", query=HoldersQuery, result=list[AgentState])
 async def list_agents_for_block(call: Call[HoldersQuery, None]) -> list[AgentState]:
     """Lists the agents that hold a block."""
-    get = blocks_service_pb2.GetBlockRequest(block_id=call.path["block_id"])
-    await call.mesh.blocks.GetBlock(get, timeout=READ_SECONDS)
+    await read(call.mesh.blocks.GetBlock, blocks_service_pb2.GetBlockRequest(block_id=call.path["block_id"]))
     request = blocks_service_pb2.ListBlockAgentsRequest(block_id=call.path["block_id"])
     return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query)
 

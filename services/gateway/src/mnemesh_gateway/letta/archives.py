@@ -12,10 +12,10 @@ from mnemesh.archival.v1 import archives_pb2
 from mnemesh.archival.v1 import archives_service_pb2 as rpc
 from mnemesh.archival.v1 import passages_service_pb2 as passages_rpc
 from mnemesh_kit.errors import InvalidArgument, NotFound
-from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_letta.convert.values import fill, json_value, set_present, shown
 
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
 from mnemesh_gateway.letta.model_settings import (
     EmbeddingConfig,
     GivenEmbeddingConfig,
@@ -23,8 +23,7 @@ from mnemesh_gateway.letta.model_settings import (
     find_embedder,
     given_embedder,
 )
-from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
-from mnemesh_gateway.letta.values import json_to_text, metadata, moment, present, set_present
+from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations, read
 
 
 class Archive(msgspec.Struct, kw_only=True):
@@ -116,42 +115,20 @@ class FoundPassage(msgspec.Struct, kw_only=True):
 
 def archive_from_proto(archive: archives_pb2.Archive, embedder: models_pb2.EmbeddingModel | None) -> Archive:
     """Returns an archive."""
-    return Archive(
-        id=archive.id,
-        name=archive.name,
-        description=present(archive, "description"),
-        metadata=metadata(archive),
-        embedding_config=embedding_config(embedder, archive.embedder),
-        created_by_id=archive.provenance.created_by_id or None,
-        last_updated_by_id=archive.provenance.last_updated_by_id or None,
-        created_at=moment(archive, "create_time"),
-        updated_at=moment(archive, "update_time"),
-    )
+    return shown(Archive, archive, embedding_config=embedding_config(embedder, archive.embedder))
 
 
 def passage_from_proto(passage: archives_pb2.Passage) -> Passage:
     """Returns a passage."""
-    return Passage(
-        id=passage.id,
-        text=passage.text,
-        archive_id=passage.archive_id or None,
-        source_id=present(passage, "folder_id"),
-        file_id=present(passage, "file_id"),
-        file_name=present(passage, "file_name"),
-        metadata=metadata(passage) or {},
-        tags=list(passage.tags),
-        embedding=list(passage.embedding) or None,
-        created_at=moment(passage, "create_time"),
-        updated_at=moment(passage, "update_time"),
+    return shown(
+        Passage, passage, metadata=json_value(passage.metadata) or {}, embedding=list(passage.embedding) or None
     )
 
 
 def passage_to_proto(body: CreatePassage) -> archives_pb2.Passage:
     """Returns the message of a passage to insert."""
-    message = archives_pb2.Passage(text=body.text, tags=body.tags or ())
-    set_present(message, metadata=json_to_text(body.metadata))
-    if body.created_at is not None:
-        message.create_time.CopyFrom(timestamp_to_proto(body.created_at))
+    message = archives_pb2.Passage()
+    fill(message, body)
     return message
 
 
@@ -168,21 +145,12 @@ def inserted(response: passages_rpc.InsertPassagesResponse) -> list[Passage]:
 
 
 operations = Operations()
-
-
-_WRITE_SECONDS: Final = 60.0
-
-
 _SECONDS: Final = 60.0
 
 
-class ListArchives(msgspec.Struct, kw_only=True):
+class ListArchives(PageQuery, kw_only=True):
     """The query of a list of archives."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     name: str | None = None
     agent_id: str | None = None
 
@@ -193,18 +161,17 @@ async def create_archive(call: Call[NoQuery, CreateArchive]) -> Archive:
     body = call.body
     archive = archives_pb2.Archive(name=body.name)
     set_present(archive, description=body.description, embedder=given_embedder(body.embedding, body.embedding_config))
-    request = rpc.CreateArchiveRequest(request_id=call.request_id, archive=archive)
-    return await _shown(call.mesh, (await call.mesh.archives.CreateArchive(request, timeout=_WRITE_SECONDS)).archive)
+    request = rpc.CreateArchiveRequest(archive=archive)
+    return await _shown(call.mesh, (await call.write(call.mesh.archives.CreateArchive, request)).archive)
 
 
 @operations.get("/archives/", query=ListArchives, result=list[Archive])
 async def list_archives(call: Call[ListArchives, None]) -> list[Archive]:
     """Lists archives, newest first."""
     query = call.query
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = rpc.ListArchivesRequest(filter=rpc.ArchiveFilter())
     set_present(request.filter, name=query.name, agent_id=query.agent_id)
-    rows = await listed(call.mesh.archives.ListArchives, request, "archives", page, default="desc")
+    rows = await listed(call.mesh.archives.ListArchives, request, "archives", query, default="desc")
     return [await _shown(call.mesh, row) for row in rows]
 
 
@@ -217,22 +184,18 @@ async def retrieve_archive(call: Call[NoQuery, None]) -> Archive:
 @operations.patch("/archives/{archive_id}", body=UpdateArchive, result=Archive)
 async def modify_archive(call: Call[NoQuery, UpdateArchive]) -> Archive:
     """Updates the name and the description of an archive."""
-    changes = {"name": call.body.name, "description": call.body.description}
-    message = archives_pb2.Archive(id=call.path["archive_id"])
-    set_present(message, **changes)
-    request = rpc.UpdateArchiveRequest(request_id=call.request_id, archive=message)
-    request.update_mask.paths.extend(name for name, value in changes.items() if value is not None)
+    request = rpc.UpdateArchiveRequest(archive=archives_pb2.Archive(id=call.path["archive_id"]))
+    request.update_mask.paths.extend(fill(request.archive, call.body))
     if not request.update_mask.paths:
         return await _shown(call.mesh, await read_archive(call))
-    return await _shown(call.mesh, (await call.mesh.archives.UpdateArchive(request, timeout=_WRITE_SECONDS)).archive)
+    return await _shown(call.mesh, (await call.write(call.mesh.archives.UpdateArchive, request)).archive)
 
 
 @operations.delete("/archives/{archive_id}", status=NO_CONTENT)
 async def delete_archive(call: Call[NoQuery, None]) -> None:
     """Deletes an archive with its passages."""
     await read_archive(call)
-    request = rpc.DeleteArchiveRequest(request_id=call.request_id, archive_id=call.path["archive_id"])
-    await call.mesh.archives.DeleteArchive(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.archives.DeleteArchive, rpc.DeleteArchiveRequest(archive_id=call.path["archive_id"]))
 
 
 @operations.post("/archives/{archive_id}/passages", body=CreatePassage, result=Passage)
@@ -253,16 +216,15 @@ async def delete_passage_from_archive(call: Call[NoQuery, None]) -> None:
     """Deletes a passage of an archive."""
     passage_id = call.path["passage_id"]
     get = passages_rpc.GetPassageRequest(passage_id=passage_id)
-    passage = (await call.mesh.passages.GetPassage(get, timeout=READ_SECONDS)).passage
+    passage = (await read(call.mesh.passages.GetPassage, get)).passage
     if passage.archive_id != call.path["archive_id"]:
         raise NotFound(f"{call.path['archive_id']} has no passage {passage_id}.")
-    request = passages_rpc.DeletePassageRequest(request_id=call.request_id, passage_id=passage_id)
-    await call.mesh.passages.DeletePassage(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.passages.DeletePassage, passages_rpc.DeletePassageRequest(passage_id=passage_id))
 
 
 async def read_archive(call: Call[Any, Any]) -> archives_pb2.Archive:
     request = rpc.GetArchiveRequest(archive_id=call.path["archive_id"])
-    return (await call.mesh.archives.GetArchive(request, timeout=READ_SECONDS)).archive
+    return (await read(call.mesh.archives.GetArchive, request)).archive
 
 
 async def _shown(mesh: Mesh, archive: archives_pb2.Archive) -> Archive:
@@ -271,11 +233,10 @@ async def _shown(mesh: Mesh, archive: archives_pb2.Archive) -> Archive:
 
 async def _insert(call: Call[Any, Any], passages: list[CreatePassage]) -> list[Passage]:
     request = passages_rpc.InsertPassagesRequest(
-        request_id=call.request_id,
         archive_id=call.path["archive_id"],
         passages=[passage_to_proto(passage) for passage in passages],
     )
-    return inserted(await call.mesh.passages.InsertPassages(request, timeout=_WRITE_SECONDS))
+    return inserted(await call.write(call.mesh.passages.InsertPassages, request))
 
 
 @operations.post("/passages/search", body=SearchAllPassages, result=list[FoundPassage])
@@ -283,8 +244,7 @@ async def search_passages(call: Call[NoQuery, SearchAllPassages]) -> list[FoundP
     """Searches passages, best first. Without a query, it lists the newest with the score 0."""
     body = call.body
     if body.agent_id:
-        get = agents_rpc.GetAgentRequest(agent_id=body.agent_id)
-        await call.mesh.agents.GetAgent(get, timeout=READ_SECONDS)
+        await read(call.mesh.agents.GetAgent, agents_rpc.GetAgentRequest(agent_id=body.agent_id))
     match = passages_rpc.TAG_MATCH_ALL if body.tag_match_mode == "all" else passages_rpc.TAG_MATCH_ANY
     filters = passages_rpc.PassageFilter(tags=body.tags or (), tag_match=match)
     set_present(

@@ -19,11 +19,7 @@ from mnemesh_gateway.letta.runs import run_from_proto, shown_messages
 from mnemesh_gateway.letta.turns import LettaResponse, StopReason, usage_from_proto
 
 POLL_SECONDS: Final = 1.0
-
-
 _AT_ONCE: Final = 20
-
-
 _MOST_MESSAGES: Final = 1_000
 
 

@@ -15,6 +15,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import derive_id, is_id
 from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_letta.convert.values import present, set_present, shown
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.agent_messages import (
@@ -29,10 +30,9 @@ from mnemesh_gateway.letta.errors import invalid_field, invalid_id
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
 from mnemesh_gateway.letta.messages import ListMessages, messages_from_proto, shown_by
 from mnemesh_gateway.letta.model_settings import settings_to_json, settings_to_proto
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import SendMessages
 from mnemesh_gateway.letta.turns import LettaResponse, Recipient, StreamRun, attached, replied
-from mnemesh_gateway.letta.values import moment, present, set_present
 
 
 class Conversation(msgspec.Struct, kw_only=True):
@@ -102,16 +102,12 @@ class RecompileQuery(msgspec.Struct, kw_only=True):
     dry_run: bool = False
 
 
-class ListConversations(msgspec.Struct, kw_only=True):
+class ListConversations(PageQuery, kw_only=True):
     """The query of a list of conversations."""
 
     agent_id: str | None = None
-    limit: int | None = None
-    before: str | None = None
-    after: str | None = None
     summary_search: str | None = None
     archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
-    order: Literal["asc", "desc"] | None = None
     order_by: Literal["created_at", "last_run_completion", "last_message_at"] = "created_at"
 
 
@@ -124,8 +120,6 @@ class AttachToConversation(StreamRun, kw_only=True):
 
 
 operations = Operations()
-
-
 _ORDERS: Final = {
     "created_at": rpc.CONVERSATION_ORDER_BY_CREATE_TIME,
     "last_run_completion": rpc.CONVERSATION_ORDER_BY_UPDATE_TIME,
@@ -139,8 +133,8 @@ async def create_conversation(call: Call[CreateQuery, CreateConversation]) -> Co
     conversation = pb.Conversation(agent_id=call.query.agent_id)
     _fields_to_proto(call.body, conversation)
     conversation.isolated_block_labels.extend(call.body.isolated_block_labels or ())
-    request = rpc.CreateConversationRequest(request_id=call.request_id, conversation=conversation)
-    created = await call.mesh.conversations.CreateConversation(request, timeout=COMPACTION_SECONDS)
+    request = rpc.CreateConversationRequest(conversation=conversation)
+    created = await call.write(call.mesh.conversations.CreateConversation, request, seconds=COMPACTION_SECONDS)
     return await _read(call.mesh, created.conversation.id)
 
 
@@ -151,8 +145,7 @@ async def list_conversations(call: Call[ListConversations, None]) -> list[Conver
     request = rpc.ListConversationsRequest(order_by=_ORDERS[query.order_by])
     archived = None if query.archive_status == "all" else query.archive_status == "archived"
     set_present(request, agent_id=query.agent_id, archived=archived, summary_search=query.summary_search)
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
-    found = await listed(call.mesh.conversations.ListConversations, request, "conversations", page, default="desc")
+    found = await listed(call.mesh.conversations.ListConversations, request, "conversations", query, default="desc")
     return [conversation_from_proto(item) for item in found if not item.is_default]
 
 
@@ -173,7 +166,7 @@ async def update_conversation(call: Call[NoQuery, UpdateConversation]) -> Conver
     if paths:
         request = rpc.UpdateConversationRequest(request_id=call.request_id, conversation=conversation)
         request.update_mask.paths.extend(sorted(paths))
-        await call.mesh.conversations.UpdateConversation(request, timeout=READ_SECONDS)
+        await read(call.mesh.conversations.UpdateConversation, request)
     return await _read(call.mesh, conversation.id)
 
 
@@ -181,17 +174,17 @@ async def update_conversation(call: Call[NoQuery, UpdateConversation]) -> Conver
 async def delete_conversation(call: Call[NoQuery, None]) -> None:
     """Deletes a conversation. Messages that forks share stay."""
     conversation = await _read(call.mesh, _id(call.path["conversation_id"], None))
-    request = rpc.DeleteConversationRequest(request_id=call.request_id, conversation_id=conversation.id)
-    await call.mesh.conversations.DeleteConversation(request, timeout=COMPACTION_SECONDS)
+    request = rpc.DeleteConversationRequest(conversation_id=conversation.id)
+    await call.write(call.mesh.conversations.DeleteConversation, request, seconds=COMPACTION_SECONDS)
 
 
 @operations.post("/conversations/{conversation_id}/fork", query=ForkQuery, result=Conversation)
 async def fork_conversation(call: Call[ForkQuery, None]) -> Conversation:
     """Creates a conversation with the messages of another under a new system message."""
     source = _id(call.path["conversation_id"], call.query.agent_id)
-    request = rpc.ForkConversationRequest(request_id=call.request_id, conversation_id=source)
+    request = rpc.ForkConversationRequest(conversation_id=source)
     set_present(request, until_message_id=call.query.message_id)
-    fork = await call.mesh.conversations.ForkConversation(request, timeout=COMPACTION_SECONDS)
+    fork = await call.write(call.mesh.conversations.ForkConversation, request, seconds=COMPACTION_SECONDS)
     return await _read(call.mesh, fork.conversation.id)
 
 
@@ -202,12 +195,11 @@ async def recompile_conversation(call: Call[RecompileQuery, OfAgent]) -> str:
     """Renders the system message of a conversation again and returns its text."""
     conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.body.agent_id))
     request = agents_rpc.RecompileAgentRequest(
-        request_id=call.request_id,
         agent_id=conversation.agent_id,
         conversation_id=conversation.id,
         dry_run=call.query.dry_run,
     )
-    return str((await call.mesh.agents.RecompileAgent(request, timeout=COMPACTION_SECONDS)).system_text)
+    return str((await call.write(call.mesh.agents.RecompileAgent, request, seconds=COMPACTION_SECONDS)).system_text)
 
 
 @operations.post("/conversations/{conversation_id}/cancel", query=OfAgent, result=dict[str, str])
@@ -268,7 +260,7 @@ async def retrieve_conversation_stream(call: Call[NoQuery, AttachToConversation]
 async def _run_of(mesh: Mesh, conversation_id: str, otid: str | None) -> str:
     if otid is not None:
         request = messages_service_pb2.ListMessagesRequest(page_size=1, otid=otid)
-        found = (await mesh.messages.ListMessages(request, timeout=READ_SECONDS)).messages
+        found = (await read(mesh.messages.ListMessages, request)).messages
         if not found:
             raise NotFound(f"No run found for otid={otid}.", field="otid")
         return str(found[0].run_id)
@@ -313,7 +305,7 @@ async def _rows_of_fork(mesh: Mesh, written: messages_service_pb2.ListMessagesRe
 
 async def _get(mesh: Mesh, conversation_id: str, *, ids: bool) -> pb.Conversation:
     request = rpc.GetConversationRequest(conversation_id=conversation_id, include_message_ids=ids)
-    return (await mesh.conversations.GetConversation(request, timeout=READ_SECONDS)).conversation
+    return (await read(mesh.conversations.GetConversation, request)).conversation
 
 
 async def _read(mesh: Mesh, conversation_id: str) -> Conversation:
@@ -335,18 +327,10 @@ def conversation_from_proto(item: pb.Conversation) -> Conversation:
     """Returns a conversation."""
     has_settings = item.HasField("model_settings")
     provider = item.model.partition("/")[0]
-    return Conversation(
-        id=item.id,
-        agent_id=item.agent_id,
-        summary=present(item, "summary"),
-        description=present(item, "description"),
-        archived=item.archived,
+    return shown(
+        Conversation,
+        item,
         in_context_message_ids=list(item.message_ids),
-        isolated_block_ids=list(item.isolated_block_ids),
-        model=present(item, "model"),
         model_settings=settings_to_json(provider, item.model_settings) if has_settings else None,
         context_window_limit=present(item.model_settings, "context_window") if has_settings else None,
-        last_message_at=moment(item, "last_message_time"),
-        created_at=moment(item, "create_time"),
-        updated_at=moment(item, "update_time"),
     )

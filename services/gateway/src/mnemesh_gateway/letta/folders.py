@@ -12,6 +12,7 @@ from mnemesh.files.v1 import files_pb2
 from mnemesh.files.v1 import files_service_pb2 as files_rpc
 from mnemesh.files.v1 import folders_service_pb2 as rpc
 from mnemesh_kit.errors import NotFound
+from mnemesh_letta.convert.values import fill, moment_of, set_present, shown
 
 from mnemesh_gateway.letta.archives import Passage, passage_from_proto
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
@@ -22,9 +23,8 @@ from mnemesh_gateway.letta.model_settings import (
     find_embedder,
     given_embedder,
 )
-from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.uploads import store_file
-from mnemesh_gateway.letta.values import json_to_text, metadata, moment, present, set_present
 
 
 class Source(msgspec.Struct, kw_only=True):
@@ -43,18 +43,6 @@ class Source(msgspec.Struct, kw_only=True):
     updated_at: datetime | None = None
 
 
-class CreateFolder(msgspec.Struct, kw_only=True):
-    """A folder to create."""
-
-    name: str
-    description: str | None = None
-    instructions: str | None = None
-    metadata: dict[str, Any] | None = None
-    embedding: str | None = None
-    embedding_chunk_size: int | None = None
-    embedding_config: GivenEmbeddingConfig | None = None
-
-
 class UpdateFolder(msgspec.Struct, kw_only=True):
     """Changes of a folder. A field that is null or absent stays as it is."""
 
@@ -64,13 +52,18 @@ class UpdateFolder(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any] | None = None
 
 
-class ListFolders(msgspec.Struct, kw_only=True):
+class CreateFolder(UpdateFolder, kw_only=True):
+    """A folder to create."""
+
+    name: str
+    embedding: str | None = None
+    embedding_chunk_size: int | None = None
+    embedding_config: GivenEmbeddingConfig | None = None
+
+
+class ListFolders(PageQuery, kw_only=True):
     """The query of a list of folders."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     name: str | None = None
 
 
@@ -87,13 +80,9 @@ class FileQuery(msgspec.Struct, kw_only=True):
     include_content: bool = False
 
 
-class ListFiles(msgspec.Struct, kw_only=True):
+class ListFiles(PageQuery, kw_only=True):
     """The query of a list of files."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     include_content: bool = False
 
 
@@ -155,18 +144,7 @@ def folder_from_proto(folder: files_pb2.Folder, embedder: models_pb2.EmbeddingMo
     """Returns a folder."""
     config = embedding_config(embedder, folder.embedder)
     config.embedding_chunk_size = folder.chunk_size or config.embedding_chunk_size
-    return Source(
-        id=folder.id,
-        name=folder.name,
-        description=present(folder, "description"),
-        instructions=present(folder, "instructions"),
-        metadata=metadata(folder),
-        embedding_config=config,
-        created_by_id=folder.provenance.created_by_id or None,
-        last_updated_by_id=folder.provenance.last_updated_by_id or None,
-        created_at=moment(folder, "create_time"),
-        updated_at=moment(folder, "update_time"),
-    )
+    return shown(Source, folder, embedding_config=config)
 
 
 _STATUSES: Final = {
@@ -175,8 +153,6 @@ _STATUSES: Final = {
     files_pb2.FILE_STATUS_COMPLETED: "completed",
     files_pb2.FILE_STATUS_ERROR: "error",
 }
-
-
 DUPLICATES: Final = {
     "skip": files_rpc.DUPLICATE_HANDLING_SKIP,
     "error": files_rpc.DUPLICATE_HANDLING_ERROR,
@@ -187,69 +163,26 @@ DUPLICATES: Final = {
 
 def folder_to_proto(body: CreateFolder) -> files_pb2.Folder:
     """Returns the message of a folder to create."""
-    message = files_pb2.Folder(name=body.name)
-    set_present(
-        message,
-        description=body.description,
-        instructions=body.instructions,
-        metadata=json_to_text(body.metadata),
-        embedder=given_embedder(body.embedding, body.embedding_config),
-        chunk_size=body.embedding_chunk_size,
-    )
+    message = files_pb2.Folder()
+    fill(message, body)
+    set_present(message, embedder=given_embedder(body.embedding, body.embedding_config))
     return message
-
-
-def folder_update_to_proto(body: UpdateFolder, folder_id: str, request_id: str) -> rpc.UpdateFolderRequest:
-    """Returns the request that makes the changes of a body. Its mask is empty if there are none."""
-    changes = {
-        "name": body.name,
-        "description": body.description,
-        "instructions": body.instructions,
-        "metadata": json_to_text(body.metadata),
-    }
-    message = files_pb2.Folder(id=folder_id)
-    set_present(message, **changes)
-    request = rpc.UpdateFolderRequest(request_id=request_id, folder=message)
-    request.update_mask.paths.extend(name for name, value in changes.items() if value is not None)
-    return request
 
 
 def file_from_proto(file: files_pb2.File, content: str | None = None) -> File:
     """Returns a file."""
-    made, changed = moment(file, "original_create_time"), moment(file, "original_update_time")
-    return File(
-        id=file.id,
-        source_id=file.folder_id,
-        file_name=file.name,
-        original_file_name=file.original_name,
-        file_path=present(file, "path"),
-        file_type=file.media_type or None,
-        file_size=file.size_bytes,
+    made, changed = moment_of(file, "original_create_time"), moment_of(file, "original_update_time")
+    return shown(
+        File,
+        file,
         file_creation_date=made.isoformat() if made else None,
         file_last_modified_date=changed.isoformat() if changed else None,
         processing_status=_STATUSES.get(file.status, "pending"),
-        error_message=present(file, "error_message"),
-        total_chunks=present(file, "total_chunks"),
-        chunks_embedded=present(file, "chunks_embedded"),
         content=content,
-        created_at=moment(file, "create_time"),
-        updated_at=moment(file, "update_time"),
-    )
-
-
-def size_from_proto(folder: files_pb2.Folder) -> FolderSize:
-    """Returns the size of a folder, without its files."""
-    return FolderSize(
-        source_id=folder.id, source_name=folder.name, file_count=folder.file_count, total_size=folder.size_bytes
     )
 
 
 operations = Operations()
-
-
-_WRITE_SECONDS: Final = 60.0
-
-
 _EVERY: Final = PageQuery(limit=1_000_000)
 
 
@@ -257,8 +190,8 @@ _EVERY: Final = PageQuery(limit=1_000_000)
 @operations.post("/sources/", body=CreateFolder, result=Source)
 async def create_folder(call: Call[NoQuery, CreateFolder]) -> Source:
     """Creates a folder."""
-    request = rpc.CreateFolderRequest(request_id=call.request_id, folder=folder_to_proto(call.body))
-    return await _shown(call.mesh, (await call.mesh.folders.CreateFolder(request, timeout=_WRITE_SECONDS)).folder)
+    request = rpc.CreateFolderRequest(folder=folder_to_proto(call.body))
+    return await _shown(call.mesh, (await call.write(call.mesh.folders.CreateFolder, request)).folder)
 
 
 @operations.get("/folders/", query=ListFolders, result=list[Source])
@@ -266,10 +199,9 @@ async def create_folder(call: Call[NoQuery, CreateFolder]) -> Source:
 async def list_folders(call: Call[ListFolders, None]) -> list[Source]:
     """Lists folders, newest first."""
     query = call.query
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = rpc.ListFoldersRequest(filter=rpc.FolderFilter())
     set_present(request.filter, name=query.name)
-    rows = await listed(call.mesh.folders.ListFolders, request, "folders", page, default="desc")
+    rows = await listed(call.mesh.folders.ListFolders, request, "folders", query, default="desc")
     return [await _shown(call.mesh, row) for row in rows]
 
 
@@ -285,12 +217,12 @@ async def count_folders(call: Call[NoQuery, None]) -> int:
 async def retrieve_metadata(call: Call[MetadataQuery, None]) -> FolderSizes:
     """Returns the numbers and sizes of the files in all folders, oldest folder first."""
     rows = await listed(call.mesh.folders.ListFolders, rpc.ListFoldersRequest(), "folders", _EVERY, default="asc")
-    sizes = {row.id: size_from_proto(row) for row in rows}
+    sizes = {row.id: shown(FolderSize, row, source_id=row.id) for row in rows}
     if call.query.include_detailed_per_source_metadata:
         request = files_rpc.ListFilesRequest(filter=files_rpc.FileFilter())
         for file in await listed(call.mesh.files.ListFiles, request, "files", _EVERY, default="asc"):
             if file.folder_id in sizes:
-                size = FileSize(file_id=file.id, file_name=file.name, file_size=file.size_bytes)
+                size = shown(FileSize, file, file_id=file.id)
                 sizes[file.folder_id].files.append(size)
     return FolderSizes(
         total_sources=len(sizes),
@@ -305,7 +237,7 @@ async def retrieve_metadata(call: Call[MetadataQuery, None]) -> FolderSizes:
 async def get_folder_by_name(call: Call[NoQuery, None]) -> str:
     """Returns the id of a folder by its name."""
     request = rpc.ListFoldersRequest(page_size=1, filter=rpc.FolderFilter(name=call.path["name"]))
-    for folder in (await call.mesh.folders.ListFolders(request, timeout=READ_SECONDS)).folders:
+    for folder in (await read(call.mesh.folders.ListFolders, request)).folders:
         return folder.id
     raise NotFound(f"There is no folder with the name {call.path['name'][:255]!r}.")
 
@@ -321,10 +253,11 @@ async def retrieve_folder(call: Call[NoQuery, None]) -> Source:
 @operations.patch("/sources/{folder_id}", body=UpdateFolder, result=Source)
 async def modify_folder(call: Call[NoQuery, UpdateFolder]) -> Source:
     """Updates a folder."""
-    request = folder_update_to_proto(call.body, call.path["folder_id"], call.request_id)
+    request = rpc.UpdateFolderRequest(folder=files_pb2.Folder(id=call.path["folder_id"]))
+    request.update_mask.paths.extend(fill(request.folder, call.body))
     if not request.update_mask.paths:
         return await _shown(call.mesh, await _folder(call))
-    return await _shown(call.mesh, (await call.mesh.folders.UpdateFolder(request, timeout=_WRITE_SECONDS)).folder)
+    return await _shown(call.mesh, (await call.write(call.mesh.folders.UpdateFolder, request)).folder)
 
 
 @operations.delete("/folders/{folder_id}")
@@ -332,8 +265,7 @@ async def modify_folder(call: Call[NoQuery, UpdateFolder]) -> Source:
 async def delete_folder(call: Call[NoQuery, None]) -> None:
     """Deletes a folder with its files."""
     await _folder(call)
-    request = rpc.DeleteFolderRequest(request_id=call.request_id, folder_id=call.path["folder_id"])
-    await call.mesh.folders.DeleteFolder(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.folders.DeleteFolder, rpc.DeleteFolderRequest(folder_id=call.path["folder_id"]))
 
 
 @operations.post("/folders/{folder_id}/upload", query=UploadQuery, result=File)
@@ -371,9 +303,8 @@ async def list_folder_passages(call: Call[PageQuery, None]) -> list[Passage]:
 async def list_files_for_folder(call: Call[ListFiles, None]) -> list[File]:
     """Lists the files of a folder, newest first."""
     query = call.query
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = files_rpc.ListFilesRequest(filter=files_rpc.FileFilter(folder_id=(await _folder(call)).id))
-    rows = await listed(call.mesh.files.ListFiles, request, "files", page, default="desc", limit=1000)
+    rows = await listed(call.mesh.files.ListFiles, request, "files", query, default="desc", limit=1000)
     return [file_from_proto(row, await _text(call.mesh, row) if query.include_content else None) for row in rows]
 
 
@@ -389,13 +320,11 @@ async def retrieve_file(call: Call[FileQuery, None]) -> File:
 @operations.delete("/sources/{folder_id}/{file_id}", status=NO_CONTENT)
 async def delete_file_from_folder(call: Call[NoQuery, None]) -> None:
     """Deletes a file of a folder."""
-    request = files_rpc.DeleteFileRequest(request_id=call.request_id, file_id=(await _file(call)).id)
-    await call.mesh.files.DeleteFile(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.files.DeleteFile, files_rpc.DeleteFileRequest(file_id=(await _file(call)).id))
 
 
 async def _folder(call: Call[Any, Any]) -> files_pb2.Folder:
-    request = rpc.GetFolderRequest(folder_id=call.path["folder_id"])
-    return (await call.mesh.folders.GetFolder(request, timeout=READ_SECONDS)).folder
+    return (await read(call.mesh.folders.GetFolder, rpc.GetFolderRequest(folder_id=call.path["folder_id"]))).folder
 
 
 async def _shown(mesh: Mesh, folder: files_pb2.Folder) -> Source:
@@ -404,8 +333,7 @@ async def _shown(mesh: Mesh, folder: files_pb2.Folder) -> Source:
 
 async def _file(call: Call[Any, Any]) -> files_pb2.File:
     """Returns the path's file. Raises NotFound if it is not in the path's folder."""
-    request = files_rpc.GetFileRequest(file_id=call.path["file_id"])
-    file = (await call.mesh.files.GetFile(request, timeout=READ_SECONDS)).file
+    file = (await read(call.mesh.files.GetFile, files_rpc.GetFileRequest(file_id=call.path["file_id"]))).file
     if file.folder_id != call.path["folder_id"]:
         raise NotFound(f"{call.path['folder_id']} has no file {file.id}.")
     return file
@@ -418,7 +346,7 @@ async def _text(mesh: Mesh, file: files_pb2.File) -> str | None:
     pieces: list[str] = []
     request = files_rpc.GetFileTextRequest(file_id=file.id)
     while True:
-        response = await mesh.files.GetFileText(request, timeout=READ_SECONDS)
+        response = await read(mesh.files.GetFileText, request)
         pieces.append(response.text)
         if not response.HasField("next_offset"):
             return "".join(pieces)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from mnemesh.agents.v1 import groups_pb2 as pb
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh_kit.errors import Aborted
+from mnemesh_letta.convert.values import fill, set_present, shown
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, PageQuery, chronological, listed
+from mnemesh_gateway.letta.mesh import PageQuery, chronological, listed
 from mnemesh_gateway.letta.messages import ListMessages, messages_from_proto, shown_by
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import SendMessages, check_streaming
 from mnemesh_gateway.letta.turns import LettaResponse, Recipient, replied
-from mnemesh_gateway.letta.values import MANAGER_TYPES, present, set_present
 
 ManagerType = Literal["round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"]
 
@@ -57,17 +57,6 @@ class GroupManager(msgspec.Struct, kw_only=True):
     min_message_buffer_length: int | None = None
 
 
-class CreateGroup(msgspec.Struct, kw_only=True):
-    """A group to create."""
-
-    agent_ids: list[str]
-    description: str
-    manager_config: GroupManager | None = None
-    project_id: str | None = None
-    shared_block_ids: list[str] = []
-    hidden: bool | None = None
-
-
 class UpdateGroup(msgspec.Struct, kw_only=True):
     """Changes of a group. A field that is null or absent stays as it is."""
 
@@ -78,13 +67,17 @@ class UpdateGroup(msgspec.Struct, kw_only=True):
     shared_block_ids: list[str] | None = None
 
 
-class ListGroups(msgspec.Struct, kw_only=True):
+class CreateGroup(UpdateGroup, kw_only=True):
+    """A group to create."""
+
+    agent_ids: list[str]
+    description: str
+    hidden: bool | None = None
+
+
+class ListGroups(PageQuery, kw_only=True):
     """The query of a list of groups."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     manager_type: ManagerType | None = None
     project_id: str | None = None
     show_hidden_groups: bool = False
@@ -96,12 +89,7 @@ class GroupResult(msgspec.Struct, kw_only=True):
     message: str
 
 
-def settings_of(manager: GroupManager) -> dict[str, Any]:
-    """Returns the settings of a manager that a body has, by name."""
-    names = (name for name in manager.__struct_fields__ if name != "manager_type")
-    return {name: value for name in names if (value := getattr(manager, name)) is not None}
-
-
+MANAGER_TYPES: Final = {name: getattr(pb, f"MANAGER_TYPE_{name.upper()}") for name in get_args(ManagerType)}
 BEFORE_FIRST_TURN: Final = -1
 """The count of turns with which Letta's sleeptime groups begin: their members run after the first turn."""
 
@@ -110,31 +98,8 @@ def group_from_proto(group: pb.Group) -> Group:
     """Returns a group with the settings of its manager."""
     kind = _kind(group)
     settings: Any = getattr(group.manager_config, kind)
-    names = {field.name for field in settings.DESCRIPTOR.fields}
-
-    def of(name: str) -> Any:
-        return present(settings, name) if name in names else None
-
-    return Group(
-        id=group.id,
-        manager_type=kind,
-        agent_ids=list(group.agent_ids),
-        description=group.description,
-        project_id=present(group.provenance, "project_id"),
-        template_id=present(group.provenance, "template_id"),
-        base_template_id=present(group.provenance, "base_template_id"),
-        deployment_id=present(group.provenance, "deployment_id"),
-        shared_block_ids=list(group.shared_block_ids),
-        manager_agent_id=settings.manager_agent_id if "manager_agent_id" in names else None,
-        termination_token=of("termination_token"),
-        max_turns=of("max_turns"),
-        sleeptime_agent_frequency=of("sleeptime_agent_frequency"),
-        turns_counter=_turns_counter(group),
-        last_processed_message_id=present(group, "last_processed_message_id"),
-        max_message_buffer_length=of("max_message_buffer_length"),
-        min_message_buffer_length=of("min_message_buffer_length"),
-        hidden=group.hidden,
-    )
+    of_manager = {field.name: getattr(settings, field.name) for field, _ in settings.ListFields()}
+    return shown(Group, group, manager_type=kind, turns_counter=_turns_counter(group), **of_manager)
 
 
 def _turns_counter(group: pb.Group) -> int | None:
@@ -147,13 +112,8 @@ def _turns_counter(group: pb.Group) -> int | None:
 
 def group_to_proto(body: CreateGroup) -> pb.Group:
     """Returns the message of a group to create. Raises ValidationFailed if the manager's agent is missing."""
-    group = pb.Group(
-        description=body.description,
-        agent_ids=body.agent_ids,
-        shared_block_ids=body.shared_block_ids,
-        hidden=bool(body.hidden),
-    )
-    set_present(group.provenance, project_id=body.project_id)
+    group = pb.Group()
+    fill(group, body)
     if body.manager_config is not None:
         group.manager_config.CopyFrom(_manager(body.manager_config))
     if group.manager_config.sleeptime.sleeptime_agent_frequency:
@@ -161,35 +121,19 @@ def group_to_proto(body: CreateGroup) -> pb.Group:
     return group
 
 
-def group_update_to_proto(body: UpdateGroup, current: pb.Group, request_id: str) -> rpc.UpdateGroupRequest:
+def group_update_to_proto(body: UpdateGroup, current: pb.Group) -> rpc.UpdateGroupRequest:
     """Returns the request that makes the changes of a body. Its mask is empty if there are none.
 
     Args:
         body: of the client.
         current: the group as it is. Its manager keeps the settings that the body leaves out, unless its kind changes.
-        request_id: of the update.
     """
-    group = pb.Group(id=current.id)
-    request = rpc.UpdateGroupRequest(request_id=request_id)
-    paths = request.update_mask.paths
-    for name in ("agent_ids", "shared_block_ids"):
-        ids: list[str] | None = getattr(body, name)
-        if ids is not None:
-            getattr(group, name).extend(ids)
-            paths.append(name)
-    if body.description is not None:
-        group.description = body.description
-        paths.append("description")
-    if body.project_id is not None:
-        group.provenance.project_id = body.project_id
-        paths.append("provenance.project_id")
-    given = body.manager_config
+    request = rpc.UpdateGroupRequest(group=pb.Group(id=current.id))
+    group, given = request.group, body.manager_config
+    paths = fill(group, body)
     if given is not None and given.manager_type == _kind(current):
         kind = given.manager_type
-        settings = _settings(kind, given)
-        if settings:
-            set_present(getattr(group.manager_config, kind), **settings)
-            paths.extend(f"manager_config.{kind}.{name}" for name in settings)
+        paths += [f"manager_config.{kind}.{name}" for name in fill(getattr(group.manager_config, kind), given)]
     elif given is not None:
         group.manager_config.CopyFrom(_manager(given))
         paths.append("manager_config")
@@ -198,7 +142,7 @@ def group_update_to_proto(body: UpdateGroup, current: pb.Group, request_id: str)
         count = _turns_counter(current)
         group.turns_counter = BEFORE_FIRST_TURN if count is None else count
         paths.append("turns_counter")
-    request.group.CopyFrom(group)
+    request.update_mask.paths.extend(paths)
     return request
 
 
@@ -212,22 +156,12 @@ def _manager(given: GroupManager) -> pb.ManagerConfig:
     manager.SetInParent()
     if "manager_agent_id" in manager.DESCRIPTOR.fields_by_name and not given.manager_agent_id:
         raise invalid_field("Field required", "body", "manager_config", "manager_agent_id")
-    set_present(manager, **_settings(given.manager_type, given))
+    fill(manager, given)
     return config
 
 
-def _settings(kind: str, given: GroupManager) -> dict[str, Any]:
-    """Returns the settings that managers of a kind have."""
-    known = getattr(pb.ManagerConfig(), kind).DESCRIPTOR.fields_by_name
-    return {name: value for name, value in settings_of(given).items() if name in known}
-
-
 operations = Operations()
-
-
 _WRITE_SECONDS: Final = 60.0
-
-
 _ATTEMPTS: Final = 20
 
 
@@ -235,24 +169,22 @@ _ATTEMPTS: Final = 20
 async def list_groups(call: Call[ListGroups, None]) -> list[Group]:
     """Lists groups, oldest first."""
     query = call.query
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = rpc.ListGroupsRequest(filter=_filter(query))
-    rows = await listed(call.mesh.groups.ListGroups, request, "groups", page, default="asc")
+    rows = await listed(call.mesh.groups.ListGroups, request, "groups", query, default="asc")
     return [group_from_proto(row) for row in rows]
 
 
 @operations.get("/groups/count", result=int)
 async def count_groups(call: Call[NoQuery, None]) -> int:
     """Counts groups."""
-    request = rpc.CountGroupsRequest(filter=rpc.GroupFilter())
-    return int((await call.mesh.groups.CountGroups(request, timeout=READ_SECONDS)).count)
+    return int((await read(call.mesh.groups.CountGroups, rpc.CountGroupsRequest(filter=rpc.GroupFilter()))).count)
 
 
 @operations.post("/groups/", body=CreateGroup, result=Group)
 async def create_group(call: Call[NoQuery, CreateGroup]) -> Group:
     """Creates a group; round robin unless the body names another manager."""
-    request = rpc.CreateGroupRequest(request_id=call.request_id, group=group_to_proto(call.body))
-    return group_from_proto((await call.mesh.groups.CreateGroup(request, timeout=_WRITE_SECONDS)).group)
+    request = rpc.CreateGroupRequest(group=group_to_proto(call.body))
+    return group_from_proto((await call.write(call.mesh.groups.CreateGroup, request)).group)
 
 
 @operations.get("/groups/{group_id}", result=Group)
@@ -265,18 +197,17 @@ async def retrieve_group(call: Call[NoQuery, None]) -> Group:
 async def modify_group(call: Call[NoQuery, UpdateGroup]) -> Group:
     """Updates a group. Lists of ids replace those of the group."""
     current = await _group(call)
-    request = group_update_to_proto(call.body, current, call.request_id)
+    request = group_update_to_proto(call.body, current)
     if not request.update_mask.paths:
         return group_from_proto(current)
-    return group_from_proto((await call.mesh.groups.UpdateGroup(request, timeout=_WRITE_SECONDS)).group)
+    return group_from_proto((await call.write(call.mesh.groups.UpdateGroup, request)).group)
 
 
 @operations.delete("/groups/{group_id}", result=GroupResult)
 async def delete_group(call: Call[NoQuery, None]) -> GroupResult:
     """Deletes a group. Its agents and their messages stay."""
     group = await _group(call)
-    request = rpc.DeleteGroupRequest(request_id=call.request_id, group_id=group.id)
-    await call.mesh.groups.DeleteGroup(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.groups.DeleteGroup, rpc.DeleteGroupRequest(group_id=group.id))
     return GroupResult(message=f"Group id={group.id} successfully deleted")
 
 
@@ -300,18 +231,15 @@ async def list_group_messages(call: Call[ListMessages, None]) -> list[dict[str, 
     """Lists the messages of a group in chronological order: the newest, or the oldest for `order=asc`."""
     query = call.query
     request = rpc.ListGroupMessagesRequest(group_id=call.path["group_id"])
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
-    rows = await chronological(call.mesh.groups.ListGroupMessages, request, "messages", page, limit=10)
+    rows = await chronological(call.mesh.groups.ListGroupMessages, request, "messages", query, limit=10)
     return messages_from_proto(rows, shown_by(query))
 
 
 @operations.patch("/groups/{group_id}/reset-messages")
 async def reset_group_messages(call: Call[NoQuery, None]) -> None:
     """Removes all messages but the system messages from the windows of the group's agents. They stay in recall."""
-    request = rpc.ResetGroupMessagesRequest(
-        request_id=call.request_id, group_id=call.path["group_id"], keep_turns_counter=True
-    )
-    await call.mesh.groups.ResetGroupMessages(request, timeout=_WRITE_SECONDS)
+    request = rpc.ResetGroupMessagesRequest(group_id=call.path["group_id"], keep_turns_counter=True)
+    await call.write(call.mesh.groups.ResetGroupMessages, request)
 
 
 @operations.patch("/groups/{group_id}/blocks/attach/{block_id}")
@@ -332,16 +260,14 @@ async def detach_block_from_group(call: Call[NoQuery, None]) -> None:
 async def list_groups_for_agent(call: Call[ListGroups, None]) -> list[Group]:
     """Lists the groups of which an agent is a member or the manager, newest first."""
     query = call.query
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = rpc.ListGroupsRequest(filter=_filter(query))
     request.filter.agent_id = call.path["agent_id"]
-    rows = await listed(call.mesh.groups.ListGroups, request, "groups", page, default="desc", limit=100)
+    rows = await listed(call.mesh.groups.ListGroups, request, "groups", query, default="desc", limit=100)
     return [group_from_proto(row) for row in rows]
 
 
 async def _group(call: Call[Any, Any]) -> pb.Group:
-    request = rpc.GetGroupRequest(group_id=call.path["group_id"])
-    return (await call.mesh.groups.GetGroup(request, timeout=READ_SECONDS)).group
+    return (await read(call.mesh.groups.GetGroup, rpc.GetGroupRequest(group_id=call.path["group_id"]))).group
 
 
 async def _share(call: Call[NoQuery, None], change: Callable[[list[str]], list[str]]) -> None:

@@ -8,18 +8,19 @@ from typing import Any, Final, Literal
 import msgspec
 from mnemesh.agents.v1 import identities_pb2 as identities_pb
 from mnemesh.agents.v1 import identities_service_pb2 as rpc
-
-from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.values import (
+from mnemesh_letta.convert.values import (
     IDENTITY_TYPE_NAMES,
     IDENTITY_TYPES,
-    json_from_text,
-    json_to_text,
-    present,
+    fill,
+    json_text,
+    json_value,
     set_present,
+    shown,
 )
+
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 IdentityType = Literal["org", "user", "other"]
 
@@ -46,18 +47,6 @@ class IdentityProperty(msgspec.Struct, kw_only=True):
     type: Literal["string", "number", "boolean", "json"]
 
 
-class CreateIdentity(msgspec.Struct, kw_only=True):
-    """An identity to create, or to update by its key."""
-
-    identifier_key: str
-    name: str
-    identity_type: IdentityType
-    project_id: str | None = None
-    agent_ids: list[str] | None = None
-    block_ids: list[str] | None = None
-    properties: list[IdentityProperty] | None = None
-
-
 class UpdateIdentity(msgspec.Struct, kw_only=True):
     """Changes of an identity. A field that is null or absent stays as it is."""
 
@@ -69,13 +58,18 @@ class UpdateIdentity(msgspec.Struct, kw_only=True):
     properties: list[IdentityProperty] | None = None
 
 
-class ListIdentities(msgspec.Struct, kw_only=True):
+class CreateIdentity(UpdateIdentity, kw_only=True):
+    """An identity to create, or to update by its key."""
+
+    identifier_key: str
+    name: str
+    identity_type: IdentityType
+    project_id: str | None = None
+
+
+class ListIdentities(PageQuery, kw_only=True):
     """The query of a list of identities."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     name: str | None = None
     project_id: str | None = None
     identifier_key: str | None = None
@@ -87,53 +81,23 @@ _KINDS: Final = {"text": "string", "boolean": "boolean", "integer": "number", "n
 
 def identity_from_proto(identity: identities_pb.Identity) -> Identity:
     """Returns an identity."""
-    return Identity(
-        id=identity.id,
-        identifier_key=identity.identifier_key,
-        name=identity.name,
-        identity_type=IDENTITY_TYPE_NAMES.get(identity.type, "other"),
-        project_id=present(identity.provenance, "project_id"),
-        agent_ids=list(identity.agent_ids),
-        block_ids=list(identity.block_ids),
-        properties=[_property(item) for item in identity.properties],
+    kind, properties = (
+        IDENTITY_TYPE_NAMES.get(identity.type, "other"),
+        [_property(item) for item in identity.properties],
     )
+    return shown(Identity, identity, identity_type=kind, properties=properties)
 
 
-def identity_to_proto(body: CreateIdentity) -> identities_pb.Identity:
-    """Returns the message of an identity. Raises ValidationFailed if a property has another type than it says."""
-    identity = identities_pb.Identity(
-        identifier_key=body.identifier_key,
-        name=body.name,
-        type=IDENTITY_TYPES[body.identity_type],
-        properties=properties_to_proto(body.properties or (), "body", "properties"),
-        agent_ids=body.agent_ids or (),
-        block_ids=body.block_ids or (),
-    )
-    set_present(identity.provenance, project_id=body.project_id)
-    return identity
-
-
-def identity_update_to_proto(body: UpdateIdentity, identity_id: str, request_id: str) -> rpc.UpdateIdentityRequest:
-    """Returns the request that makes the changes of a body. Its mask is empty if there are none."""
-    identity = identities_pb.Identity(id=identity_id)
-    plain = {
-        "identifier_key": body.identifier_key,
-        "name": body.name,
-        "type": IDENTITY_TYPES[body.identity_type] if body.identity_type else None,
-    }
-    set_present(identity, **plain)
-    request = rpc.UpdateIdentityRequest(request_id=request_id)
-    request.update_mask.paths.extend(name for name, value in plain.items() if value is not None)
-    for name in ("agent_ids", "block_ids"):
-        ids: list[str] | None = getattr(body, name)
-        if ids is not None:
-            getattr(identity, name).extend(ids)
-            request.update_mask.paths.append(name)
+def identity_to_proto(body: UpdateIdentity, identity: identities_pb.Identity) -> list[str]:
+    """Sets what a body has; returns the paths. Raises ValidationFailed if a property has another type than it says."""
+    paths = fill(identity, body)
+    if body.identity_type is not None:
+        identity.type = IDENTITY_TYPES[body.identity_type]
+        paths.append("type")
     if body.properties is not None:
         identity.properties.extend(properties_to_proto(body.properties, "body", "properties"))
-        request.update_mask.paths.append("properties")
-    request.identity.CopyFrom(identity)
-    return request
+        paths.append("properties")
+    return paths
 
 
 def properties_to_proto(given: Iterable[IdentityProperty], *loc: str) -> list[identities_pb.IdentityProperty]:
@@ -152,22 +116,17 @@ def _property_to_proto(item: IdentityProperty, *loc: str | int) -> identities_pb
         case "number", float(value):
             return identities_pb.IdentityProperty(key=item.key, number=value)
         case "json", value if value is not None:
-            return identities_pb.IdentityProperty(key=item.key, json=json_to_text(value) or "null")
+            return identities_pb.IdentityProperty(key=item.key, json=json_text(value) or "null")
     raise invalid_field(f"Input should be a valid {item.type}", *loc, "value")
 
 
 def _property(item: identities_pb.IdentityProperty) -> dict[str, Any]:
     kind = item.WhichOneof("value") or "text"
     value = getattr(item, kind)
-    return {"key": item.key, "type": _KINDS[kind], "value": json_from_text(value) if kind == "json" else value}
+    return {"key": item.key, "type": _KINDS[kind], "value": json_value(value) if kind == "json" else value}
 
 
 operations = Operations()
-
-
-_WRITE_SECONDS: Final = 60.0
-
-
 _VIEW: Final = rpc.IdentityView(agent_ids=True, block_ids=True)
 
 
@@ -175,13 +134,12 @@ _VIEW: Final = rpc.IdentityView(agent_ids=True, block_ids=True)
 async def list_identities(call: Call[ListIdentities, None]) -> list[Identity]:
     """Lists identities, newest first."""
     query = call.query
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = rpc.ListIdentitiesRequest(filter=rpc.IdentityFilter(), view=_VIEW)
     request.filter.types.extend([IDENTITY_TYPES[query.identity_type]] if query.identity_type else ())
     set_present(
         request.filter, name_search=query.name, project_id=query.project_id, identifier_key=query.identifier_key
     )
-    rows = await listed(call.mesh.identities.ListIdentities, request, "identities", page, default="desc")
+    rows = await listed(call.mesh.identities.ListIdentities, request, "identities", query, default="desc")
     return [identity_from_proto(row) for row in rows]
 
 
@@ -189,22 +147,24 @@ async def list_identities(call: Call[ListIdentities, None]) -> list[Identity]:
 async def count_identities(call: Call[NoQuery, None]) -> int:
     """Counts identities."""
     request = rpc.CountIdentitiesRequest(filter=rpc.IdentityFilter())
-    return int((await call.mesh.identities.CountIdentities(request, timeout=READ_SECONDS)).count)
+    return int((await read(call.mesh.identities.CountIdentities, request)).count)
 
 
 @operations.post("/identities/", body=CreateIdentity, result=Identity)
 async def create_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
     """Creates an identity."""
-    request = rpc.CreateIdentityRequest(request_id=call.request_id, identity=identity_to_proto(call.body))
-    made = (await call.mesh.identities.CreateIdentity(request, timeout=_WRITE_SECONDS)).identity
+    request = rpc.CreateIdentityRequest()
+    identity_to_proto(call.body, request.identity)
+    made = (await call.write(call.mesh.identities.CreateIdentity, request)).identity
     return await read_identity(call.mesh, made.id)
 
 
 @operations.put("/identities/", body=CreateIdentity, result=Identity)
 async def upsert_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
     """Creates an identity, or updates the one with the same key, which keeps its id."""
-    request = rpc.UpsertIdentityRequest(request_id=call.request_id, identity=identity_to_proto(call.body))
-    made = (await call.mesh.identities.UpsertIdentity(request, timeout=_WRITE_SECONDS)).identity
+    request = rpc.UpsertIdentityRequest()
+    identity_to_proto(call.body, request.identity)
+    made = (await call.write(call.mesh.identities.UpsertIdentity, request)).identity
     return await read_identity(call.mesh, made.id)
 
 
@@ -218,9 +178,10 @@ async def retrieve_identity(call: Call[NoQuery, None]) -> Identity:
 async def update_identity(call: Call[NoQuery, UpdateIdentity]) -> Identity:
     """Updates an identity. Lists of ids and of properties replace the earlier ones."""
     identity_id = call.path["identity_id"]
-    request = identity_update_to_proto(call.body, identity_id, call.request_id)
+    request = rpc.UpdateIdentityRequest(identity=identities_pb.Identity(id=identity_id))
+    request.update_mask.paths.extend(identity_to_proto(call.body, request.identity))
     if request.update_mask.paths:
-        await call.mesh.identities.UpdateIdentity(request, timeout=_WRITE_SECONDS)
+        await call.write(call.mesh.identities.UpdateIdentity, request)
     return await read_identity(call.mesh, identity_id)
 
 
@@ -228,11 +189,10 @@ async def update_identity(call: Call[NoQuery, UpdateIdentity]) -> Identity:
 async def upsert_properties_for_identity(call: Call[NoQuery, list[IdentityProperty]]) -> None:
     """Sets properties of an identity by their keys. Others stay."""
     request = rpc.UpsertIdentityPropertiesRequest(
-        request_id=call.request_id,
         identity_id=call.path["identity_id"],
         properties=properties_to_proto(call.body, "body"),
     )
-    await call.mesh.identities.UpsertIdentityProperties(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.identities.UpsertIdentityProperties, request)
 
 
 @operations.delete("/identities/{identity_id}")
@@ -240,13 +200,12 @@ async def delete_identity(call: Call[NoQuery, None]) -> None:
     """Deletes an identity, and detaches it everywhere. Agents and blocks stay."""
     identity_id = call.path["identity_id"]
     await read_identity(call.mesh, identity_id)
-    request = rpc.DeleteIdentityRequest(request_id=call.request_id, identity_id=identity_id)
-    await call.mesh.identities.DeleteIdentity(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.identities.DeleteIdentity, rpc.DeleteIdentityRequest(identity_id=identity_id))
 
 
 async def read_identity(mesh: Mesh, identity_id: str) -> Identity:
     request = rpc.GetIdentityRequest(identity_id=identity_id, view=_VIEW)
-    found: identities_pb.Identity = (await mesh.identities.GetIdentity(request, timeout=READ_SECONDS)).identity
+    found: identities_pb.Identity = (await read(mesh.identities.GetIdentity, request)).identity
     return identity_from_proto(found)
 
 
@@ -256,5 +215,5 @@ async def identity_of(mesh: Mesh, keys: list[str]) -> str | None:
         raise invalid_field("Only one identifier key can be given.", "query", "identifier_keys")
     request = rpc.ListIdentitiesRequest(page_size=1)
     request.filter.identifier_key = keys[0]
-    found = (await mesh.identities.ListIdentities(request, timeout=READ_SECONDS)).identities
+    found = (await read(mesh.identities.ListIdentities, request)).identities
     return found[0].id if found else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from mnemesh.agents.v1 import batches_pb2 as batches_pb
@@ -13,13 +13,13 @@ from mnemesh.files.v1 import files_service_pb2 as files_rpc
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import NotFound
+from mnemesh_letta.convert.values import RUN_STATUS_NAMES, moment_of, present, set_present
 
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
 from mnemesh_gateway.letta.messages import internal_from_proto
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import SendMessages, config_to_proto, sent_of
-from mnemesh_gateway.letta.values import RUN_STATUS_NAMES, moment, present, set_present
 
 
 class BatchRequest(SendMessages, kw_only=True):
@@ -71,13 +71,9 @@ class Job(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any]
 
 
-class ListJobs(msgspec.Struct, kw_only=True):
+class ListJobs(PageQuery, kw_only=True):
     """The query of a list of jobs."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     source_id: str | None = None
     active: bool = False
     ascending: bool = True
@@ -91,16 +87,16 @@ def job_of_batch(batch: batches_pb.Batch) -> Job:
         "failed": batch.failed_count,
         "cancelled": batch.cancelled_count,
     }
-    ended = moment(batch, "completion_time")
+    ended = moment_of(batch, "completion_time")
     return Job(
         id="job-" + batch.id.partition("-")[2],
         status=RUN_STATUS_NAMES.get(batch.status, "running"),
-        created_at=moment(batch, "create_time"),
-        updated_at=ended or moment(batch, "create_time"),
+        created_at=moment_of(batch, "create_time"),
+        updated_at=ended or moment_of(batch, "create_time"),
         completed_at=ended,
         job_type="batch",
         callback_url=batch.callback.url or None,
-        callback_sent_at=moment(batch.callback, "sent_time"),
+        callback_sent_at=moment_of(batch.callback, "sent_time"),
         callback_status_code=present(batch.callback, "status"),
         callback_error=present(batch.callback, "error"),
         metadata={"job_type": "batch_messages", "runs": counts},
@@ -133,8 +129,6 @@ _JOB_STATUSES: Final = {
     pb.FILE_STATUS_COMPLETED: "completed",
     pb.FILE_STATUS_ERROR: "failed",
 }
-
-
 RUNNING: Final = (
     pb.FILE_STATUS_PENDING,
     pb.FILE_STATUS_FETCHING,
@@ -153,9 +147,9 @@ def job_from_proto(file: pb.File) -> Job:
     return Job(
         id=job_id_of(file.id),
         status=status,
-        created_at=moment(file, "create_time"),
-        updated_at=moment(file, "update_time"),
-        completed_at=moment(file, "update_time") if status in {"completed", "failed"} else None,
+        created_at=moment_of(file, "create_time"),
+        updated_at=moment_of(file, "update_time"),
+        completed_at=moment_of(file, "update_time") if status in {"completed", "failed"} else None,
         metadata=more,
     )
 
@@ -171,14 +165,8 @@ def file_id_of(job_id: str) -> str:
 
 
 operations = Operations()
-
-
 _START_SECONDS: Final = 120.0
-
-
 _IDS: Final = {"batch_id": "job"}
-
-
 _EVERY: Final = 10_000
 
 
@@ -186,9 +174,9 @@ _EVERY: Final = 10_000
 async def create_batch(call: Call[NoQuery, CreateBatch]) -> Job:
     """Starts a run in the background for each request, all or none."""
     requests = [batch_request_to_proto(request, index) for index, request in enumerate(call.body.requests)]
-    request = rpc.StartBatchRequest(request_id=call.request_id, requests=requests)
+    request = rpc.StartBatchRequest(requests=requests)
     set_present(request, callback_url=call.body.callback_url)
-    return job_of_batch((await call.mesh.runs.StartBatch(request, timeout=_START_SECONDS)).batch)
+    return job_of_batch((await call.write(call.mesh.runs.StartBatch, request, seconds=_START_SECONDS)).batch)
 
 
 @operations.get("/messages/batches", query=PageQuery, result=list[Job])
@@ -216,8 +204,8 @@ async def retrieve_batch(call: Call[NoQuery, None]) -> Job:
 @operations.patch("/messages/batches/{batch_id}/cancel", ids=_IDS)
 async def cancel_batch(call: Call[NoQuery, None]) -> None:
     """Cancels the runs of a batch that have not ended."""
-    request = rpc.CancelBatchRequest(request_id=call.request_id, batch_id=batch_id_of(call.path["batch_id"]))
-    await call.mesh.runs.CancelBatch(request, timeout=_START_SECONDS)
+    request = rpc.CancelBatchRequest(batch_id=batch_id_of(call.path["batch_id"]))
+    await call.write(call.mesh.runs.CancelBatch, request, seconds=_START_SECONDS)
 
 
 @operations.get("/messages/batches/{batch_id}/messages", query=ListBatchMessages, result=BatchMessages, ids=_IDS)
@@ -240,8 +228,7 @@ async def list_messages_for_batch(call: Call[ListBatchMessages, None]) -> BatchM
 
 async def read_batch(mesh: Mesh, job_id: str) -> Job:
     """Returns a batch. Raises NotFound."""
-    request = rpc.GetBatchRequest(batch_id=batch_id_of(job_id))
-    return job_of_batch((await mesh.runs.GetBatch(request, timeout=READ_SECONDS)).batch)
+    return job_of_batch((await read(mesh.runs.GetBatch, rpc.GetBatchRequest(batch_id=batch_id_of(job_id)))).batch)
 
 
 async def _rows(mesh: Mesh, run_ids: list[str], query: PageQuery, order: Any) -> list[message_pb2.Message]:
@@ -266,7 +253,7 @@ async def _rows(mesh: Mesh, run_ids: list[str], query: PageQuery, order: Any) ->
 
 async def _run_of(mesh: Mesh, message_id: str, run_ids: list[str]) -> str:
     request = messages_service_pb2.GetMessagesRequest(message_ids=[message_id])
-    messages = (await mesh.messages.GetMessages(request, timeout=READ_SECONDS)).messages
+    messages = (await read(mesh.messages.GetMessages, request)).messages
     if not messages or messages[0].run_id not in run_ids:
         raise NotFound(f"The batch has no message {message_id[:200]}.")
     return str(messages[0].run_id)
@@ -298,7 +285,7 @@ async def retrieve_job(call: Call[NoQuery, None]) -> Job:
     job_id = call.path["job_id"]
     request = files_rpc.GetFileRequest(file_id=file_id_of(job_id))
     try:
-        return job_from_proto((await call.mesh.files.GetFile(request, timeout=READ_SECONDS)).file)
+        return job_from_proto((await read(call.mesh.files.GetFile, request)).file)
     except NotFound as missing:
         try:
             return await read_batch(call.mesh, job_id)

@@ -20,16 +20,16 @@ from mnemesh_kit.errors import (
     NotFound,
     Unavailable,
 )
+from mnemesh_letta.convert.values import json_text, json_value, present, set_present
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import McpAccessDenied, McpServerUnreachable
 from mnemesh_gateway.http.streams import event_stream, sse
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
 from mnemesh_gateway.letta.messages import text_of
-from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.tools import Tool, ToolResult
-from mnemesh_gateway.letta.values import json_from_text, json_to_text, metadata, present, set_present
 
 
 class McpConfig(msgspec.Struct, kw_only=True):
@@ -319,7 +319,7 @@ def _set_secrets(secrets: Any, values: dict[str, str] | msgspec.UnsetType | None
 
 def mcp_tool_from_proto(tool: mcp_servers_pb.McpTool) -> Tool:
     """Returns a tool of a server."""
-    schema = json_from_text(tool.json_schema if tool.HasField("json_schema") else tool.input_schema)
+    schema = json_value(tool.json_schema if tool.HasField("json_schema") else tool.input_schema)
     return Tool(
         id=tool.tool_id,
         name=tool.name,
@@ -344,9 +344,9 @@ def offered_tool_from_proto(tool: mcp_servers_pb.McpTool) -> OfferedTool:
     return OfferedTool(
         name=tool.name,
         description=present(tool, "description"),
-        input_schema=json_from_text(tool.input_schema) or {},
-        output_schema=metadata(tool, "output_schema"),
-        annotations=metadata(tool, "annotations"),
+        input_schema=json_value(tool.input_schema) or {},
+        output_schema=json_value(tool.output_schema),
+        annotations=json_value(tool.annotations),
         health=SchemaHealth(status=_HEALTH.get(health.status, "INVALID"), reasons=list(health.reasons)),
     )
 
@@ -360,26 +360,12 @@ def _names(secrets: Iterable[mcp_servers_pb.McpSecret]) -> dict[str, str] | None
 
 
 POLL_SECONDS: Final = 1.0
-
-
 _CALL_SECONDS: Final = 10.0
-
-
 operations = Operations()
-
-
 CALLBACK: Final = "/tools/mcp/oauth/callback"
-
-
 _SECONDS: Final = 120.0
-
-
 _PERSON_SECONDS: Final = 300.0
-
-
 _CONTACT_SECONDS: Final = 30.0
-
-
 _EVERY: Final = PageQuery(limit=10_000)
 
 
@@ -512,9 +498,9 @@ def _with_oauth(server: mcp_servers_pb.McpServer) -> mcp_servers_pb.McpServer:
 async def _started(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.StartMcpAuthorizationResponse:
     """Starts the authorization of a server, whose settings name OAuth from then on."""
     if _may_ask(server):
-        update = rpc.UpdateMcpServerRequest(request_id=call.request_id, mcp_server=_with_oauth(server))
+        update = rpc.UpdateMcpServerRequest(mcp_server=_with_oauth(server))
         update.update_mask.paths.append(f"{server.WhichOneof('transport')}.oauth")
-        await call.mesh.mcp_servers.UpdateMcpServer(update, timeout=_SECONDS)
+        await call.write(call.mesh.mcp_servers.UpdateMcpServer, update, seconds=_SECONDS)
     start = rpc.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=_redirect_uri(call))
     return await call.mesh.mcp_servers.StartMcpAuthorization(start, timeout=_SECONDS)
 
@@ -584,7 +570,7 @@ async def mcp_list_tools_for_mcp_server(call: Call[NoQuery, None]) -> list[Tool]
 async def mcp_retrieve_mcp_tool(call: Call[NoQuery, None]) -> Tool:
     """Returns a tool of an MCP server."""
     request = rpc.GetMcpServerToolRequest(mcp_server_id=call.path["mcp_server_id"], tool=_tool(call))
-    return mcp_tool_from_proto((await call.mesh.mcp_servers.GetMcpServerTool(request, timeout=READ_SECONDS)).tool)
+    return mcp_tool_from_proto((await read(call.mesh.mcp_servers.GetMcpServerTool, request)).tool)
 
 
 @operations.post(
@@ -598,12 +584,11 @@ async def mcp_run_tool(call: Call[NoQuery, RunMcpTool]) -> ToolResult:
 async def run_tool(call: Call[Any, RunMcpTool], server_id: str, tool: rpc.McpToolReference) -> ToolResult:
     """Runs a tool of an MCP server with the arguments of the body."""
     request = rpc.RunMcpServerToolRequest(
-        request_id=call.request_id,
         mcp_server_id=server_id,
         tool=tool,
-        arguments=json_to_text(call.body.args) or "{}",
+        arguments=json_text(call.body.args) or "{}",
     )
-    result = await call.mesh.mcp_servers.RunMcpServerTool(request, timeout=_SECONDS)
+    result = await call.write(call.mesh.mcp_servers.RunMcpServerTool, request, seconds=_SECONDS)
     failed = result.status == message_pb2.TOOL_RETURN_STATUS_ERROR
     return ToolResult(status="error" if failed else "success", func_return=text_of(result.content))
 
@@ -616,8 +601,8 @@ async def all_servers(call: Call[Any, Any]) -> list[mcp_servers_pb.McpServer]:
 
 async def created_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> mcp_servers_pb.McpServer:
     """Creates an MCP server and reads its tools. If it cannot be reached, a refresh reads them later."""
-    request = rpc.CreateMcpServerRequest(request_id=call.request_id, mcp_server=server)
-    made = (await call.mesh.mcp_servers.CreateMcpServer(request, timeout=_SECONDS)).mcp_server
+    request = rpc.CreateMcpServerRequest(mcp_server=server)
+    made = (await call.write(call.mesh.mcp_servers.CreateMcpServer, request, seconds=_SECONDS)).mcp_server
     with contextlib.suppress(MnemeshError):
         refresh = rpc.RefreshMcpServerRequest(mcp_server_id=made.id)
         await call.mesh.mcp_servers.RefreshMcpServer(refresh, timeout=_CONTACT_SECONDS)
@@ -630,26 +615,26 @@ async def updated_server(
     """Updates the settings of an MCP server, and its name unless it is None. Returns the server."""
     kind, server = changed_transport(current, changes)
     server.id = current.id
-    request = rpc.UpdateMcpServerRequest(request_id=call.request_id, mcp_server=server, base_revision=current.revision)
+    request = rpc.UpdateMcpServerRequest(mcp_server=server, base_revision=current.revision)
     request.update_mask.paths.append(kind)
     if name is not None:
         request.mcp_server.name = name
         request.update_mask.paths.append("name")
-    return (await call.mesh.mcp_servers.UpdateMcpServer(request, timeout=_SECONDS)).mcp_server
+    return (await call.write(call.mesh.mcp_servers.UpdateMcpServer, request, seconds=_SECONDS)).mcp_server
 
 
 async def deleted_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> None:
     """Deletes an MCP server with its tools."""
-    request = rpc.DeleteMcpServerRequest(request_id=call.request_id, mcp_server_id=server.id)
-    await call.mesh.mcp_servers.DeleteMcpServer(request, timeout=_SECONDS)
+    request = rpc.DeleteMcpServerRequest(mcp_server_id=server.id)
+    await call.write(call.mesh.mcp_servers.DeleteMcpServer, request, seconds=_SECONDS)
 
 
 async def refreshed_server(call: Call[RefreshQuery, None], server_id: str) -> Refreshed:
     """Reads the tools of an MCP server again, and returns the names of those that changed."""
-    request = rpc.RefreshMcpServerRequest(request_id=call.request_id, mcp_server_id=server_id)
+    request = rpc.RefreshMcpServerRequest(mcp_server_id=server_id)
     if call.query.agent_id is not None:
         request.caller.agent_id = call.query.agent_id
-    changed = await call.mesh.mcp_servers.RefreshMcpServer(request, timeout=_SECONDS)
+    changed = await call.write(call.mesh.mcp_servers.RefreshMcpServer, request, seconds=_SECONDS)
     return Refreshed(
         added=[tool.name for tool in changed.added],
         updated=[tool.name for tool in changed.updated],
@@ -659,7 +644,7 @@ async def refreshed_server(call: Call[RefreshQuery, None], server_id: str) -> Re
 
 async def _read_server(call: Call[Any, Any]) -> mcp_servers_pb.McpServer:
     request = rpc.GetMcpServerRequest(mcp_server_id=call.path["mcp_server_id"])
-    return (await call.mesh.mcp_servers.GetMcpServer(request, timeout=READ_SECONDS)).mcp_server
+    return (await read(call.mesh.mcp_servers.GetMcpServer, request)).mcp_server
 
 
 def _tool(call: Call[Any, Any]) -> rpc.McpToolReference:
@@ -738,18 +723,18 @@ async def add_mcp_tool(call: Call[NoQuery, None]) -> Tool:
         mcp_server_id=server.id, tool=rpc.McpToolReference(name=call.path["mcp_tool_name"])
     )
     try:
-        found = await call.mesh.mcp_servers.GetMcpServerTool(request, timeout=READ_SECONDS)
+        found = await read(call.mesh.mcp_servers.GetMcpServerTool, request)
     except NotFound:
         refresh = rpc.RefreshMcpServerRequest(mcp_server_id=server.id)
         await call.mesh.mcp_servers.RefreshMcpServer(refresh, timeout=_SECONDS)
-        found = await call.mesh.mcp_servers.GetMcpServerTool(request, timeout=READ_SECONDS)
+        found = await read(call.mesh.mcp_servers.GetMcpServerTool, request)
     return mcp_tool_from_proto(found.tool)
 
 
 async def _tool_server(call: Call[Any, Any]) -> mcp_servers_pb.McpServer:
     name = call.path["mcp_server_name"]
     request = rpc.ListMcpServersRequest(name=name, page_size=1)
-    found = (await call.mesh.mcp_servers.ListMcpServers(request, timeout=READ_SECONDS)).mcp_servers
+    found = (await read(call.mesh.mcp_servers.ListMcpServers, request)).mcp_servers
     if not found:
         raise NotFound(f"There is no MCP server with the name {name[:200]!r}.", field="mcp_server_name")
     return found[0]

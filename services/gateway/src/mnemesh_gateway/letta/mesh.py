@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import cached_property
 from typing import Any, Final, Literal, TypeVar
 
 import grpc
@@ -31,11 +30,7 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_gateway.letta.errors import invalid_field
 
 T = TypeVar("T")
-
-
 _SECONDS: Final = 10.0
-
-
 _MAX_ENTRIES: Final = 1000
 
 
@@ -49,9 +44,25 @@ class Mesh:
     """
 
     def __init__(self, channel: grpc.aio.Channel, client: Mnemesh, stopping: asyncio.Event) -> None:
-        self._channel = channel
         self.client = client
         self.stopping = stopping
+        self.server = server_service_pb2_grpc.ServerServiceStub(channel)
+        self.agents = agents_service_pb2_grpc.AgentServiceStub(channel)
+        self.runs = runs_service_pb2_grpc.RunServiceStub(channel)
+        self.conversations = conversations_service_pb2_grpc.ConversationServiceStub(channel)
+        self.groups = groups_service_pb2_grpc.GroupServiceStub(channel)
+        self.identities = identities_service_pb2_grpc.IdentityServiceStub(channel)
+        self.models = models_service_pb2_grpc.ModelServiceStub(channel)
+        self.blocks = blocks_service_pb2_grpc.BlockServiceStub(channel)
+        self.messages = messages_service_pb2_grpc.MessageServiceStub(channel)
+        self.archives = archives_service_pb2_grpc.ArchiveServiceStub(channel)
+        self.passages = passages_service_pb2_grpc.PassageServiceStub(channel)
+        self.folders = folders_service_pb2_grpc.FolderServiceStub(channel)
+        self.files = files_service_pb2_grpc.FileServiceStub(channel)
+        self.agent_files = agent_files_service_pb2_grpc.AgentFileServiceStub(channel)
+        self.tools = tools_service_pb2_grpc.ToolServiceStub(channel)
+        self.execution = execution_service_pb2_grpc.ExecutionServiceStub(channel)
+        self.mcp_servers = mcp_servers_service_pb2_grpc.McpServerServiceStub(channel)
         self._cache: dict[tuple[str, str], tuple[float, object]] = {}
 
     async def cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
@@ -67,96 +78,11 @@ class Mesh:
         self._cache[full] = (now + _SECONDS, value)
         return value
 
-    @cached_property
-    def server(self) -> server_service_pb2_grpc.ServerServiceAsyncStub:
-        """ServerService, of the orchestrator."""
-        return server_service_pb2_grpc.ServerServiceStub(self._channel)
-
-    @cached_property
-    def agents(self) -> agents_service_pb2_grpc.AgentServiceAsyncStub:
-        """AgentService."""
-        return agents_service_pb2_grpc.AgentServiceStub(self._channel)
-
-    @cached_property
-    def runs(self) -> runs_service_pb2_grpc.RunServiceAsyncStub:
-        """RunService."""
-        return runs_service_pb2_grpc.RunServiceStub(self._channel)
-
-    @cached_property
-    def conversations(self) -> conversations_service_pb2_grpc.ConversationServiceAsyncStub:
-        """ConversationService."""
-        return conversations_service_pb2_grpc.ConversationServiceStub(self._channel)
-
-    @cached_property
-    def groups(self) -> groups_service_pb2_grpc.GroupServiceAsyncStub:
-        """GroupService."""
-        return groups_service_pb2_grpc.GroupServiceStub(self._channel)
-
-    @cached_property
-    def identities(self) -> identities_service_pb2_grpc.IdentityServiceAsyncStub:
-        """IdentityService."""
-        return identities_service_pb2_grpc.IdentityServiceStub(self._channel)
-
-    @cached_property
-    def models(self) -> models_service_pb2_grpc.ModelServiceAsyncStub:
-        """ModelService."""
-        return models_service_pb2_grpc.ModelServiceStub(self._channel)
-
-    @cached_property
-    def blocks(self) -> blocks_service_pb2_grpc.BlockServiceAsyncStub:
-        """BlockService."""
-        return blocks_service_pb2_grpc.BlockServiceStub(self._channel)
-
-    @cached_property
-    def messages(self) -> messages_service_pb2_grpc.MessageServiceAsyncStub:
-        """MessageService."""
-        return messages_service_pb2_grpc.MessageServiceStub(self._channel)
-
-    @cached_property
-    def archives(self) -> archives_service_pb2_grpc.ArchiveServiceAsyncStub:
-        """ArchiveService."""
-        return archives_service_pb2_grpc.ArchiveServiceStub(self._channel)
-
-    @cached_property
-    def passages(self) -> passages_service_pb2_grpc.PassageServiceAsyncStub:
-        """PassageService."""
-        return passages_service_pb2_grpc.PassageServiceStub(self._channel)
-
-    @cached_property
-    def folders(self) -> folders_service_pb2_grpc.FolderServiceAsyncStub:
-        """FolderService."""
-        return folders_service_pb2_grpc.FolderServiceStub(self._channel)
-
-    @cached_property
-    def files(self) -> files_service_pb2_grpc.FileServiceAsyncStub:
-        """FileService."""
-        return files_service_pb2_grpc.FileServiceStub(self._channel)
-
-    @cached_property
-    def agent_files(self) -> agent_files_service_pb2_grpc.AgentFileServiceAsyncStub:
-        """AgentFileService."""
-        return agent_files_service_pb2_grpc.AgentFileServiceStub(self._channel)
-
-    @cached_property
-    def tools(self) -> tools_service_pb2_grpc.ToolServiceAsyncStub:
-        """ToolService."""
-        return tools_service_pb2_grpc.ToolServiceStub(self._channel)
-
-    @cached_property
-    def execution(self) -> execution_service_pb2_grpc.ExecutionServiceAsyncStub:
-        """ExecutionService."""
-        return execution_service_pb2_grpc.ExecutionServiceStub(self._channel)
-
-    @cached_property
-    def mcp_servers(self) -> mcp_servers_service_pb2_grpc.McpServerServiceAsyncStub:
-        """McpServerService."""
-        return mcp_servers_service_pb2_grpc.McpServerServiceStub(self._channel)
-
 
 MAX_PAGE: Final = 1000
-
-
 READ_SECONDS: Final = 15.0
+WRITE_SECONDS: Final = 60.0
+"""The deadlines of calls that read and that change something."""
 
 
 class PageQuery(msgspec.Struct, kw_only=True):

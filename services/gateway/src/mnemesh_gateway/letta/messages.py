@@ -14,20 +14,16 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_letta.convert.values import ROLE_NAMES, ROLES, moment_of, present, set_present
 
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.values import moment, present, set_present
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 
-class ListMessages(msgspec.Struct, kw_only=True):
+class ListMessages(PageQuery, kw_only=True):
     """The query of a list of messages."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     group_id: str | None = None
     conversation_id: str | None = None
     use_assistant_message: bool = True
@@ -38,8 +34,6 @@ class ListMessages(msgspec.Struct, kw_only=True):
 
 
 _PARTS: Final = 127
-
-
 _OF_ANSWERS: Final = frozenset(
     {"reasoning_message", "hidden_reasoning_message", "assistant_message", "tool_call_message"}
 )
@@ -233,7 +227,7 @@ def _parts(message: pb.Message, shown: Shown) -> list[dict[str, Any]]:
 def _base(message: pb.Message) -> dict[str, Any]:
     return {
         "id": message.id,
-        "date": moment(message, "create_time"),
+        "date": moment_of(message, "create_time"),
         "name": present(message, "name"),
         "otid": message.otid if message.HasField("otid") else otid_of(message.id, 0),
         "sender_id": present(message, "sender_id"),
@@ -308,14 +302,6 @@ def spoken(call: pb.ToolCall, shown: Shown) -> str | None:
 
 def internal_from_proto(message: pb.Message) -> dict[str, Any]:
     """Returns a message as it is stored, for steps and context windows."""
-    roles = {
-        pb.ROLE_SYSTEM: "system",
-        pb.ROLE_USER: "user",
-        pb.ROLE_ASSISTANT: "assistant",
-        pb.ROLE_TOOL: "tool",
-        pb.ROLE_APPROVAL: "approval",
-        pb.ROLE_SUMMARY: "summary",
-    }
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in message.tool_calls
@@ -324,8 +310,8 @@ def internal_from_proto(message: pb.Message) -> dict[str, Any]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return {
         **_base(message),
-        "created_at": moment(message, "create_time"),
-        "role": roles.get(message.role, "user"),
+        "created_at": moment_of(message, "create_time"),
+        "role": ROLE_NAMES.get(message.role, "user"),
         "agent_id": message.agent_id,
         "conversation_id": present(message, "conversation_id"),
         "model": present(message, "model"),
@@ -355,27 +341,13 @@ def shown_by(query: ListMessages) -> Shown:
 
 
 operations = Operations()
-
-
 _MODES: Final = {
     "vector": rpc.SEARCH_MODE_VECTOR,
     "fts": rpc.SEARCH_MODE_TEXT,
     "hybrid": rpc.SEARCH_MODE_HYBRID,
 }
-
-
 _FOUND: Final = frozenset({"system_message", "user_message", "assistant_message", "reasoning_message"})
-
-
 _TEXTS: Final = ("content", "reasoning")
-
-
-_ROLES: Final = {
-    "system": pb.ROLE_SYSTEM,
-    "user": pb.ROLE_USER,
-    "assistant": pb.ROLE_ASSISTANT,
-    "tool": pb.ROLE_TOOL,
-}
 
 
 class SearchScope(msgspec.Struct, kw_only=True):
@@ -409,8 +381,7 @@ async def list_all_messages(call: Call[ListMessages, None]) -> list[dict[str, An
     request = rpc.ListMessagesRequest()
     if query.conversation_id is not None:
         request.conversation.conversation_id = query.conversation_id
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
-    rows = await listed(call.mesh.messages.ListMessages, request, "messages", page, default="desc", limit=100)
+    rows = await listed(call.mesh.messages.ListMessages, request, "messages", query, default="desc", limit=100)
     return messages_from_proto(rows, shown_by(query))
 
 
@@ -418,7 +389,7 @@ async def list_all_messages(call: Call[ListMessages, None]) -> list[dict[str, An
 async def retrieve_message(call: Call[NoQuery, None]) -> list[dict[str, Any]]:
     """Returns what clients see of a stored message."""
     request = rpc.GetMessagesRequest(message_ids=[call.path["message_id"]])
-    found = (await call.mesh.messages.GetMessages(request, timeout=READ_SECONDS)).messages
+    found = (await read(call.mesh.messages.GetMessages, request)).messages
     if not found:
         raise NotFound(f"There is no message {call.path['message_id']}.")
     return messages_from_proto(found, Shown())
@@ -464,7 +435,7 @@ async def _hits(mesh: Mesh, body: SearchScope, query: str, roles: Sequence[str] 
         query=query,
         mode=_MODES[body.search_mode],
         limit=body.limit,
-        roles=[_ROLES[role] for role in roles],
+        roles=[ROLES[role] for role in roles],
     )
     set_present(
         request,

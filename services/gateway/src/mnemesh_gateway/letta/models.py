@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from mnemesh.agents.v1 import agents_pb2
@@ -11,13 +11,13 @@ from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1 import models_pb2 as models_pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh.agents.v1.agents_pb2 import JsonSchemaFormat
+from mnemesh_letta.convert.values import json_text, set_present, shown
 
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed, responses
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed, responses
 from mnemesh_gateway.letta.model_settings import embedding_config, llm_config
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.turns import Usage, usage_from_proto
-from mnemesh_gateway.letta.values import json_to_text, moment, present, set_present
 
 
 class Provider(msgspec.Struct, kw_only=True):
@@ -66,13 +66,9 @@ class CheckProvider(ProviderFields, kw_only=True):
     api_key: str
 
 
-class ListProviders(msgspec.Struct, kw_only=True):
+class ListProviders(PageQuery, kw_only=True):
     """The query of a list of providers."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     name: str | None = None
     provider_type: str | None = None
 
@@ -104,27 +100,14 @@ _TYPES: Final = {"lmstudio_openai": "lmstudio", "hugging-face": "openai_compatib
     ("baseten", "cerebras", "fireworks", "minimax", "openrouter", "sglang", "zai", "zai_coding"), "openai_compatible"
 )
 """Letta's names of types that differ. Those that speak OpenAI's format need a base_url here."""
-
-
 _NAMES: Final = {"lmstudio": "lmstudio_openai", "openai_compatible": "openai", "mnemesh": "letta"}
-
-
 _PLAIN_FIELDS: Final = ("base_url", "api_version", "region")
 
 
 def provider_from_proto(provider: models_pb.Provider) -> Provider:
     """Returns a provider."""
-    return Provider(
-        id=provider.id,
-        name=provider.name,
-        provider_type=_NAMES.get(provider.type, provider.type),
-        provider_category="base" if provider.category == models_pb.PROVIDER_CATEGORY_BASE else "byok",
-        base_url=present(provider, "base_url"),
-        region=present(provider, "region"),
-        api_version=present(provider, "api_version"),
-        updated_at=moment(provider, "update_time"),
-        last_synced=moment(provider, "last_refresh_time"),
-    )
+    category = "base" if provider.category == models_pb.PROVIDER_CATEGORY_BASE else "byok"
+    return shown(Provider, provider, provider_type=_NAMES.get(provider.type, provider.type), provider_category=category)
 
 
 def provider_type(name: str) -> str:
@@ -147,11 +130,7 @@ def credentials_to_proto(body: ProviderFields) -> models_pb.ProviderCredentials:
 
 
 operations = Operations()
-
-
 _SECONDS: Final = 60.0
-
-
 _ANSWER_SECONDS: Final = 300.0
 
 
@@ -210,10 +189,9 @@ async def list_embedding_models(call: Call[NoQuery, None]) -> list[dict[str, Any
 async def list_providers(call: Call[ListProviders, None]) -> list[Provider]:
     """Lists providers, newest first."""
     query = call.query
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = rpc.ListProvidersRequest(types=[provider_type(query.provider_type)] if query.provider_type else ())
     set_present(request, name=query.name)
-    rows = await listed(call.mesh.models.ListProviders, request, "providers", page, default="desc")
+    rows = await listed(call.mesh.models.ListProviders, request, "providers", query, default="desc")
     return [provider_from_proto(row) for row in rows]
 
 
@@ -223,10 +201,8 @@ async def create_provider(call: Call[NoQuery, CreateProvider]) -> Provider:
     body = call.body
     provider = models_pb.Provider(name=body.name, type=provider_type(body.provider_type))
     provider_to_proto(body, provider)
-    request = rpc.CreateProviderRequest(
-        request_id=call.request_id, provider=provider, credentials=credentials_to_proto(body)
-    )
-    return provider_from_proto((await call.mesh.models.CreateProvider(request, timeout=_SECONDS)).provider)
+    request = rpc.CreateProviderRequest(provider=provider, credentials=credentials_to_proto(body))
+    return provider_from_proto((await call.write(call.mesh.models.CreateProvider, request)).provider)
 
 
 @operations.post("/providers/check", body=CheckProvider, result=ProviderResult)
@@ -250,7 +226,7 @@ async def retrieve_provider(call: Call[NoQuery, None]) -> Provider:
 async def modify_provider(call: Call[NoQuery, UpdateProvider]) -> Provider:
     """Updates the address or the keys of a provider."""
     body, provider = call.body, models_pb.Provider(id=call.path["provider_id"])
-    request = rpc.UpdateProviderRequest(request_id=call.request_id)
+    request = rpc.UpdateProviderRequest()
     request.update_mask.paths.extend(provider_to_proto(body, provider))
     request.provider.CopyFrom(provider)
     credentials = credentials_to_proto(body)
@@ -258,14 +234,14 @@ async def modify_provider(call: Call[NoQuery, UpdateProvider]) -> Provider:
         request.credentials.CopyFrom(credentials)
     if not request.update_mask.paths and not request.HasField("credentials"):
         return await _read(call.mesh, provider.id)
-    return provider_from_proto((await call.mesh.models.UpdateProvider(request, timeout=_SECONDS)).provider)
+    return provider_from_proto((await call.write(call.mesh.models.UpdateProvider, request)).provider)
 
 
 @operations.patch("/providers/{provider_id}/refresh", result=Provider)
 async def refresh_provider_models(call: Call[NoQuery, None]) -> Provider:
     """Reads the models of a provider again."""
-    request = rpc.RefreshProviderRequest(request_id=call.request_id, provider_id=call.path["provider_id"])
-    return provider_from_proto((await call.mesh.models.RefreshProvider(request, timeout=_SECONDS)).provider)
+    request = rpc.RefreshProviderRequest(provider_id=call.path["provider_id"])
+    return provider_from_proto((await call.write(call.mesh.models.RefreshProvider, request)).provider)
 
 
 @operations.post("/providers/{provider_id}/check", result=ProviderResult)
@@ -280,14 +256,13 @@ async def check_existing_provider(call: Call[NoQuery, None]) -> ProviderResult:
 async def delete_provider(call: Call[NoQuery, None]) -> ProviderResult:
     """Deletes a provider with its key. Agents keep the handles of its models."""
     provider = await _read(call.mesh, call.path["provider_id"])
-    request = rpc.DeleteProviderRequest(request_id=call.request_id, provider_id=provider.id)
-    await call.mesh.models.DeleteProvider(request, timeout=_SECONDS)
+    await call.write(call.mesh.models.DeleteProvider, rpc.DeleteProviderRequest(provider_id=provider.id))
     return ProviderResult(message=f"Provider id={provider.id} successfully deleted")
 
 
 async def _read(mesh: Mesh, provider_id: str) -> Provider:
     request = rpc.GetProviderRequest(provider_id=provider_id)
-    return provider_from_proto((await mesh.models.GetProvider(request, timeout=READ_SECONDS)).provider)
+    return provider_from_proto((await read(mesh.models.GetProvider, request)).provider)
 
 
 @operations.post("/agents/{agent_id}/generate", body=GenerateText, result=GeneratedText)
@@ -301,7 +276,7 @@ async def generate_completion(call: Call[NoQuery, GenerateText]) -> GeneratedTex
     if body.response_schema is not None:
         schema = {"type": "object"} | body.response_schema
         request.response_format.json_schema.CopyFrom(
-            JsonSchemaFormat(name="structured_output", schema=json_to_text(schema) or "{}")
+            JsonSchemaFormat(name="structured_output", schema=json_text(schema) or "{}")
         )
     response = await call.mesh.agents.GenerateText(request, timeout=_ANSWER_SECONDS)
     _, _, model = response.model.partition("/")

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from mnemesh_gateway.http.body import JSON_ERRORS, Bodies
 from mnemesh_gateway.letta.errors import error_response, invalid_field, invalid_id, invalid_json, invalid_value
-from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.mesh import READ_SECONDS, WRITE_SECONDS, Mesh
 
 
 class Profile(StrEnum):
@@ -49,11 +49,8 @@ class Profile(StrEnum):
 
 
 Q = TypeVar("Q")
-
-
 B = TypeVar("B")
-
-
+R = TypeVar("R")
 ID_PREFIXES: Final[Mapping[str, str]] = {
     "agent_id": "agent",
     "archive_id": "archive",
@@ -74,22 +71,12 @@ ID_PREFIXES: Final[Mapping[str, str]] = {
     "tool_id": "tool",
 }
 """The path parameters that are ids, and the prefixes of their ids."""
-
-
 NO_CONTENT: Final = 204
 """The status of a successful answer without a body."""
-
-
 _MAX_VALUES: Final = 20_000
 """How many values the JSON of a body may have. Handlers convert them on the event loop."""
-
-
 _OUT_OF_RANGE: Final = "Value out of range: "
-
-
 _PRINTABLE: Final = 10**90
-
-
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 
 
@@ -112,6 +99,16 @@ class Call(Generic[Q, B]):
     body: B
     request_id: str = field(default_factory=lambda: new_id("letta"))
     """The request_id of the call's first mutating RPC; a client's Idempotency-Key if it sends one."""
+
+    async def write(self, method: Callable[..., Awaitable[R]], request: Any, *, seconds: float = WRITE_SECONDS) -> R:
+        """Makes the call's first mutating RPC."""
+        request.request_id = self.request_id
+        return await method(request, timeout=seconds)
+
+
+async def read(method: Callable[..., Awaitable[R]], request: Any) -> R:
+    """Makes an RPC that only reads."""
+    return await method(request, timeout=READ_SECONDS)
 
 
 class NoQuery(msgspec.Struct):

@@ -12,27 +12,25 @@ from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.time import timestamp_from_proto
+from mnemesh_letta.convert.values import (
+    RUN_STATUSES,
+    STOP_REASON_NAMES,
+    STOP_REASONS,
+    duration_of,
+    fill,
+    json_value,
+    present,
+    set_present,
+    shown,
+)
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
 from mnemesh_gateway.letta.messages import Shown, messages_from_proto
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.sending import SHOWN_EVENTS
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
+from mnemesh_gateway.letta.sending import MESSAGE_EVENT_NAMES, SHOWN_EVENTS
 from mnemesh_gateway.letta.turns import StreamRun, attached, read_run
-from mnemesh_gateway.letta.values import (
-    MESSAGE_EVENT_NAMES,
-    RUN_STATUS_NAMES,
-    RUN_STATUSES,
-    STOP_REASON_NAMES,
-    STOP_REASONS,
-    json_from_text,
-    metadata,
-    moment,
-    present,
-    set_present,
-    set_time,
-)
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -147,7 +145,7 @@ class ProviderTrace(msgspec.Struct, kw_only=True):
     latency_ms: int | None = None
 
 
-class ListRuns(msgspec.Struct, kw_only=True):
+class ListRuns(PageQuery, kw_only=True):
     """The query of a list of runs."""
 
     agent_id: str | None = None
@@ -156,10 +154,6 @@ class ListRuns(msgspec.Struct, kw_only=True):
     background: bool | None = None
     stop_reason: str | None = None
     conversation_id: str | None = None
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     active: bool = False
     ascending: bool = False
 
@@ -178,13 +172,9 @@ class TraceQuery(msgspec.Struct, kw_only=True):
     limit: int = 1000
 
 
-class ListSteps(msgspec.Struct, kw_only=True):
+class ListSteps(PageQuery, kw_only=True):
     """The query of a list of steps."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     agent_id: str | None = None
     model: str | None = None
     feedback: Literal["positive", "negative"] | None = None
@@ -202,41 +192,20 @@ class Feedback(msgspec.Struct, kw_only=True):
     tags: list[str] | None = None
 
 
-_STEP_STATUSES = {
-    pb.STEP_STATUS_PENDING: "pending",
-    pb.STEP_STATUS_SUCCESS: "success",
-    pb.STEP_STATUS_FAILED: "failed",
-    pb.STEP_STATUS_CANCELLED: "cancelled",
-}
-
-
 _SERVICE: Final = "mnemesh"
+_TOKENS: Final = (
+    *("prompt_tokens", "completion_tokens", "total_tokens"),
+    *("cached_input_tokens", "cache_write_tokens", "reasoning_tokens"),
+)
 
 
 def run_from_proto(run: pb.Run) -> Run:
     """Returns a run."""
-    more = metadata(run.config) or {}
+    more = json_value(run.config.metadata) or {}
     if run.HasField("error"):
         more = more | {"error": {"type": run.error.reason, "message": run.error.message}}
-    return Run(
-        id=run.id,
-        agent_id=run.agent_id,
-        status=RUN_STATUS_NAMES.get(run.status, "created"),
-        background=run.background,
-        conversation_id=run.conversation_id or None,
-        created_at=moment(run, "create_time"),
-        updated_at=moment(run, "update_time"),
-        completed_at=moment(run, "completion_time"),
-        metadata=more or None,
-        request_config=_request_config(run.config),
-        stop_reason=STOP_REASON_NAMES.get(run.stop_reason) if run.HasField("stop_reason") else None,
-        callback_url=present(run.config, "callback_url"),
-        callback_sent_at=moment(run, "callback_sent_time"),
-        callback_status_code=present(run, "callback_status"),
-        callback_error=present(run, "callback_error"),
-        ttft_ns=_nanoseconds(run, "time_to_first_token"),
-        total_duration_ns=_nanoseconds(run, "total_duration"),
-    )
+    config, url = _request_config(run.config), present(run.config, "callback_url")
+    return shown(Run, run, metadata=more or None, request_config=config, callback_url=url)
 
 
 def _request_config(config: pb.RunConfig) -> dict[str, Any]:
@@ -255,31 +224,25 @@ def returned_types(config: pb.RunConfig) -> list[str] | None:
     return [MESSAGE_EVENT_NAMES[kind] for kind in config.include_events if kind in MESSAGE_EVENT_NAMES]
 
 
-def _nanoseconds(message: Any, name: str) -> int | None:
-    return getattr(message, name).ToNanoseconds() if message.HasField(name) else None
-
-
 def usage_of_run(usage: message_pb2.Usage) -> RunUsage:
     """Returns the tokens of a run."""
+    total = usage.total_tokens or usage.completion_tokens + usage.prompt_tokens
     return RunUsage(
         completion_tokens=usage.completion_tokens,
         prompt_tokens=usage.prompt_tokens,
-        total_tokens=usage.total_tokens or usage.completion_tokens + usage.prompt_tokens,
-        prompt_tokens_details=_prompt_details(usage),
-        completion_tokens_details=_completion_details(usage),
+        total_tokens=total,
+        **_details(usage),
     )
 
 
-def _prompt_details(usage: message_pb2.Usage) -> dict[str, int | None] | None:
+def _details(usage: message_pb2.Usage) -> dict[str, Any]:
     cached, written = present(usage, "cached_input_tokens"), present(usage, "cache_write_tokens")
-    if cached is None and written is None:
-        return None
-    return {"cached_tokens": cached, "cache_read_tokens": cached, "cache_creation_tokens": written}
-
-
-def _completion_details(usage: message_pb2.Usage) -> dict[str, int | None] | None:
+    prompt = {"cached_tokens": cached, "cache_read_tokens": cached, "cache_creation_tokens": written}
     reasoning = present(usage, "reasoning_tokens")
-    return None if reasoning is None else {"reasoning_tokens": reasoning}
+    return {
+        "prompt_tokens_details": None if cached is None and written is None else prompt,
+        "completion_tokens_details": None if reasoning is None else {"reasoning_tokens": reasoning},
+    }
 
 
 def metrics_of_run(run: pb.Run, tools_used: list[str]) -> RunMetrics:
@@ -288,7 +251,7 @@ def metrics_of_run(run: pb.Run, tools_used: list[str]) -> RunMetrics:
         id=run.id,
         agent_id=run.agent_id,
         run_start_ns=run.create_time.ToNanoseconds(),
-        run_ns=_nanoseconds(run, "total_duration"),
+        run_ns=duration_of(run, "total_duration", nanoseconds=True),
         num_steps=run.step_count,
         tools_used=tools_used or None,
     )
@@ -296,43 +259,25 @@ def metrics_of_run(run: pb.Run, tools_used: list[str]) -> RunMetrics:
 
 def step_from_proto(step: pb.Step) -> Step:
     """Returns a step without its messages."""
-    usage = step.usage
-    error = {"message": step.error.message, **dict(step.error.metadata)} if step.HasField("error") else None
-    return Step(
-        id=step.id,
-        origin=present(step, "origin"),
-        provider_name=step.provider or None,
-        run_id=step.run_id or None,
-        agent_id=step.agent_id or None,
+    has_error = step.HasField("error")
+    return shown(
+        Step,
+        step,
         model=step.model.partition("/")[2] or step.model or None,
-        model_handle=step.model or None,
-        model_endpoint=present(step, "endpoint"),
         context_window_limit=step.context_window_limit or None,
-        prompt_tokens=present(usage, "prompt_tokens"),
-        completion_tokens=present(usage, "completion_tokens"),
-        total_tokens=present(usage, "total_tokens"),
-        cached_input_tokens=present(usage, "cached_input_tokens"),
-        cache_write_tokens=present(usage, "cache_write_tokens"),
-        reasoning_tokens=present(usage, "reasoning_tokens"),
-        prompt_tokens_details=_prompt_details(usage),
-        completion_tokens_details=_completion_details(usage),
-        stop_reason=STOP_REASON_NAMES.get(step.stop_reason) if step.HasField("stop_reason") else None,
-        status=_STEP_STATUSES.get(step.status, "pending"),
-        error_type=step.error.reason if step.HasField("error") else None,
-        error_data=error,
-        tags=list(step.tags),
-        feedback=present(step, "feedback"),
-        trace_id=present(step, "trace_id"),
+        error_type=step.error.reason if has_error else None,
+        error_data={"message": step.error.message, **dict(step.error.metadata)} if has_error else None,
+        **{name: present(step.usage, name) for name in _TOKENS},
+        **_details(step.usage),
     )
 
 
 def metrics_of_step(step: pb.Step) -> StepMetrics:
     """Returns the metrics of a step."""
-    model, total = _nanoseconds(step, "model_duration"), _nanoseconds(step, "total_duration")
-    return StepMetrics(
-        id=step.id,
-        run_id=step.run_id or None,
-        agent_id=step.agent_id or None,
+    model, total = (duration_of(step, name, nanoseconds=True) for name in ("model_duration", "total_duration"))
+    return shown(
+        StepMetrics,
+        step,
         step_start_ns=step.create_time.ToNanoseconds(),
         llm_request_ns=model,
         step_ns=total,
@@ -342,15 +287,15 @@ def metrics_of_step(step: pb.Step) -> StepMetrics:
 
 def trace_from_proto(trace: Any, step: pb.Step) -> ProviderTrace:
     """Returns the request of a step and its answer."""
-    response = json_from_text(trace.response)
-    return ProviderTrace(
+    response = json_value(trace.response)
+    return shown(
+        ProviderTrace,
+        step,
         id="provider_trace-" + step.id.partition("-")[2],
-        request_json=json_from_text(trace.request) or {},
+        request_json=json_value(trace.request) or {},
         response_json=response if isinstance(response, dict) else {},
         step_id=step.id,
-        run_id=step.run_id or None,
-        agent_id=step.agent_id or None,
-        latency_ms=trace.duration.ToMilliseconds() if trace.HasField("duration") else None,
+        latency_ms=duration_of(trace, "duration", nanoseconds=False),
     )
 
 
@@ -460,8 +405,6 @@ async def shown_messages(mesh: Mesh, run: pb.Run, query: PageQuery) -> list[dict
 
 
 operations = Operations()
-
-
 MAX_SPANS: Final = 5000
 
 
@@ -508,8 +451,7 @@ async def retrieve_run(call: Call[NoQuery, None]) -> Run:
 @operations.delete("/runs/{run_id}")
 async def delete_run(call: Call[NoQuery, None]) -> None:
     """Deletes the record of a run that has ended. Its messages stay."""
-    request = rpc.DeleteRunRequest(request_id=call.request_id, run_id=call.path["run_id"])
-    await call.mesh.runs.DeleteRun(request, timeout=READ_SECONDS)
+    await read(call.mesh.runs.DeleteRun, rpc.DeleteRunRequest(request_id=call.request_id, run_id=call.path["run_id"]))
 
 
 @operations.post("/runs/{run_id}/cancel", result=Run)
@@ -517,7 +459,7 @@ async def cancel_run(call: Call[NoQuery, None]) -> Run:
     """Cancels a run."""
     run_id = call.path["run_id"]
     request = rpc.CancelRunsRequest(request_id=call.request_id, runs=rpc.RunIds(run_ids=[run_id]))
-    await call.mesh.runs.CancelRuns(request, timeout=READ_SECONDS)
+    await read(call.mesh.runs.CancelRuns, request)
     return run_from_proto(await read_run(call.mesh, run_id))
 
 
@@ -590,11 +532,9 @@ async def list_steps(call: Call[ListSteps, None]) -> list[Step]:
         trace_id=query.trace_ids[0] if query.trace_ids else None,
         has_feedback=query.has_feedback,
     )
-    set_time(filters, "start_time", query.start_date)
-    set_time(filters, "end_time", query.end_date)
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
+    fill(filters, {"start_time": query.start_date, "end_time": query.end_date})
     request = rpc.ListStepsRequest(filter=filters)
-    rows = await listed(call.mesh.runs.ListSteps, request, "steps", page, default="desc")
+    rows = await listed(call.mesh.runs.ListSteps, request, "steps", query, default="desc")
     return [step_from_proto(step) for step in rows]
 
 
@@ -635,7 +575,7 @@ async def modify_feedback_for_step(call: Call[NoQuery, Feedback]) -> Step:
         request_id=call.request_id, step_id=call.path["step_id"], tags=call.body.tags or ()
     )
     set_present(request, feedback=call.body.feedback)
-    return step_from_proto((await call.mesh.runs.SetStepFeedback(request, timeout=READ_SECONDS)).step)
+    return step_from_proto((await read(call.mesh.runs.SetStepFeedback, request)).step)
 
 
 async def _read(mesh: Mesh, step_id: str) -> pb.Step:

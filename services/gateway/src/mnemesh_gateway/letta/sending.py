@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
+from mnemesh_letta.convert.values import json_text, set_present
 
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.messages import Shown
-from mnemesh_gateway.letta.values import MESSAGE_EVENTS, json_to_text, set_present
 
 
 class ClientTool(msgspec.Struct, kw_only=True):
@@ -55,13 +55,26 @@ class SendMessages(msgspec.Struct, kw_only=True):
     agent_id: str | None = None
 
 
+MESSAGE_EVENTS: Final = {
+    "system_message": runs_pb2.EVENT_KIND_SYSTEM_MESSAGE,
+    "user_message": runs_pb2.EVENT_KIND_USER_MESSAGE,
+    "assistant_message": runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
+    "reasoning_message": runs_pb2.EVENT_KIND_REASONING_MESSAGE,
+    "hidden_reasoning_message": runs_pb2.EVENT_KIND_HIDDEN_REASONING_MESSAGE,
+    "tool_call_message": runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,
+    "tool_return_message": runs_pb2.EVENT_KIND_TOOL_RETURN_MESSAGE,
+    "approval_request_message": runs_pb2.EVENT_KIND_APPROVAL_REQUEST_MESSAGE,
+    "approval_response_message": runs_pb2.EVENT_KIND_APPROVAL_RESPONSE_MESSAGE,
+    "summary_message": runs_pb2.EVENT_KIND_SUMMARY_MESSAGE,
+    "event_message": runs_pb2.EVENT_KIND_COMPACTION,
+}
+"""The kinds of the events of a run, by the types of messages that show them."""
+MESSAGE_EVENT_NAMES: Final = {value: name for name, value in MESSAGE_EVENTS.items()}
 _ROLES: Final = {
     "user": message_pb2.ROLE_USER,
     "system": message_pb2.ROLE_SYSTEM,
     "assistant": message_pb2.ROLE_ASSISTANT,
 }
-
-
 SHOWN_EVENTS: Final = (
     runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
     runs_pb2.EVENT_KIND_REASONING_MESSAGE,
@@ -71,8 +84,6 @@ SHOWN_EVENTS: Final = (
     runs_pb2.EVENT_KIND_APPROVAL_REQUEST_MESSAGE,
 )
 """The messages that streams have. Streams begin with the answer, and have summaries only if these are asked for."""
-
-
 _NO_PARAMETERS: Final = '{"type":"object","properties":{}}'
 
 
@@ -250,7 +261,7 @@ def config_to_proto(body: SendMessages) -> runs_pb2.RunConfig:
         include_compaction_events=body.include_compaction_messages,
     )
     for tool in body.client_tools or ():
-        parameters = json_to_text(tool.parameters) or _NO_PARAMETERS
+        parameters = json_text(tool.parameters) or _NO_PARAMETERS
         message = runs_pb2.ClientTool(name=tool.name, parameters=parameters)
         set_present(message, description=tool.description)
         config.client_tools.append(message)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from mnemesh.tools.v1 import execution_service_pb2
 from mnemesh.tools.v1 import tools_pb2 as pb
 from mnemesh.tools.v1 import tools_service_pb2 as rpc
 from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_letta.convert.resources import OTHER_BUILTIN, TYPE_OF_BUILTIN
+from mnemesh_letta.convert.values import fill, json_text, json_value, present, set_present, shown
 
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, PageQuery, cut, listed
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.values import json_from_text, json_to_text, metadata, present, set_present
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 
 class Requirement(msgspec.Struct, kw_only=True):
@@ -118,62 +119,29 @@ class ToolResult(msgspec.Struct, kw_only=True):
 
 
 _SOURCES: Final = {pb.SOURCE_TYPE_PYTHON: "python", pb.SOURCE_TYPE_TYPESCRIPT: "typescript"}
-
-
-_BUILTIN_TYPES: Final = {
-    "letta_core": {"send_message", "conversation_search", "archival_memory_insert", "archival_memory_search"},
-    "letta_multi_agent_core": {
-        "send_message_to_agent_and_wait_for_reply",
-        "send_message_to_agent_async",
-        "send_message_to_agents_matching_tags",
-    },
-    "letta_files_core": {"open_files", "grep_files", "semantic_search_files"},
-    "letta_builtin": {"run_code", "web_search", "fetch_webpage"},
-    "letta_sleeptime_core": {"store_memories", "rethink_user_memory", "finish_rethinking_memory"},
-}
-
-
-_OTHER_BUILTIN: Final = "letta_memory_core"
-
-
-BUILTIN_TYPES: Final = frozenset({*_BUILTIN_TYPES, _OTHER_BUILTIN})
+BUILTIN_TYPES: Final = frozenset(TYPE_OF_BUILTIN.values())
 """Letta's names for the types of built-in tools. Each begins with "letta_"."""
-
-
 TOOL_TYPES: Final = BUILTIN_TYPES | {"custom", "external_mcp"}
 """Letta's names for the types of tools."""
-
-
-UNUSED_TYPES: Final = frozenset({"external_composio", "external_langchain", "letta_voice_sleeptime_core"})
+UNUSED_TYPES: Final = frozenset({"external_composio", "external_langchain"})
 """Letta's names for types that no tool has."""
-
-
 _SOURCE_TYPES: Final = {name: kind for kind, name in _SOURCES.items()}
 
 
 def tool_from_proto(tool: pb.Tool) -> Tool:
     """Returns a tool."""
     builtin = tool.type == pb.TOOL_TYPE_BUILTIN
-    schema = json_from_text(tool.json_schema) or {}
-    return Tool(
-        id=tool.id,
-        name=tool.name,
+    schema = json_value(tool.json_schema) or {}
+    return shown(
+        Tool,
+        tool,
         tool_type=tool_type(tool),
         description=present(tool, "description") or schema.get("description"),
         source_type=_SOURCES.get(tool.source_type, "python" if builtin else "json"),
-        source_code=present(tool, "source_code"),
         json_schema=schema or None,
-        args_json_schema=metadata(tool, "args_json_schema"),
-        tags=list(tool.tags),
-        return_char_limit=tool.return_char_limit,
         pip_requirements=_requirements(tool.pip_requirements),
         npm_requirements=_requirements(tool.npm_requirements),
-        default_requires_approval=present(tool, "default_requires_approval"),
-        enable_parallel_execution=tool.enable_parallel_execution,
-        created_by_id=tool.provenance.created_by_id or None,
-        last_updated_by_id=tool.provenance.last_updated_by_id or None,
-        metadata_=metadata(tool) or {},
-        project_id=present(tool.provenance, "project_id"),
+        metadata_=json_value(tool.metadata) or {},
     )
 
 
@@ -181,14 +149,11 @@ def tool_type(tool: pb.Tool) -> str:
     """Returns Letta's name for the type of a tool."""
     if tool.type == pb.TOOL_TYPE_MCP:
         return "external_mcp"
-    if tool.type != pb.TOOL_TYPE_BUILTIN:
-        return "custom"
-    return next((name for name, tools in _BUILTIN_TYPES.items() if tool.name in tools), _OTHER_BUILTIN)
+    return TYPE_OF_BUILTIN.get(tool.name, OTHER_BUILTIN) if tool.type == pb.TOOL_TYPE_BUILTIN else "custom"
 
 
 def _requirements(requirements: Iterable[pb.PackageRequirement]) -> list[Requirement] | None:
-    found = [Requirement(name=item.name, version=present(item, "version")) for item in requirements]
-    return found or None
+    return [shown(Requirement, item) for item in requirements] or None
 
 
 def fields_to_proto(body: ToolFields, message: pb.Tool) -> list[str]:
@@ -197,23 +162,10 @@ def fields_to_proto(body: ToolFields, message: pb.Tool) -> list[str]:
     Raises:
         ValidationFailed: the type of the source is unknown.
     """
-    source_type = source_type_to_proto(body.source_type, "body", "source_type") if body.source_type else None
-    plain = {
-        "description": body.description,
-        "source_code": body.source_code,
-        "source_type": source_type,
-        "json_schema": json_to_text(body.json_schema),
-        "args_json_schema": json_to_text(body.args_json_schema),
-        "return_char_limit": body.return_char_limit,
-        "default_requires_approval": body.default_requires_approval,
-        "enable_parallel_execution": body.enable_parallel_execution,
-        "metadata": json_to_text(body.metadata_),
-    }
-    set_present(message, **plain)
-    paths = [name for name, value in plain.items() if value is not None]
-    if body.tags is not None:
-        message.tags.extend(body.tags)
-        paths.append("tags")
+    paths = fill(message, body)
+    if body.source_type:
+        message.source_type = source_type_to_proto(body.source_type, "body", "source_type")
+        paths.append("source_type")
     for name in ("pip_requirements", "npm_requirements"):
         requirements: list[Requirement] | None = getattr(body, name)
         if requirements is not None:
@@ -237,11 +189,11 @@ def trial_to_proto(body: RunSource, execution_id: str) -> execution_service_pb2.
         pip_requirements=_packages(body.pip_requirements),
         npm_requirements=_packages(body.npm_requirements),
     )
-    set_present(tool, name=body.name, args_json_schema=json_to_text(body.args_json_schema))
+    set_present(tool, name=body.name, args_json_schema=json_text(body.args_json_schema))
     return execution_service_pb2.ExecuteToolRequest(
         execution_id=execution_id,
         ad_hoc=tool,
-        arguments=json_to_text(body.args) or "{}",
+        arguments=json_text(body.args) or "{}",
         environment=body.env_vars or {},
     )
 
@@ -265,28 +217,15 @@ def _packages(requirements: list[Requirement] | None) -> list[pb.PackageRequirem
 
 
 operations = Operations()
-
-
-_WRITE_SECONDS: Final = 60.0
-
-
 _RUN_SECONDS: Final = 240.0
-
-
 _TYPES: Final = {"custom": pb.TOOL_TYPE_CUSTOM, "external_mcp": pb.TOOL_TYPE_MCP}
 """The types of Letta's that are not built-in tools."""
-
-
 _EVERY: Final = PageQuery(limit=100_000)
 
 
-class ListTools(msgspec.Struct, kw_only=True):
+class ListTools(PageQuery, kw_only=True):
     """The query of a list of tools."""
 
-    before: str | None = None
-    after: str | None = None
-    limit: int | None = None
-    order: Literal["asc", "desc"] | None = None
     name: str | None = None
     names: list[str] | None = None
     tool_ids: list[str] | None = None
@@ -300,15 +239,15 @@ class ListTools(msgspec.Struct, kw_only=True):
 @operations.post("/tools/", body=ToolFields, result=Tool)
 async def create_tool(call: Call[NoQuery, ToolFields]) -> Tool:
     """Creates a tool from its source, whose last function gives the name."""
-    request = rpc.CreateToolRequest(request_id=call.request_id, tool=_new(call.body))
-    return tool_from_proto((await call.mesh.tools.CreateTool(request, timeout=_WRITE_SECONDS)).tool)
+    request = rpc.CreateToolRequest(tool=_new(call.body))
+    return tool_from_proto((await call.write(call.mesh.tools.CreateTool, request)).tool)
 
 
 @operations.put("/tools/", body=ToolFields, result=Tool)
 async def upsert_tool(call: Call[NoQuery, ToolFields]) -> Tool:
     """Creates a tool, or updates the one with the same name, which keeps its id."""
-    request = rpc.UpsertToolRequest(request_id=call.request_id, tool=_new(call.body))
-    return tool_from_proto((await call.mesh.tools.UpsertTool(request, timeout=_WRITE_SECONDS)).tool)
+    request = rpc.UpsertToolRequest(tool=_new(call.body))
+    return tool_from_proto((await call.write(call.mesh.tools.UpsertTool, request)).tool)
 
 
 @operations.get("/tools/", query=ListTools, result=list[Tool])
@@ -332,7 +271,7 @@ async def count_tools(call: Call[ListTools, None]) -> int:
     if not _is_exact(types):
         return len(await _every(call, call.query, types))
     request = rpc.CountToolsRequest(filter=_filter(call.query, types))
-    return int((await call.mesh.tools.CountTools(request, timeout=READ_SECONDS)).count) if types else 0
+    return int((await read(call.mesh.tools.CountTools, request)).count) if types else 0
 
 
 @operations.post("/tools/search", body=SearchTools, result=list[ToolHit])
@@ -363,8 +302,8 @@ async def generate_json_schema(call: Call[NoQuery, ToolSource]) -> dict[str, Any
     request = rpc.GenerateSchemaRequest(
         source_code=call.body.code, source_type=source_type_to_proto(call.body.source_type, "body", "source_type")
     )
-    response = await call.mesh.tools.GenerateSchema(request, timeout=READ_SECONDS)
-    schema: dict[str, Any] = json_from_text(response.json_schema)
+    response = await read(call.mesh.tools.GenerateSchema, request)
+    schema: dict[str, Any] = json_value(response.json_schema)
     return schema
 
 
@@ -388,30 +327,28 @@ async def add_base_tools(call: Call[NoQuery, None]) -> list[Tool]:
 async def retrieve_tool(call: Call[NoQuery, None]) -> Tool:
     """Returns a tool."""
     request = rpc.GetToolRequest(tool_id=call.path["tool_id"])
-    return tool_from_proto((await call.mesh.tools.GetTool(request, timeout=READ_SECONDS)).tool)
+    return tool_from_proto((await read(call.mesh.tools.GetTool, request)).tool)
 
 
 @operations.patch("/tools/{tool_id}", body=ToolFields, result=Tool)
 async def modify_tool(call: Call[NoQuery, ToolFields]) -> Tool:
     """Updates a tool. A changed source generates the schema again."""
     tool = pb.Tool(id=call.path["tool_id"])
-    request = rpc.UpdateToolRequest(request_id=call.request_id)
+    request = rpc.UpdateToolRequest()
     request.update_mask.paths.extend(fields_to_proto(call.body, tool))
     request.tool.CopyFrom(tool)
     if request.update_mask.paths:
-        await call.mesh.tools.UpdateTool(request, timeout=_WRITE_SECONDS)
-    get = rpc.GetToolRequest(tool_id=tool.id)
-    return tool_from_proto((await call.mesh.tools.GetTool(get, timeout=READ_SECONDS)).tool)
+        await call.write(call.mesh.tools.UpdateTool, request)
+    return tool_from_proto((await read(call.mesh.tools.GetTool, rpc.GetToolRequest(tool_id=tool.id))).tool)
 
 
 @operations.delete("/tools/{tool_id}")
 async def delete_tool(call: Call[NoQuery, None]) -> None:
     """Deletes a tool. A built-in tool is kept: on the Letta server, the next list restores it."""
     get = rpc.GetToolRequest(tool_id=call.path["tool_id"])
-    if (await call.mesh.tools.GetTool(get, timeout=READ_SECONDS)).tool.type == pb.TOOL_TYPE_BUILTIN:
+    if (await read(call.mesh.tools.GetTool, get)).tool.type == pb.TOOL_TYPE_BUILTIN:
         return
-    request = rpc.DeleteToolRequest(request_id=call.request_id, tool_id=call.path["tool_id"])
-    await call.mesh.tools.DeleteTool(request, timeout=_WRITE_SECONDS)
+    await call.write(call.mesh.tools.DeleteTool, rpc.DeleteToolRequest(tool_id=call.path["tool_id"]))
 
 
 def _new(body: ToolFields) -> pb.Tool:

@@ -15,12 +15,13 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import runs
 from mnemesh_kit.errors import NotFound
+from mnemesh_letta.convert.values import STOP_REASON_NAMES, moment_of, present
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import RunFailed
 from mnemesh_gateway.http.streams import DONE, EventStream, Idle, sse
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh
+from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.messages import (
     Shown,
     calls_from_proto,
@@ -28,7 +29,7 @@ from mnemesh_gateway.letta.messages import (
     returns_from_proto,
     with_whole_requests,
 )
-from mnemesh_gateway.letta.operations import Call
+from mnemesh_gateway.letta.operations import Call, read
 from mnemesh_gateway.letta.sending import (
     SendMessages,
     Sent,
@@ -38,7 +39,6 @@ from mnemesh_gateway.letta.sending import (
     sent_of,
     shown_of,
 )
-from mnemesh_gateway.letta.values import STOP_REASON_NAMES, moment, present
 
 
 class StopReason(msgspec.Struct, kw_only=True):
@@ -121,7 +121,7 @@ def _base(
 ) -> dict[str, Any]:
     return {
         "id": message_id,
-        "date": moment(message, "message_time") if message is not None else moment(event, "create_time"),
+        "date": moment_of(message, "message_time") if message is not None else moment_of(event, "create_time"),
         "name": present(message, "name") if message is not None else None,
         "otid": otid,
         "sender_id": present(message, "sender_id") if message is not None else None,
@@ -228,19 +228,11 @@ def usage_from_proto(usage: Any, step_count: int) -> Usage:
 
 
 PATIENCE: Final = 60.0
-
-
 ACCEPTANCE: Final = 5.0
-
-
 _CUT_OFF: Final = frozenset({runs_pb2.RUN_STATUS_CANCELLED, runs_pb2.RUN_STATUS_FAILED})
-
-
 _CONTINUE: Final = (
     "<system-alert>Automatic keep-alive message without content. Continue where you stopped.</system-alert>"
 )
-
-
 Events = AsyncGenerator[runs_pb2.RunEvent, None]
 
 
@@ -289,8 +281,7 @@ async def _from(first: runs_pb2.RunEvent, events: Events) -> Events:
 
 
 async def _was_cut_off(mesh: Mesh, run_id: str) -> bool:
-    request = runs_service_pb2.GetRunRequest(run_id=run_id)
-    return (await mesh.runs.GetRun(request, timeout=READ_SECONDS)).run.status in _CUT_OFF
+    return (await read(mesh.runs.GetRun, runs_service_pb2.GetRunRequest(run_id=run_id))).run.status in _CUT_OFF
 
 
 def _keep_alive() -> runs_pb2.InputMessage:
@@ -307,7 +298,7 @@ async def _answer(
     if sent.blanket is not None:
         request_id = sent.approval_request_id or await _pending(mesh, recipient.agent_id)
         found = messages_service_pb2.GetMessagesRequest(message_ids=[request_id])
-        messages = (await mesh.messages.GetMessages(found, timeout=READ_SECONDS)).messages
+        messages = (await read(mesh.messages.GetMessages, found)).messages
         decisions += blanket_decisions(sent, [call for message in messages for call in message.tool_calls])
     return runs_service_pb2.AnswerApprovalRequest(
         request_id=key,
@@ -321,8 +312,7 @@ async def _answer(
 
 
 async def _pending(mesh: Mesh, agent_id: str) -> str:
-    request = agents_service_pb2.GetAgentRequest(agent_id=agent_id)
-    agent = (await mesh.agents.GetAgent(request, timeout=READ_SECONDS)).agent
+    agent = (await read(mesh.agents.GetAgent, agents_service_pb2.GetAgentRequest(agent_id=agent_id))).agent
     if not agent.HasField("pending_approval_request_id"):
         raise NotFound(f"{agent_id} waits for no approval.")
     return agent.pending_approval_request_id
@@ -330,8 +320,6 @@ async def _pending(mesh: Mesh, agent_id: str) -> str:
 
 PING_SECONDS: Final = 20.0
 """The time without an event after which a stream has a ping."""
-
-
 AttachingT = TypeVar("AttachingT", bound=StreamRun)
 
 
@@ -454,7 +442,7 @@ class TurnStream:
             case "accepted" if not self._options.announces:
                 return None
             case "accepted":
-                value, is_shown = self._ping(moment(event, "create_time")), self._options.pings
+                value, is_shown = self._ping(moment_of(event, "create_time")), self._options.pings
             case "usage":
                 usage = usage_of(event)
                 value = {name: getattr(usage, name) for name in usage.__struct_fields__}
@@ -541,7 +529,7 @@ async def start_run(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
         messages=sent.messages,
         config=config,
     )
-    return (await mesh.runs.StartRun(start, timeout=READ_SECONDS)).run
+    return (await read(mesh.runs.StartRun, start)).run
 
 
 async def answered(events: Events, shown: Shown) -> LettaResponse:
@@ -588,8 +576,7 @@ async def replied(call: Call[Any, SendMessages], recipient: Recipient, *, stream
 
 async def read_run(mesh: Mesh, run_id: str) -> runs_pb2.Run:
     """Returns a run. Raises NotFound."""
-    request = runs_service_pb2.GetRunRequest(run_id=run_id)
-    return (await mesh.runs.GetRun(request, timeout=READ_SECONDS)).run
+    return (await read(mesh.runs.GetRun, runs_service_pb2.GetRunRequest(run_id=run_id))).run
 
 
 async def attached(call: Call[Any, AttachingT], run_id: str) -> Response:
