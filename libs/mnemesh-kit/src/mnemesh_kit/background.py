@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import structlog
 
@@ -36,3 +36,16 @@ async def with_pause(work: Callable[[], Awaitable[T]]) -> T:
     result = await work()
     await asyncio.sleep(time.monotonic() - began)
     return result
+
+
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of `work`. A cancellation of the caller takes effect after the end of the work."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it
+        raise

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from mnemesh_orchestrator.llm.errors import error_from_response, retry_after_seconds
-from mnemesh_orchestrator.loop.journal import failure
+from mnemesh_orchestrator.loop.rules import failure
 from mnemesh_orchestrator.model.runs import StopReason
 
 REFUSALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "provider_errors.json").read_text())

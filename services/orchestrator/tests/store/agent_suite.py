@@ -13,6 +13,7 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool, Correction
 from mnemesh_orchestrator.model.creation import Deletion, DeletionStart, ErasureScope
+from mnemesh_orchestrator.model.events import RunEnd
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
 from mnemesh_orchestrator.store.agents import AgentStore
@@ -233,12 +234,12 @@ class AgentStoreSuite:
         first = await runs.start(None, a_run(agent, clock), "instance-1", reject_busy=False)
         assert first.claim is not None
         assert first.claim.agent.corrections == ()
-        await runs.finish(first.claim.lease, an_end(first.run, clock), (), (), corrections=learnt)
+        await runs.finish(first.claim.lease, RunEnd(an_end(first.run, clock), corrections=learnt), ())
         assert (await agents.get(ORG, agent.id)).corrections == learnt
         second = await runs.start(None, a_run(agent, clock), "instance-1", reject_busy=False)
         assert second.claim is not None
         assert second.claim.agent.corrections == learnt
-        await runs.finish(second.claim.lease, an_end(second.run, clock), (), ())
+        await runs.finish(second.claim.lease, RunEnd(an_end(second.run, clock)), ())
         assert (await agents.get(ORG, agent.id)).corrections == learnt, "a run that taught nothing changes nothing"
         renamed = await agents.update(None, ORG, agent.id, lambda old: replace(old, name="Grace's"))
         assert renamed.corrections == (await agents.get(ORG, agent.id)).corrections == learnt
@@ -252,7 +253,7 @@ class AgentStoreSuite:
         for owner, cost in ((agent, None), (agent, 5), (agent, 2**40), (other, 7)):
             claim = (await runs.start(None, a_run(owner, clock), "me", reject_busy=False)).claim
             assert claim is not None
-            await runs.finish(claim.lease, an_end(claim.run, clock, usage=Usage(cost_nano_usd=cost)), (), ())
+            await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock, usage=Usage(cost_nano_usd=cost))), ())
             assert await agents.cost(ORG, other.id) == (7 if owner is other else None)
         assert await agents.cost(ORG, agent.id) == 5 + 2**40
         assert await agents.cost(OTHER_ORG, agent.id) is None

@@ -11,7 +11,7 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, AskedStep, PlannedCall
-from mnemesh_orchestrator.model.events import Claim, EntryKind, JournalEntry, UnfinishedDecision
+from mnemesh_orchestrator.model.events import Claim, EntryKind, JournalEntry, RunEnd, UnfinishedDecision
 from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
@@ -56,7 +56,7 @@ class ApprovalStoreSuite:
             stop_reason=StopReason.REQUIRES_APPROVAL,
             completed_at=clock.now(),
         )
-        await runs.finish(started.claim.lease, ended, (), (), (), approval)
+        await runs.finish(started.claim.lease, RunEnd(ended, approval=approval), ())
         return agent, approval
 
     async def test_pending_approval_is_found_unchanged(
@@ -153,7 +153,7 @@ class ApprovalStoreSuite:
             "stop_reason": StopReason.ERROR,
             "completed_at": clock.now(),
         }
-        await runs.finish(first.claim.lease, replace(first.run, **failed), (), ())
+        await runs.finish(first.claim.lease, RunEnd(replace(first.run, **failed)), ())
         assert await runs.unfinished_decision(*place) == UnfinishedDecision(resumed, (begun,))
         assert await runs.unfinished_decision(approval.conversation_id, new_id("message")) is None
         assert await runs.unfinished_decision("conv-x", approval.id) is None
@@ -171,7 +171,7 @@ class ApprovalStoreSuite:
             "stop_reason": StopReason.END_TURN,
             "completed_at": clock.now(),
         }
-        await runs.finish(second.claim.lease, replace(second.run, resumes=first.run.resumes, **done), (), ())
+        await runs.finish(second.claim.lease, RunEnd(replace(second.run, resumes=first.run.resumes, **done)), ())
         assert await runs.unfinished_decision(*place) == UnfinishedDecision(resumed, ())
 
     async def test_withdrawn_approval_cannot_be_answered(

@@ -11,6 +11,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.batches import Batch, BatchDraft
+from mnemesh_orchestrator.model.events import RunEnd
 from mnemesh_orchestrator.model.inputs import MAX_ATTEMPTS, CallbackResult, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
@@ -47,7 +48,7 @@ class BatchStoreSuite:
         failed = reason is StopReason.ERROR
         ended = an_end(claim.run, clock, reason)
         ended = replace(ended, status=RunStatus.FAILED) if failed else ended
-        await runs.finish(claim.lease, ended, (), ())
+        await runs.finish(claim.lease, RunEnd(ended), ())
         return claim.run
 
     async def test_runs_of_a_batch_wait_in_order_for_any_process(

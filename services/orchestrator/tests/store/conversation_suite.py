@@ -12,6 +12,7 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationFilter, ConversationOrigin
+from mnemesh_orchestrator.model.events import RunEnd
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
@@ -126,7 +127,7 @@ class ConversationStoreSuite:
         with pytest.raises(ConversationBusy) as raised:
             await threads.begin_deletion(None, ORG, source.id)
         assert raised.value.metadata["run_id"] == claim.run.id
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
         assert await threads.begin_deletion(None, ORG, source.id)
         with pytest.raises(NotFound):
             await threads.begin_creation(None, a_thread(agent, clock, forked_from_id=source.id), NO_ORIGIN)
@@ -215,11 +216,11 @@ class ConversationStoreSuite:
         clock.advance(5)
         claim = (await runs.start(None, a_run(agent, clock, conversation_id=late.id), "me", reject_busy=False)).claim
         assert claim is not None
-        await runs.finish(claim.lease, an_end(claim.run, clock, step_count=1), (), ())
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock, step_count=1)), ())
         clock.advance(5)
         claim = (await runs.start(None, a_run(agent, clock, conversation_id=early.id), "me", reject_busy=False)).claim
         assert claim is not None
-        await runs.finish(claim.lease, an_end(claim.run, clock, step_count=0), (), ())
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock, step_count=0)), ())
         seen: list[str] = []
         query = PageQuery(1, ascending=ascending)
         while True:

@@ -18,6 +18,7 @@ from mnemesh_orchestrator.model.episodes import (
     FactChange,
     MemoryScope,
 )
+from mnemesh_orchestrator.model.events import RunEnd
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.runs import RunStore
@@ -44,7 +45,7 @@ class ExtractionStoreSuite:
         assert claim is not None
         end = replace(an_end(claim.run, clock), last_sequence=0)
         for is_repeat in (False, True):
-            await runs.finish(claim.lease, end, (), (), extraction_turns=turns, is_repeat=is_repeat)
+            await runs.finish(claim.lease, RunEnd(end, extraction_turns=turns), (), is_repeat=is_repeat)
 
     async def test_agent_is_due_after_its_turns_until_it_is_released(
         self, runs: RunStore, extractions: MemoryExtractionStore, ada: Agent, clock: FrozenClock

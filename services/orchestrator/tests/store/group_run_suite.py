@@ -18,6 +18,7 @@ from mnemesh_orchestrator.model.events import (
     EntryKind,
     GroupClaim,
     JournalEntry,
+    RunEnd,
     RunEvent,
     retried_plan,
 )
@@ -93,7 +94,7 @@ class GroupRunStoreSuite:
             await runs.start(None, of_group(group, agent, clock), "you", reject_busy=True)
         with pytest.raises(ConversationBusy):
             await leases.acquire(ORG, "", group.conversation_id, new_id("run"), "you")
-        finished = await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+        finished = await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
         assert finished.has_next
         assert await leases.claimable("you") == (group.conversation_id,)
         following = await runs.claim_next(group.conversation_id, "you")
@@ -136,7 +137,7 @@ class GroupRunStoreSuite:
         assert [await stalled(), await stalled()] == [0, 1]
         approval = asked_by(turn, clock)
         asked = an_end(turn.run, clock, StopReason.REQUIRES_APPROVAL)
-        await runs.finish(turn.lease, asked, (), (), (), approval)
+        await runs.finish(turn.lease, RunEnd(asked, approval=approval), ())
         assert [await stalled(), await stalled()] == [0, 0]
         waiting = (MemberApproval(agent.id, turn.run.id, approval.id),)
         assert (await runs.get(ORG, claim.run.id)).waiting_for == waiting
@@ -156,7 +157,7 @@ class GroupRunStoreSuite:
         assert turn.claim is None
         approval = asked_by(asking, clock)
         ended = an_end(asking.run, clock, StopReason.REQUIRES_APPROVAL)
-        await runs.finish(asking.lease, ended, (), (), (), approval)
+        await runs.finish(asking.lease, RunEnd(ended, approval=approval), ())
         expected = (MemberApproval(agent.id, asking.run.id, approval.id),)
         assert (await runs.get(ORG, claim.run.id)).waiting_for == expected
 
@@ -171,7 +172,7 @@ class GroupRunStoreSuite:
         end = an_end(claim.run, clock)
         if not completed:
             end = replace(end, status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED)
-        await runs.finish(claim.lease, end, (), ())
+        await runs.finish(claim.lease, RunEnd(end), ())
         kept = await runs.journal(claim.run.id)
         assert kept == (() if completed else (entry,))
         assert retried_plan(claim.run.plan, kept).completed == (() if completed else (turn,))
@@ -188,7 +189,7 @@ class GroupRunStoreSuite:
         self, runs: RunStore, agent: Agent, clock: FrozenClock, claim: Claim
     ) -> None:
         turn = await runs.start(None, turn_of(claim.run, agent, clock), "me", reject_busy=False)
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
         await runs.delete(ORG, claim.run.id)
         assert (await runs.get(ORG, turn.run.id)).lineage.parent_run_id == claim.run.id
 
@@ -197,8 +198,8 @@ class GroupRunStoreSuite:
     ) -> None:
         turn = (await runs.start(None, turn_of(claim.run, agent, clock), "me", reject_busy=False)).claim
         assert turn is not None
-        await runs.finish(turn.lease, an_end(turn.run, clock), (), ())
+        await runs.finish(turn.lease, RunEnd(an_end(turn.run, clock)), ())
         assert await retention.purge_runs(clock.now() + timedelta(days=1)) == 1
         assert (await runs.get(ORG, claim.run.id)).status is RunStatus.RUNNING
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
         assert await retention.purge_runs(clock.now() + timedelta(days=1)) == 1

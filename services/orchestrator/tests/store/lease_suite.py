@@ -8,7 +8,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import Claim, Delta, Lease, RunEvent, RunHead, StepStarted, Watched
+from mnemesh_orchestrator.model.events import Claim, Delta, Lease, RunEnd, RunEvent, RunHead, StepStarted, Watched
 from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
@@ -69,7 +69,7 @@ class LeaseStoreSuite:
             assert raised.value.metadata["run_id"] == ahead
             claim = await runs.claim_next(agent.default_conversation_id, "me")
             assert claim is not None
-            await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+            await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
         assert (await slot_of(leases, agent)).epoch == 4
 
     async def test_lock_request_has_a_place_in_the_queue_of_runs(
@@ -85,7 +85,7 @@ class LeaseStoreSuite:
         assert await asked(one, "me") is None
         second = (await runs.start(None, a_run(agent, clock), "you", reject_busy=False)).run
         assert await asked(two, "you") is None
-        await runs.finish(first.lease, an_end(first.run, clock), (), ())
+        await runs.finish(first.lease, RunEnd(an_end(first.run, clock)), ())
 
         assert await runs.claim_next(here, "you") is None, "a position is ahead"
         assert await asked(two, "you") is None
@@ -100,7 +100,7 @@ class LeaseStoreSuite:
         claim = await runs.claim_next(here, "you")
         assert claim is not None
         assert claim.run.id == second.id
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
 
         third = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert third.claim is None, "it waits after a position although no lease is held"
@@ -123,14 +123,14 @@ class LeaseStoreSuite:
         await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         clock.advance(20)
         assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
         clock.advance(20)
         assert await runs.claim_next(here, "me") is None
         clock.advance(11)
         claim = await runs.claim_next(here, "me")
         assert claim is not None
         assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None, "other work came first"
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
         assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is not None
 
     async def test_places_in_the_queue_can_be_left(
@@ -225,7 +225,7 @@ class LeaseStoreSuite:
         assert taken is not None
         assert taken.cancelled, "the process that takes it over ends it"
         assert (await leases.watch([mine.lease, slot], [])).lost == (mine.lease, slot)
-        await runs.finish(taken.lease, an_end(taken.run, clock), (), ())
+        await runs.finish(taken.lease, RunEnd(an_end(taken.run, clock)), ())
         assert await leases.watch([], [mine.run.id]) == Watched((), (), {mine.run.id: RunHead(2, ended=True)})
         assert not await leases.request_cancel(ORG, mine.run.id)
 
@@ -323,7 +323,7 @@ class RetentionSuite:
         assert claim is not None
         old = claim.run
         await deltas.append(claim.lease, [(0, a_delta(old, 1, clock))])
-        await runs.finish(claim.lease, an_end(old, clock), [an_event(old, 1, clock)], [])
+        await runs.finish(claim.lease, RunEnd(an_end(old, clock)), [an_event(old, 1, clock)])
         clock.advance(3600)
         recent = await ran(runs, agent, clock)
         running = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)

@@ -9,7 +9,7 @@ from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer, MessageEvent, RunEvent
+from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer, MessageEvent, RunEnd, RunEvent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, sent_messages
 from mnemesh_orchestrator.model.runs import Run, RunStatus, Step, StepStatus, StopReason
@@ -107,7 +107,7 @@ async def ran(runs: RunStore, agent: Agent, clock: FrozenClock) -> Run:
     """Starts and ends a run of the agent."""
     claim = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
     assert claim is not None
-    await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+    await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
     return await runs.get(ORG, claim.run.id)
 
 

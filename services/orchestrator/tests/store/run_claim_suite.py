@@ -9,7 +9,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import Lease, RunEvent, StopEvent
+from mnemesh_orchestrator.model.events import Lease, RunEnd, RunEvent, StopEvent
 from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
@@ -51,7 +51,7 @@ class RunClaimSuite:
         for number, expected in enumerate(started):
             assert claim is not None
             assert (claim.run.id, claim.lease.epoch) == (expected.run.id, number + 1)
-            waits = (await runs.finish(claim.lease, an_end(claim.run, clock), (), ())).has_next
+            waits = (await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())).has_next
             assert waits is (number < 3)
             claim = await runs.claim_next(agent.default_conversation_id, "me")
         assert claim is None
@@ -66,7 +66,7 @@ class RunClaimSuite:
         served, claim = [], claims[0]
         while claim is not None:
             served.append(claim.run.id)
-            await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+            await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
             claim = await runs.claim_next(agent.default_conversation_id, "me")
         assert sorted(served) == sorted(run.id for run in wanted)
 
@@ -139,7 +139,7 @@ class RunClaimSuite:
         with pytest.raises(LeaseLost):
             await runs.write(old, entries=[an_answer(step, clock)], events=[an_event(started.run, 1, clock)])
         with pytest.raises(LeaseLost):
-            await runs.finish(old, an_end(started.run, clock), (), ())
+            await runs.finish(old, RunEnd(an_end(started.run, clock)), ())
         assert await leases.renew([old]) == (old,)
         assert await runs.journal(started.run.id) == ()
         assert await runs.events(started.run.id, 0, 10) == ()
@@ -169,7 +169,7 @@ class RunClaimSuite:
         assert not await runs.cancel_waiting(ended, [event])
         assert (await runs.get(ORG, second.run.id)).stop_reason is StopReason.CANCELLED
         assert [found.body for found in await runs.events(second.run.id, 0, 10)] == [event.body]
-        assert not (await runs.finish(first.claim.lease, an_end(first.run, clock), (), ())).has_next
+        assert not (await runs.finish(first.claim.lease, RunEnd(an_end(first.run, clock)), ())).has_next
 
     async def test_one_of_concurrent_cancellation_and_claim_wins(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
@@ -178,11 +178,11 @@ class RunClaimSuite:
             first = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
             second = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
             assert first.claim is not None
-            await runs.finish(first.claim.lease, an_end(first.run, clock), (), ())
+            await runs.finish(first.claim.lease, RunEnd(an_end(first.run, clock)), ())
             ended = replace(an_end(second.run, clock, StopReason.CANCELLED), status=RunStatus.CANCELLED)
             claim, cancelled = await asyncio.gather(
                 runs.claim_next(agent.default_conversation_id, "me"), runs.cancel_waiting(ended, ())
             )
             assert cancelled is (claim is None)
             if claim is not None:
-                await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+                await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())

@@ -12,7 +12,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost, OtidReused, RunUnderWay
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, RunEvent, StopEvent, UsageEvent
+from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, RunEnd, RunEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import RunError, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.leases import LeaseStore
@@ -60,7 +60,7 @@ class RunStoreSuite(RunClaimSuite):
         request = key("SendMessage")
         started = await runs.start(request, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
-        await runs.finish(started.claim.lease, an_end(started.run, clock), (), ())
+        await runs.finish(started.claim.lease, RunEnd(an_end(started.run, clock)), ())
         clock.advance(86_400 * 30)
         await runs.purge_requests(clock.now())
         assert (await runs.start(request, a_run(agent, clock), "me", reject_busy=False)).replayed
@@ -74,7 +74,7 @@ class RunStoreSuite(RunClaimSuite):
         again = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=True)
         assert (again.run.id, again.replayed) == (first.run.id, True)
         assert first.claim is not None
-        await runs.finish(first.claim.lease, an_end(first.run, clock), (), ())
+        await runs.finish(first.claim.lease, RunEnd(an_end(first.run, clock)), ())
         ended = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=True)
         assert (ended.run.id, ended.run.status) == (first.run.id, RunStatus.COMPLETED)
         other = await made(agents, an_agent(clock))
@@ -189,13 +189,13 @@ class RunStoreSuite(RunClaimSuite):
             RunEvent(run.id, clock.now(), StopEvent(StopReason.LLM_API_ERROR, RunStatus.FAILED), 2),
             RunEvent(run.id, clock.now(), UsageEvent(Usage(1, None, 3), 2), 3),
         ]
-        assert not (await runs.finish(lease, ended, last, [a_step(run, 1, clock)])).has_next
+        assert not (await runs.finish(lease, RunEnd(ended, steps=[a_step(run, 1, clock)]), last)).has_next
         assert await runs.get(ORG, run.id) == ended
         assert [event.body for event in await runs.events(run.id, 1, 10)] == [event.body for event in last]
         assert await runs.journal(run.id) == ()
         assert await leases.claimable("me") == ()
         with pytest.raises(LeaseLost):
-            await runs.finish(lease, ended, (), ())
+            await runs.finish(lease, RunEnd(ended), ())
         with pytest.raises(LeaseLost):
             await runs.write(lease)
 
@@ -239,7 +239,7 @@ class RunStoreSuite(RunClaimSuite):
         with pytest.raises(RunUnderWay):
             await runs.delete(ORG, run.id)
         step = a_step(run, 1, clock)
-        await runs.finish(started.claim.lease, an_end(run, clock), [an_event(run, 1, clock)], [step])
+        await runs.finish(started.claim.lease, RunEnd(an_end(run, clock), steps=[step]), [an_event(run, 1, clock)])
         with pytest.raises(NotFound):
             await runs.delete(OTHER_ORG, run.id)
         await runs.delete(ORG, run.id)

@@ -10,7 +10,7 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationOrigin
-from mnemesh_orchestrator.model.events import FinishedRun, UsageEvent
+from mnemesh_orchestrator.model.events import FinishedRun, RunEnd, UsageEvent
 from mnemesh_orchestrator.model.groups import (
     Group,
     ManagerConfig,
@@ -57,8 +57,8 @@ class SleeptimeStoreSuite:
         end = replace(an_end(claim.run, clock), last_sequence=1)
         usage = replace(an_event(end, 1, clock), body=UsageEvent(Usage(), 1))
         facts = turn_up_to(agent, sequence_id, clock)
-        first = await runs.finish(claim.lease, end, [usage], (), sleeptime=facts)
-        again = await runs.finish(claim.lease, end, [usage], (), sleeptime=facts, is_repeat=True)
+        first = await runs.finish(claim.lease, RunEnd(end, sleeptime=facts), [usage])
+        again = await runs.finish(claim.lease, RunEnd(end, sleeptime=facts), [usage], is_repeat=True)
         assert again == first
         (stored,) = await runs.events(end.id, 0, 10)
         assert isinstance(stored.body, UsageEvent)
@@ -101,7 +101,7 @@ class SleeptimeStoreSuite:
         finished = await asyncio.gather(
             *(
                 runs.finish(
-                    claim.lease, an_end(claim.run, clock), (), (), sleeptime=turn_up_to(crew[0], 10 * number, clock)
+                    claim.lease, RunEnd(an_end(claim.run, clock), sleeptime=turn_up_to(crew[0], 10 * number, clock)), ()
                 )
                 for number, claim in enumerate(claims, 1)
                 if claim is not None
@@ -128,7 +128,7 @@ class SleeptimeStoreSuite:
         first = running[end.run.child_run_ids[0]]
         held = await leases.holder(first.run.conversation_id)
         assert held is not None
-        await runs.finish(held, an_end(first.run, clock), (), ())
+        await runs.finish(held, RunEnd(an_end(first.run, clock)), ())
         assert await leases.startable(ORG) == end.started[3:4]
         assert await runs.claim_next(end.started[5], "me") is None
         assert end.started[3] in await leases.claimable("other")
@@ -173,7 +173,7 @@ class SleeptimeStoreSuite:
         assert (again.run.id, again.resumed, again.run.input) == (ready.id, True, ready.input)
         with pytest.raises(LeaseLost):
             await runs.store_transcript(claim.lease, other, [event], rest, None)
-        await runs.finish(again.lease, an_end(again.run, clock), (), ())
+        await runs.finish(again.lease, RunEnd(an_end(again.run, clock)), ())
         following = await runs.claim_next(crew[1].default_conversation_id, "me")
         assert following is not None
         assert following.run.id == rest.id
@@ -181,7 +181,7 @@ class SleeptimeStoreSuite:
             following.lease, replace(rest, input=ready.input), [], None, last := new_id("message")
         )
         assert (await groups.get(ORG, group.id)).last_processed_message_id is None, "a later range is processed, too"
-        await runs.finish(following.lease, an_end(following.run, clock), (), ())
+        await runs.finish(following.lease, RunEnd(an_end(following.run, clock)), ())
         newest = await runs.claim_next(crew[1].default_conversation_id, "me")
         assert newest is not None
         await runs.store_transcript(newest.lease, replace(newest.run, input=ready.input), [], None, last)

@@ -8,7 +8,7 @@ import pytest_asyncio
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import Claim
+from mnemesh_orchestrator.model.events import Claim, RunEnd
 from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepFilter, StepTrace, shared_request
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.runs import RunStore
@@ -75,7 +75,7 @@ class StepStoreSuite:
     ) -> None:
         claim = await self.begun(runs, agent, clock)
         step, other = a_step(claim.run, 1, clock), a_step(claim.run, 2, clock)
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), [step, other])
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock), steps=[step, other]), ())
         judged = await recorded.set_feedback(None, ORG, step.id, "negative", ("rude", "slow"))
         assert judged == await recorded.get(ORG, step.id) == replace(step, feedback="negative", tags=("rude", "slow"))
         for where, expected in (
@@ -98,7 +98,7 @@ class StepStoreSuite:
     ) -> None:
         claim = await self.begun(runs, agent, clock)
         step = a_step(claim.run, 1, clock)
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), [step])
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock), steps=[step]), ())
         first = key("SetStepFeedback")
         await recorded.set_feedback(first, ORG, step.id, "positive", ())
         await recorded.set_feedback(None, ORG, step.id, "negative", ())
@@ -115,7 +115,9 @@ class StepStoreSuite:
         await runs.write(claim.lease, steps=[first], traces=[a_trace(first, clock)])
         began = clock.now()
         clock.advance(60)
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), [second], [a_trace(second, clock)])
+        await runs.finish(
+            claim.lease, RunEnd(an_end(claim.run, clock), steps=[second], traces=[a_trace(second, clock)]), ()
+        )
         assert await recorded.trace(ORG, first.id) == replace(a_trace(first, clock), created_at=began)
         with pytest.raises(NotFound):
             await recorded.trace(OTHER_ORG, first.id)
@@ -144,7 +146,7 @@ class StepStoreSuite:
             shared = shared_request(whole, request)
             assert shared is not None
             traces.append(a_trace(step, clock, request=request, shared=shared))
-        await runs.finish(claim.lease, an_end(claim.run, clock), (), [second, third], traces[1:])
+        await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock), steps=[second, third], traces=traces[1:]), ())
         for trace in traces:
             assert await recorded.trace(ORG, trace.step_id) == trace
         assert await recorded.purge_traces(began) == 1

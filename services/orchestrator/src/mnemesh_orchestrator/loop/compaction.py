@@ -35,7 +35,6 @@ from mnemesh_orchestrator.compaction.planner import (
 )
 from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.errors import LeaseLost, WindowMoved
-from mnemesh_orchestrator.loop.journal import failure
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.request_assembly import (
     SHORT_RETURN,
@@ -46,6 +45,7 @@ from mnemesh_orchestrator.loop.request_assembly import (
     start_of_turn,
     trigger,
 )
+from mnemesh_orchestrator.loop.rules import failure
 from mnemesh_orchestrator.loop.services import ContextReader, RecallWrites, RetryPolicy
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import summary_event

@@ -19,7 +19,6 @@ from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, Pr
 from mnemesh_orchestrator.llm.port import AttemptBudget
 from mnemesh_orchestrator.loop import step_commit
 from mnemesh_orchestrator.loop.compaction import TurnCompaction, shows_compactions
-from mnemesh_orchestrator.loop.journal import STOP_ERRORS, failure
 from mnemesh_orchestrator.loop.model_call import MAX_FORMAT_CALLS, ModelCaller, format_problem
 from mnemesh_orchestrator.loop.request_assembly import (
     MAX_COMPACTIONS,
@@ -30,7 +29,15 @@ from mnemesh_orchestrator.loop.request_assembly import (
     limit,
     require_space,
 )
-from mnemesh_orchestrator.loop.rules import StepOutcome, Verdict, plan_calls, starts_runs, with_gates
+from mnemesh_orchestrator.loop.rules import (
+    STOP_ERRORS,
+    StepOutcome,
+    Verdict,
+    failure,
+    plan_calls,
+    starts_runs,
+    with_gates,
+)
 from mnemesh_orchestrator.loop.services import CUSTOM_TOOLS, ContextReader, RetryPolicy, note_of, stored_tool_ids
 from mnemesh_orchestrator.loop.state import OpenCommit, StepState, Turn, concluded, new_step
 from mnemesh_orchestrator.loop.step_commit import (

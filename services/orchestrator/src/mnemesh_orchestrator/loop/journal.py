@@ -1,47 +1,33 @@
 """The journal and the events of a run: numbered without gaps, stored, and only then published."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
-from mnemesh_kit.errors import INTERNAL_TEXT, TEMPORARY, Internal, MnemeshError, typed_error
+from mnemesh_kit.background import run_to_end
+from mnemesh_kit.errors import TEMPORARY, Internal
 from mnemesh_kit.time import Clock
-from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.errors import ContextWindowOverflow, LeaseLost, RuleFault, SystemPromptOverflow, ToolsMissing
-from mnemesh_orchestrator.llm.errors import (
-    ContextOverflow,
-    ProviderBadAnswer,
-    ProviderContentFilter,
-    ProviderError,
-    ProviderPaymentRequired,
-)
+from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.services import RetryPolicy
 from mnemesh_orchestrator.loop.step_messages import DeltaLog
-from mnemesh_orchestrator.model.agents import Correction
-from mnemesh_orchestrator.model.approvals import Approval
 from mnemesh_orchestrator.model.events import (
     DurableBody,
     EntryKind,
-    ErrorEvent,
     FinishedRun,
     JournalEntry,
     Lease,
     LiveBody,
     MemberEvent,
+    RunEnd,
     RunEvent,
-    StopEvent,
-    UsageEvent,
     naming_children,
 )
-from mnemesh_orchestrator.model.groups import SleeptimeTurn
-from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, Step, StepTrace, StopReason, shared_request
+from mnemesh_orchestrator.model.runs import Run, Step, StepTrace, shared_request
 from mnemesh_orchestrator.store.runs import RunStore
-
-_DEFECT = RunError("INTERNAL", INTERNAL_TEXT)
 
 T = TypeVar("T")
 
@@ -52,74 +38,6 @@ _BATCH: Final = 200
 EntryKey = tuple[str, EntryKind, int]
 StampedBody = tuple[str | None, DurableBody]
 """The content of a durable event, with the step that it belongs to."""
-
-_STOPS: tuple[tuple[type[MnemeshError], StopReason], ...] = (
-    (SystemPromptOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT),
-    (ContextWindowOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
-    (RuleFault, StopReason.INVALID_TOOL_CALL),
-    (ContextOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
-    (ProviderBadAnswer, StopReason.INVALID_LLM_RESPONSE),
-    (ProviderContentFilter, StopReason.CONTENT_FILTER),
-    (ToolsMissing, StopReason.NO_TOOL_CALL),
-    (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
-    (ProviderError, StopReason.LLM_API_ERROR),
-)
-STOP_ERRORS: Final = {
-    StopReason.NO_TOOL_CALL: RunError(
-        "PROVIDER_BAD_ANSWER", "The model called no tool; agents of this type act by tools only."
-    ),
-    StopReason.CONTENT_FILTER: RunError(
-        "PROVIDER_CONTENT_FILTER", "The provider's content filter cut the answer off. The text before it is kept."
-    ),
-    StopReason.MAX_TOKENS_EXCEEDED: RunError(
-        "PROVIDER_BAD_ANSWER", "The answer was cut at the model's output limit; raise max_output_tokens."
-    ),
-}
-"""The errors of turns that stop without an exception and fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """An ended run and what is stored with it. `unstored` are events that were published and not stored yet."""
-
-    run: Run
-    bodies: tuple[DurableBody, ...]
-    unstored: tuple[RunEvent, ...] = ()
-    steps: Sequence[Step] = ()
-    traces: Sequence[StepTrace] = ()
-    approval: Approval | None = None
-    corrections: Sequence[Correction] = ()
-    sleeptime: SleeptimeTurn | None = None
-    """The completed turn of an agent with partners."""
-    extraction_turns: int | None = None
-    """For a completed turn that counts: the number of turns after which facts are extracted."""
-
-    @property
-    def forms(self) -> tuple["RunEnd", ...]:
-        """The forms in which the end is stored: each is tried if the store refuses the one before."""
-        minimal = self.minimal()
-        forms = (self, self.without_records(), minimal)
-        return forms if self.sleeptime is None else (*forms, replace(minimal, sleeptime=None))
-
-    def without_records(self) -> "RunEnd":
-        """Returns the end without steps, traces and corrections."""
-        return replace(self, steps=(), traces=(), corrections=())
-
-    def minimal(self) -> "RunEnd":
-        """Returns the status and the stop reason, and a fixed text in place of the error. A store can always hold it.
-
-        Without its approval a run cannot wait, so it has failed.
-        """
-        run = self.run
-        if self.approval is not None:
-            run = replace(run, status=RunStatus.FAILED, stop_reason=StopReason.ERROR, error=_DEFECT)
-        elif run.error is not None:
-            run = replace(run, error=_DEFECT)
-        run = replace(run, usage=Usage(), first_token_ms=None)
-        bodies: tuple[DurableBody, ...] = () if run.error is None else (ErrorEvent(run.error),)
-        stop = StopEvent(run.stop_reason or StopReason.ERROR, run.status)
-        bodies = (*bodies, stop, UsageEvent(run.usage, run.step_count))
-        return RunEnd(run, bodies, sleeptime=self.sleeptime, extraction_turns=self.extraction_turns)
 
 
 class EventPublisher(Protocol):
@@ -247,7 +165,7 @@ class JournalWriter:
         Raises:
             LeaseLost: another process holds the run now.
         """
-        await shielded(self._record([entry], [(entry.step_id, body) for body in bodies]))
+        await run_to_end(self._record([entry], [(entry.step_id, body) for body in bodies]))
 
     async def record_events(self, bodies: Sequence[StampedBody], entries: Sequence[JournalEntry] = ()) -> None:
         """Stores events of several steps, and entries, in one transaction, then publishes the events.
@@ -257,7 +175,7 @@ class JournalWriter:
         Raises:
             LeaseLost: another process holds the run now.
         """
-        await shielded(self._record(entries, bodies))
+        await run_to_end(self._record(entries, bodies))
 
     async def show_member(self, step_id: str, event: MemberEvent) -> None:
         """Stores and publishes a durable event of another agent's run, unless the run has it, also from before a crash.
@@ -286,7 +204,7 @@ class JournalWriter:
             write = partial(
                 self._journals.store.write, self._lease, entries=entries, events=events, steps=steps, traces=traces
             )
-            await self._stored(lambda is_repeat: write(is_repeat=is_repeat))
+            await self._store(lambda is_repeat: write(is_repeat=is_repeat))
             self._sequence += len(events)
             del self._steps[: len(steps)]
             self._traces = self._traces[len(traces) :]
@@ -300,23 +218,11 @@ class JournalWriter:
                 await self._journals.store.write(self._lease, steps=steps, traces=traces)
             self._steps, self._traces = [], []
 
-    async def finish(
-        self,
-        run: Run,
-        bodies: Sequence[DurableBody],
-        approval: Approval | None,
-        corrections: Sequence[Correction],
-        *,
-        sleeptime: SleeptimeTurn | None = None,
-        extraction_turns: int | None = None,
-        keeps_lease: bool = False,
-    ) -> FinishedRun:
-        """Stores the end of the run with its last events, and publishes them.
+    async def finish(self, end: RunEnd, *, keeps_lease: bool = False) -> FinishedRun:
+        """Stores the end of the run with its last events, steps and traces, and publishes the events.
 
-        With `sleeptime`, a completed turn starts the sleeptime runs that are due. With `extraction_turns`, it
-        counts for the extraction of facts, which is due after so many. With `keeps_lease`, the lease stays for the
-        compaction that follows the run. If the store refuses the end with everything that belongs to it, the
-        end is stored in smaller forms; see RunEnd.
+        With `keeps_lease`, the lease stays for the compaction that follows the run. If the store refuses the end with
+        everything that belongs to it, the end is stored in smaller forms; see RunEnd.
 
         Returns:
             The run as it was stored, and the runs that can begin now.
@@ -325,50 +231,30 @@ class JournalWriter:
             LeaseLost: another process holds the run now.
             Unavailable, StorageFull: the end could not be stored for the retry policy's whole time.
         """
-        end = RunEnd(
-            run,
-            tuple(bodies),
-            tuple(self._unstored),
-            self._steps,
-            self._traces,
-            approval,
-            corrections,
-            sleeptime,
-            extraction_turns,
-        )
+        end = replace(end, unstored=tuple(self._unstored), steps=self._steps, traces=self._traces)
         for form in end.forms:
             try:
                 return await self._finish(form, keeps_lease=keeps_lease)
             except (LeaseLost, *TEMPORARY):
                 raise
             except Exception:
-                _log.exception("run_end_refused", run_id=run.id, status=form.run.status.value)
+                _log.exception("run_end_refused", run_id=end.run.id, status=form.run.status.value)
         raise Internal("The end of the run could not be stored.")
 
     async def _finish(self, end: RunEnd, *, keeps_lease: bool) -> FinishedRun:
         events = self._numbered([(None, body) for body in end.bodies])
-        ended = replace(end.run, last_sequence=self._sequence + len(events))
+        end = replace(end, run=replace(end.run, last_sequence=self._sequence + len(events)))
 
         async def store(is_repeat: bool) -> FinishedRun:
             if self._stores_deltas:
-                await self._journals.deltas.flush(ended.id)
+                await self._journals.deltas.flush(self._run_id)
             return await self._journals.store.finish(
-                self._lease,
-                ended,
-                (*end.unstored, *events),
-                end.steps,
-                end.traces,
-                end.approval,
-                end.corrections,
-                sleeptime=end.sleeptime,
-                extraction_turns=end.extraction_turns,
-                keeps_lease=keeps_lease,
-                is_repeat=is_repeat,
+                self._lease, end, (*end.unstored, *events), keeps_lease=keeps_lease, is_repeat=is_repeat
             )
 
-        finished = await self._stored(store)
+        finished = await self._store(store)
         if self._stores_deltas:
-            self._journals.deltas.drop(ended.id)
+            self._journals.deltas.drop(self._run_id)
         self._steps, self._traces, self._unstored = [], [], []
         self._journals.publisher.publish(naming_children(events, finished.run.child_run_ids))
         return finished
@@ -382,12 +268,12 @@ class JournalWriter:
         """
         events = self._numbered([(None, body) for body in bodies])
         write = partial(self._journals.store.store_transcript, self._lease, run, events, rest, last_message_id)
-        stored = await shielded(self._stored(lambda _: write()))
+        stored = await run_to_end(self._store(lambda _: write()))
         self._sequence += len(events)
         self._journals.publisher.publish(events)
         return stored
 
-    async def _stored(self, write: Callable[[bool], Awaitable[T]]) -> T:
+    async def _store(self, write: Callable[[bool], Awaitable[T]]) -> T:
         """Returns the result of a write. Repeats it while the store is unavailable or full.
 
         `write` gets whether it is a repeat: the attempt before may have been stored.
@@ -407,23 +293,3 @@ class JournalWriter:
             RunEvent(self._run_id, now, body, number, step_id)
             for number, (step_id, body) in enumerate(bodies, self._sequence + 1)
         ]
-
-
-async def shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`. A cancellation of the caller takes effect once the work is done."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not log it
-        raise
-
-
-def failure(error: Exception) -> tuple[StopReason, RunError]:
-    """Returns the stop reason of a turn that an exception ended, and the error that clients see."""
-    known = typed_error(error)
-    stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
-    return stop, RunError(known.reason, known.message, dict(known.metadata))

@@ -7,12 +7,20 @@ from functools import cached_property, partial
 from typing import Any, Final, Protocol, TypeGuard
 
 import msgspec
-from mnemesh_kit.errors import FailedPrecondition
+from mnemesh_kit.errors import FailedPrecondition, MnemeshError, typed_error
 from mnemesh_types.messages import Message, ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse, storage_problem
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, with_heartbeat, with_thinking
+from mnemesh_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow, ToolsMissing
+from mnemesh_orchestrator.llm.errors import (
+    ContextOverflow,
+    ProviderBadAnswer,
+    ProviderContentFilter,
+    ProviderError,
+    ProviderPaymentRequired,
+)
 from mnemesh_orchestrator.llm.schemas import is_structured, text_problem, value_problem, with_message_format
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import PlannedCall
@@ -32,7 +40,7 @@ from mnemesh_orchestrator.model.rules import (
     RunFirst,
     ToolRule,
 )
-from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.model.runs import RunError, StopReason
 from mnemesh_orchestrator.prompt.assembly import neutral
 
 _SENTENCES: Final[Mapping[type[ToolRule], str]] = {
@@ -578,3 +586,35 @@ def _rules_fault(prefilled: Mapping[str, Prefilled], schema: ToolSchema) -> str 
             problem = checked.text.removeprefix("Error: ")
             return f"Error: the rule {argument.rule} prefills the argument {name}, but {problem}. The tool was not run."
     return None
+
+
+_STOPS: tuple[tuple[type[MnemeshError], StopReason], ...] = (
+    (SystemPromptOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT),
+    (ContextWindowOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (RuleFault, StopReason.INVALID_TOOL_CALL),
+    (ContextOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (ProviderBadAnswer, StopReason.INVALID_LLM_RESPONSE),
+    (ProviderContentFilter, StopReason.CONTENT_FILTER),
+    (ToolsMissing, StopReason.NO_TOOL_CALL),
+    (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
+    (ProviderError, StopReason.LLM_API_ERROR),
+)
+STOP_ERRORS: Final = {
+    StopReason.NO_TOOL_CALL: RunError(
+        "PROVIDER_BAD_ANSWER", "The model called no tool; agents of this type act by tools only."
+    ),
+    StopReason.CONTENT_FILTER: RunError(
+        "PROVIDER_CONTENT_FILTER", "The provider's content filter cut the answer off. The text before it is kept."
+    ),
+    StopReason.MAX_TOKENS_EXCEEDED: RunError(
+        "PROVIDER_BAD_ANSWER", "The answer was cut at the model's output limit; raise max_output_tokens."
+    ),
+}
+"""The errors of turns that stop without an exception and fail."""
+
+
+def failure(error: Exception) -> tuple[StopReason, RunError]:
+    """Returns the stop reason of a turn that an exception ended, and the error that clients see."""
+    known = typed_error(error)
+    stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
+    return stop, RunError(known.reason, known.message, dict(known.metadata))

@@ -5,15 +5,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+from mnemesh_kit.errors import INTERNAL_TEXT
 from mnemesh_types.messages import ApprovalDecision, ContentPart, Message, ToolCall, ToolReturn
 from mnemesh_types.usage import Usage
 from msgspec import Struct, structs
 
-from mnemesh_orchestrator.model.agents import Agent, Compaction, CompactionResult, MessageBuffer
-from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.agents import Agent, Compaction, CompactionResult, Correction, MessageBuffer
+from mnemesh_orchestrator.model.approvals import Approval, Resumption
 from mnemesh_orchestrator.model.conversations import Conversation
-from mnemesh_orchestrator.model.groups import GroupPlan, MemberTurn
-from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
+from mnemesh_orchestrator.model.groups import GroupPlan, MemberTurn, SleeptimeTurn
+from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, Step, StepStatus, StepTrace, StopReason
 
 
 class RunAccepted(Struct, frozen=True, tag="accepted"):
@@ -361,6 +362,65 @@ class StartedRun:
     replayed: bool = False
     claim: Claim | None = None
     frees_first: bool = False
+
+
+_DEFECT = RunError("INTERNAL", INTERNAL_TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """An ended run and what is stored with it. `unstored` are events that were published and not stored yet.
+
+    `corrections` replace the agent's if there are any. `approval` is pending afterwards.
+    """
+
+    run: Run
+    bodies: Sequence[DurableBody] = ()
+    unstored: tuple[RunEvent, ...] = ()
+    steps: Sequence[Step] = ()
+    traces: Sequence[StepTrace] = ()
+    approval: Approval | None = None
+    corrections: Sequence[Correction] = ()
+    sleeptime: SleeptimeTurn | None = None
+    """The completed turn of an agent with partners."""
+    extraction_turns: int | None = None
+    """For a completed turn that counts: the number of turns after which facts are extracted."""
+
+    @property
+    def last_message_at(self) -> datetime | None:
+        """The time of the run's last message; None if no step was committed.
+
+        A failed step leaves no message. It is the last one, so it is among those that are stored with the end.
+        """
+        failed = sum(step.status is StepStatus.FAILED and not step.origin for step in self.steps)
+        return self.run.completed_at if self.run.step_count > failed else None
+
+    @property
+    def forms(self) -> tuple["RunEnd", ...]:
+        """The forms in which the end is stored: each is tried if the store refuses the one before."""
+        minimal = self.minimal()
+        forms = (self, self.without_records(), minimal)
+        return forms if self.sleeptime is None else (*forms, replace(minimal, sleeptime=None))
+
+    def without_records(self) -> "RunEnd":
+        """Returns the end without steps, traces and corrections."""
+        return replace(self, steps=(), traces=(), corrections=())
+
+    def minimal(self) -> "RunEnd":
+        """Returns the status and the stop reason, and a fixed text in place of the error. A store can always hold it.
+
+        Without its approval a run cannot wait, so it has failed.
+        """
+        run = self.run
+        if self.approval is not None:
+            run = replace(run, status=RunStatus.FAILED, stop_reason=StopReason.ERROR, error=_DEFECT)
+        elif run.error is not None:
+            run = replace(run, error=_DEFECT)
+        run = replace(run, usage=Usage(), first_token_ms=None)
+        bodies: tuple[DurableBody, ...] = () if run.error is None else (ErrorEvent(run.error),)
+        stop = StopEvent(run.stop_reason or StopReason.ERROR, run.status)
+        bodies = (*bodies, stop, UsageEvent(run.usage, run.step_count))
+        return RunEnd(run, bodies, sleeptime=self.sleeptime, extraction_turns=self.extraction_turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 import structlog
+from mnemesh_kit.background import run_to_end
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
@@ -15,7 +16,6 @@ from mnemesh_types.messages import TextPart, ToolCall, ToolStatus
 
 from mnemesh_orchestrator.builtin.call import ChildOutcome, ChildRequest, ShowApproval
 from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded
-from mnemesh_orchestrator.loop.journal import shielded
 from mnemesh_orchestrator.model.conversations import default_conversation_id
 from mnemesh_orchestrator.model.events import MemberEvent, MessageEvent, RunEvent, UsageEvent
 from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, RunConfig
@@ -143,7 +143,7 @@ class ChildRuns:
             self._require_depth(run)
             run = await self._processed(run)
         # A cancellation takes effect once the run is stored, so that it is found and cancelled too.
-        started = await shielded(self._runs.worker.start(None, run, reject_busy=False))
+        started = await run_to_end(self._runs.worker.start(None, run, reject_busy=False))
         return started.run
 
     async def _require_free(self, parent: Run, request: ChildRequest) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
+from mnemesh_kit.background import run_to_end
 from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
 from mnemesh_kit.time import Clock
@@ -15,8 +16,9 @@ from mnemesh_orchestrator.builtin.call import ChildRunsPort
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.compaction import TurnCompaction
 from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.journal import STOP_ERRORS, Journals, JournalWriter, failure, shielded
+from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
+from mnemesh_orchestrator.loop.rules import STOP_ERRORS, failure
 from mnemesh_orchestrator.loop.services import RESTART_SECONDS
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.agents import Correction
@@ -27,6 +29,7 @@ from mnemesh_orchestrator.model.events import (
     ErrorEvent,
     FinishedRun,
     GroupClaim,
+    RunEnd,
     StopEvent,
     TurnClaim,
     UsageEvent,
@@ -356,7 +359,7 @@ class RunExecution:
         else:
             ending = await self._work(active, work)
         active.ending = True
-        finished = await shielded(self._finish(claim, work, ending, journal, started))
+        finished = await run_to_end(self._finish(claim, work, ending, journal, started))
         has_next = await self._compact(claim, work) if work.result.compacts_after else finished.has_next
         return (*((claim.run.conversation_id,) if has_next else ()), *finished.started)
 
@@ -464,14 +467,14 @@ class RunExecution:
         )
         is_waiting = reason is StopReason.REQUIRES_APPROVAL
         has_completed = status is RunStatus.COMPLETED and not is_waiting
-        finished = await journal.finish(
+        end = RunEnd(
             ended,
             bodies,
-            result.approval if is_waiting else None,
-            result.corrections,
+            approval=result.approval if is_waiting else None,
+            corrections=result.corrections,
             sleeptime=result.sleeptime if has_completed else None,
             extraction_turns=result.extraction_turns if has_completed else None,
-            keeps_lease=result.compacts_after,
         )
+        finished = await journal.finish(end, keeps_lease=result.compacts_after)
         report_end(finished.run, self._metrics)
         return finished

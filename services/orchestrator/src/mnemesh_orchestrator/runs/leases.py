@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
+from mnemesh_kit.background import run_to_end
 from mnemesh_kit.call_context import remaining
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.loop.journal import shielded
 from mnemesh_orchestrator.model.events import Lease
 from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.store.leases import LeaseStore
@@ -197,7 +197,7 @@ class ConversationLock:
             lease = await self._wait(request, on_loss, on_busy)
         except BaseException as error:
             if request.is_queued or not isinstance(error, MnemeshError):
-                await shielded(self._leave_queue(request))
+                await run_to_end(self._leave_queue(request))
             raise
         try:
             yield lease
@@ -206,7 +206,7 @@ class ConversationLock:
                 raise LeaseLost("The turn slot was lost.", conversation_id=conversation_id) from None
             raise
         finally:
-            await shielded(self._release(lease))
+            await run_to_end(self._release(lease))
 
     async def _wait(self, request: "_Request", on_loss: Callable[[], None], on_busy: OnBusy) -> Lease:
         loop = asyncio.get_running_loop()
@@ -223,7 +223,7 @@ class ConversationLock:
         self, acquire: Callable[..., Coroutine[Any, Any, T]], request: "_Request", on_loss: Callable[[], None]
     ) -> T:
         async with self._renewer.claiming(request.conversation_id):
-            lease = await shielded(
+            lease = await run_to_end(
                 acquire(
                     request.organization_id,
                     request.agent_id,

@@ -15,20 +15,19 @@ from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import RunUnderWay
-from mnemesh_orchestrator.model.agents import Correction
-from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
+from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.events import (
     Claim,
     FinishedRun,
     JournalEntry,
     Lease,
+    RunEnd,
     RunEvent,
     StartedRun,
     UnfinishedDecision,
     naming_children,
 )
-from mnemesh_orchestrator.model.groups import SleeptimeTurn
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, StepStatus, StepTrace
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, StepTrace
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.leases import RunPools, has_unfinished_run, lease_parameters, require_lease
@@ -247,59 +246,48 @@ class RunStore:
     async def finish(
         self,
         lease: Lease,
-        run: Run,
+        end: RunEnd,
         events: Sequence[RunEvent],
-        steps: Sequence[Step],
-        traces: Sequence[StepTrace] = (),
-        approval: Approval | None = None,
-        corrections: Sequence[Correction] = (),
         *,
-        sleeptime: SleeptimeTurn | None = None,
-        extraction_turns: int | None = None,
         keeps_lease: bool = False,
         is_repeat: bool = False,
     ) -> FinishedRun:
         """Ends a run, releases its lease, and returns the run as it was stored, and the runs that can begin now.
 
-        With `sleeptime`, the run is a completed turn of an agent with partners: it is counted, and the sleeptime runs
-        that it starts are stored in the same transaction. Their ids are added to the run and to its UsageEvent.
+        A completed turn of an agent with partners is counted, and the sleeptime runs that it starts are stored in the
+        same transaction. Their ids are added to the run and to its UsageEvent.
 
-        With `keeps_lease`, the lease is extended instead, for work that follows the run.
-
-        `approval` is pending afterwards. `corrections` replace the agent's if there are any. The journal is deleted,
-        except for the calls of a decision that a failed run may not have executed; see `unfinished_decision`. With
+        The journal is deleted, except for the calls of a decision that a failed run may not have executed; see
+        `unfinished_decision`. With `keeps_lease`, the lease is extended instead, for work that follows the run. With
         `is_repeat`, an earlier attempt may have been stored; if it was, nothing more is stored.
         """
         statement, expiry = (sql.KEEP_LEASE, self._lease_clock.expiry) if keeps_lease else (sql.RELEASE_LEASE, {})
+        run, turn = end.run, end.sleeptime
 
         def write(conn: sa.Connection) -> FinishedRun:
             ended = find_end(conn, run) if is_repeat else None
             if ended is not None:
-                return _finished(conn, ended, started_by(conn, ended) if sleeptime is not None else ())
-            # A failed step leaves no message. It is the last one, so it is among those that are written now.
-            committed = run.step_count - sum(step.status is StepStatus.FAILED and not step.origin for step in steps)
-            last_message_at = run.completed_at if committed > 0 else None
-            parameters = {**lease_parameters(lease), "new_last_message_at": last_message_at, **expiry}
+                return _finished(conn, ended, started_by(conn, ended) if turn is not None else ())
+            parameters = {**lease_parameters(lease), "new_last_message_at": end.last_message_at, **expiry}
             require_lease(lease, statement.change(conn, parameters))
-            started = () if sleeptime is None else start_after_turn(conn, run, sleeptime)
+            started = () if turn is None else start_after_turn(conn, run, turn)
             ended = with_children(run, started)
             record_run(conn, lease, (), naming_children(events, ended.child_run_ids))
-            record_steps(conn, steps, traces, lease.run_id)
+            record_steps(conn, end.steps, end.traces, lease.run_id)
             sql.END_RUN.change(conn, ended_values(ended))
             forget_journal(conn, run)
-            if approval is not None:
-                approval_statements.ask(conn, approval)
-            if extraction_turns is not None:
-                count_turn(
-                    conn, run.organization_id, run.agent_id, extraction_turns, run.completed_at or run.updated_at
-                )
+            if end.approval is not None:
+                approval_statements.ask(conn, end.approval)
+            if end.extraction_turns is not None:
+                ended_at = run.completed_at or run.updated_at
+                count_turn(conn, run.organization_id, run.agent_id, end.extraction_turns, ended_at)
             if run.agent_id:
                 last = {
                     "p_id": run.agent_id,
                     "new_last_stop_reason": run.stop_reason,
                     "new_last_run_completed_at": run.completed_at,
                     "new_last_run_ms": run.total_ms,
-                    "new_corrections": msgspec.json.encode(corrections) if corrections else None,
+                    "new_corrections": msgspec.json.encode(end.corrections) if end.corrections else None,
                 }
                 sql.NOTE_LAST_RUN.change(conn, last)
             return _finished(conn, ended, started)
