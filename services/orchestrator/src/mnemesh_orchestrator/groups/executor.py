@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
 from mnemesh_kit.errors import MnemeshError, NotFound
@@ -48,16 +49,36 @@ _OUTCOMES: Final = {
 }
 
 
+class TurnState(StrEnum):
+    """What is known of the run that an open turn follows.
+
+        NEW, UNCERTAIN --start--+
+                                +--> followed --approval--> waits --answer--> followed --> ended
+        STORED ---------read----+
+
+    The run of an answer is STORED, and so is every run whose stream ended early.
+    """
+
+    NEW = "new"
+    """No process can have started the run. It is followed by what it publishes, without a read."""
+    UNCERTAIN = "uncertain"
+    """An earlier attempt or a crashed process may have started the run. Starting it again has no effect."""
+    STORED = "stored"
+    """The run exists, and is not started."""
+
+
 @dataclass(slots=True)
 class OpenTurn:
     """A turn of an agent in a group run.
 
-    `run_id` is the agent's first run of the turn. Runs that answer approvals continue it. `unsent` holds the events
-    that are stored with the end of the turn.
+    `run_id` is the agent's first run of the turn. Runs that answer approvals continue it. `retries` is the run of an
+    earlier attempt, whose input is sent again. `unsent` holds the events that are stored with the end of the turn.
     """
 
     step: NextTurn
     run_id: str
+    state: TurnState
+    retries: Run | None = None
     words: SpokenWords = field(default_factory=SpokenWords)
     usage: Usage = field(default_factory=Usage)
     step_count: int = 0
@@ -322,11 +343,10 @@ class GroupWork:
         if self._claim.resumed:
             await self._reload()
         while isinstance(step := self._progress.next(), NextTurn):
-            earlier = await self._earlier(step)
-            turn = self._open(step, earlier)
+            turn = self._open(step, await self._earlier(step))
             await self._announce(turn)
             await async_failpoint("group.before_turn", self._plan.manager.type.value)
-            await self._follow(turn, earlier)
+            await self._follow(turn)
             await self._end(turn)
         return ending(self._plan, self._progress.by_number, step)
 
@@ -338,8 +358,9 @@ class GroupWork:
             return
         turn = self._open(step, await self._earlier(step))
         if await self._has_started(turn):
+            turn.state = TurnState.STORED
             await self._announce(turn)
-            await self._follow(turn, None, starts=False)
+            await self._follow(turn)
         if self._progress.open_turn == step.number:
             await self._end(turn, is_cancelled=True)
 
@@ -380,8 +401,10 @@ class GroupWork:
     def _open(self, step: NextTurn, earlier: Run | None) -> OpenTurn:
         """Returns a turn that begins with the run of an earlier attempt, if that is not retried, or with its own."""
         if earlier is not None and is_kept(earlier):
-            return OpenTurn(step, earlier.id)
-        return OpenTurn(step, self._parts.children.run_id(self._run, self._effect_id(step)))
+            return OpenTurn(step, earlier.id, TurnState.STORED)
+        run_id = self._parts.children.run_id(self._run, self._effect_id(step))
+        is_new = not self._claim.resumed and not self._run.retried_run_ids
+        return OpenTurn(step, run_id, TurnState.NEW if is_new else TurnState.UNCERTAIN, retries=earlier)
 
     def _effect_id(self, step: NextTurn) -> str:
         return effect_id(step.number, len(self._run.retried_run_ids))
@@ -392,35 +415,25 @@ class GroupWork:
             await self._journal.record_events([turn.started()])
             self._progress.open_turn = turn.step.number
 
-    def _request(self, turn: OpenTurn, earlier: Run | None) -> ChildRequest:
+    def _request(self, turn: OpenTurn) -> ChildRequest:
         step, plan = turn.step, self._plan
         supervised = plan.members if plan.manager.type is ManagerType.SUPERVISOR else ()
         return ChildRequest(
             effect_id=self._effect_id(step),
             agent_id=step.speaker.agent_id,
-            messages=earlier.input if earlier else turn_input(self._run, plan, self._progress.turns, step),
+            messages=turn.retries.input if turn.retries else turn_input(self._run, plan, self._progress.turns, step),
             origin=RunOrigin.GROUP,
             config=turn_config(self._run.config, step),
             group_id=plan.group_id,
             supervised_agent_ids=tuple(member.agent_id for member in supervised),
-            retries=earlier,
+            retries=turn.retries,
         )
 
-    async def _follow(self, turn: OpenTurn, earlier: Run | None, *, starts: bool = True) -> None:
+    async def _follow(self, turn: OpenTurn) -> None:
         """Forwards the events of the agent until its turn has ended. Starts its run, unless that exists."""
         try:
-            subscription = self._parts.streamer.subscribe(turn.run_id)
-            try:
-                if starts and (earlier is None or not is_kept(earlier)):
-                    run = await self._parts.children.start(self._run, self._request(turn, earlier))
-                else:
-                    run = await self._parts.store.get(self._run.organization_id, turn.run_id)
-            except BaseException:
-                subscription.close()
-                raise
-            # Only a run that no process can have started before is followed by what it publishes, without a read.
-            fresh = starts and not self._claim.resumed and not self._run.retried_run_ids
-            await self._follow_run(turn, run, subscription, fresh=fresh)
+            run, subscription = await self._attach(turn, turn.run_id)
+            await self._follow_run(turn, run, subscription)
         except LEFT_ERRORS:
             raise
         except NotFound as error:
@@ -428,44 +441,48 @@ class GroupWork:
         except MnemeshError as error:
             turn.stop_reason, turn.error = failure(error)
 
-    async def _follow_run(self, turn: OpenTurn, run: Run, subscription: Subscription, *, fresh: bool) -> None:
+    async def _follow_run(self, turn: OpenTurn, run: Run, subscription: Subscription) -> None:
         """Forwards the events of a run, and of those that answer its approvals."""
         while True:
-            await self._forward(turn, run, subscription, fresh=fresh)
+            await self._forward(turn, run, subscription)
             if turn.stop_reason is not StopReason.REQUIRES_APPROVAL:
                 break
             await self._store_unsent(turn)
             answering = await self._parts.children.answering_run(run)
             if answering is None:
                 break
-            run, subscription = await self._attach(answering)
-            fresh = False
+            turn.state = TurnState.STORED
+            run, subscription = await self._attach(turn, answering)
         if turn.stop_reason is StopReason.CANCELLED and not turn.has_received:
             # A run that is cancelled in the queue leaves its input outside the window.
             ended = await self._parts.store.get(run.organization_id, run.id)
             turn.has_received = ended.total_ms is not None
 
-    async def _attach(self, run_id: str) -> tuple[Run, Subscription]:
+    async def _attach(self, turn: OpenTurn, run_id: str) -> tuple[Run, Subscription]:
+        """Subscribes to the events of a run of a turn, and returns the run. Starts it, unless it is stored."""
         subscription = self._parts.streamer.subscribe(run_id)
         try:
-            return await self._parts.store.get(self._run.organization_id, run_id), subscription
+            if turn.state is TurnState.STORED:
+                return await self._parts.store.get(self._run.organization_id, run_id), subscription
+            return await self._parts.children.start(self._run, self._request(turn)), subscription
         except BaseException:
             subscription.close()
             raise
 
-    async def _forward(self, turn: OpenTurn, run: Run, subscription: Subscription, *, fresh: bool) -> None:
+    async def _forward(self, turn: OpenTurn, run: Run, subscription: Subscription) -> None:
         """Forwards the events of one run until its last one, whichever process executes it."""
         last = 0
         while True:
-            stream = self._parts.streamer.follow(run, subscription, fresh=fresh, after=last)
+            is_new = turn.state is TurnState.NEW
+            stream = self._parts.streamer.follow(run, subscription, fresh=is_new, after=last)
             async with aclosing(batched(stream)) as batches:
                 async for batch in batches:
                     last = max(last, batch[-1].sequence or 0)
                     if await self._forward_batch(turn, run, batch):
                         return
             await asyncio.sleep(_REATTACH_SECONDS)
-            run, subscription = await self._attach(run.id)
-            fresh = False
+            turn.state = TurnState.STORED
+            run, subscription = await self._attach(turn, run.id)
 
     async def _forward_batch(self, turn: OpenTurn, run: Run, batch: list[RunEvent]) -> bool:
         """Forwards events. Returns whether one is the last of its run: then the durable ones are left unsent."""
