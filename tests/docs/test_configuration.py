@@ -59,7 +59,7 @@ def test_settings_of_each_service_are_documented(service: str) -> None:
 def test_supervisor_passes_the_settings_of_each_service(name: str) -> None:
     """Every setting of the service, and no key of another one."""
     read = fields(import_module(f"mnemesh_{name}.config").Config)
-    own = {field.name for field in read if "variable" not in field.metadata}
+    own = {field.name for field in read if field.metadata.get("environment", True)}
     foreign = ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MNEMESH_OPENAI_API_KEY", "MNEMESH_SECRETS_KEY_FILE"]
     foreign += ["MNEMESH_ORCHESTRATOR_DATABASE_URL", "MNEMESH_TOKEN", "SOMETHING_ELSE"]
     wanted = [f"MNEMESH_{prefix}{field.upper()}" for field in own for prefix in ("", f"{name.upper()}_")]

@@ -47,7 +47,7 @@ async def serve(config: Config, mcp_limits: McpLimits | None = None) -> AsyncIte
     server = RunningServer()
     sandbox = await probed_sandbox(config.sandbox)
     # A busy machine may need longer than a creator of a server waits by default.
-    limits = mcp_limits or McpLimits(idle_seconds=config.mcp_idle_seconds, create_seconds=scaled(60))
+    limits = mcp_limits or McpLimits(create_seconds=scaled(60))
     address = await server.start(await assemble(config, sandbox=sandbox, mcp_limits=limits), config)
     try:
         async with grpc.aio.insecure_channel(address) as channel:

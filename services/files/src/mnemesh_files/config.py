@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
+from mnemesh_kit.config import fixed
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import SqlConfig
 from mnemesh_sandbox import Level, SandboxSettings
@@ -17,6 +18,8 @@ from mnemesh_files.blobs.s3 import S3Settings
 from mnemesh_files.parsers.document import ParseLimits
 from mnemesh_files.parsers.parser import sandbox_settings
 
+_DOWNLOAD_SECONDS: Final = 300.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SqlConfig):
@@ -25,8 +28,6 @@ class Config(SqlConfig):
     port: int = service("files").port
     archival_target: str = service("archival").default_target
     orchestrator_target: str = service("orchestrator").default_target
-    grep_seconds: float = 30.0
-    """The time limit of a search by pattern. A search that reaches it returns what it has found."""
     s3_bucket: str = ""
     """The bucket of the contents. Unset: they are in a directory."""
     s3_prefix: str = ""
@@ -38,29 +39,19 @@ class Config(SqlConfig):
     """Unset: credentials are looked up as the AWS SDK does."""
     s3_secret_access_key: str = field(default="", repr=False)
     workers: int = 2
-    """The number of files that are processed at the same time."""
-    max_uploads: int = 100
+    """The number of files that are processed, and of documents that are parsed, at the same time."""
+    max_uploads: int = fixed(100)
     """The number of unfinished uploads that an organization can have."""
     imports: Literal["none", "any"] = "any"
     """Whether files are downloaded from URLs."""
-    import_seconds: float = 300.0
-    """The longest time of a download."""
     private_networks: str = ""
     """Networks such as "10.1.0.0/16,192.168.7.5/32" from which files may be downloaded although they are not public."""
     max_file_mb: int = 1024
     """The largest content of a file, in MB."""
-    tombstone_days: float = 30.0
-    """How long the id of a deleted folder or file is known as deleted."""
     min_sandbox: Literal["minimal", "restricted", "full"] = "restricted"
     """The lowest isolation level at which documents are parsed. Text files are parsed at any level."""
-    max_parsers: int = 2
-    """The maximum number of documents that are parsed at the same time; further ones wait. Text files do not count."""
-    parse_seconds: float = 60.0
-    """The longest time to parse one document."""
     parse_memory_mb: int = 1024
     """The memory of one parser."""
-    parse_pages: int = 2000
-    """The number of pages, slides or sheets of a document that are read."""
     warm_processes: int = 1
     """Sandbox processes that wait for a document; 0 starts one for each."""
     vision_base_url: str = ""
@@ -70,8 +61,6 @@ class Config(SqlConfig):
     """The model at that API."""
     vision_api_key: str = field(default="", repr=False)
     """The key for that API."""
-    first_uid: int = 61_000
-    """The first of the 1000 uids that parsers run under if the service runs as root."""
     cgroup: str = ""
     """A directory of cgroups of version 2 for those of parsers. Unset: the service's own, if systemd delegated it."""
 
@@ -82,16 +71,7 @@ class Config(SqlConfig):
             raise ValueError("MNEMESH_FILES_VISION_BASE_URL and MNEMESH_FILES_VISION_MODEL must be set together.")
         if self.warm_processes < 0:
             raise ValueError("MNEMESH_FILES_WARM_PROCESSES must not be negative.")
-        for name in (
-            "workers",
-            "max_uploads",
-            "import_seconds",
-            "max_file_mb",
-            "max_parsers",
-            "parse_seconds",
-            "parse_pages",
-            "first_uid",
-        ):
+        for name in ("workers", "max_file_mb"):
             if getattr(self, name) < 1:
                 raise ValueError(f"MNEMESH_FILES_{name.upper()} must be at least 1.")
         if self.parse_memory_mb < 256:
@@ -131,20 +111,18 @@ class Config(SqlConfig):
     @property
     def downloads(self) -> DownloadLimits:
         """The limits of one download."""
-        return DownloadLimits(max_bytes=self.max_file_mb * 1024 * 1024, seconds=self.import_seconds)
+        return DownloadLimits(max_bytes=self.max_file_mb * 1024 * 1024, seconds=_DOWNLOAD_SECONDS)
 
     @property
     def parsing(self) -> ParseLimits:
         """The limits of one document."""
-        return ParseLimits(seconds=self.parse_seconds, memory_mb=self.parse_memory_mb, pages=self.parse_pages)
+        return ParseLimits(memory_mb=self.parse_memory_mb)
 
     @property
     def sandbox(self) -> SandboxSettings:
         """The limits of every parser."""
         minimum = Level[self.min_sandbox.upper()]
-        return sandbox_settings(
-            SandboxSettings(minimum=minimum, first_uid=self.first_uid, cgroup=self.cgroup), self.parsing
-        )
+        return sandbox_settings(SandboxSettings(minimum=minimum, cgroup=self.cgroup), self.parsing)
 
     @property
     def blobs_path(self) -> Path:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 
 from mnemesh_kit.maintenance import maintain_database
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_files.config import Config
-from mnemesh_files.store.folders import FolderStore
+from mnemesh_files.store.folders import TOMBSTONE_LIFE, FolderStore
 from mnemesh_files.store.tables import metadata
 
 
@@ -28,7 +27,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     async def purge(database: Database) -> AsyncIterator[str]:
         store = FolderStore(database, clock)
         yield f"idempotency keys deleted: {await store.purge_ledger()}"
-        before = clock.now() - timedelta(days=config.tombstone_days)
+        before = clock.now() - TOMBSTONE_LIFE
         yield f"tombstones deleted: {await store.purge_tombstones(before)}"
 
     async for line in maintain_database(config, "mnemesh_files", list(metadata.tables), purge):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 import structlog
 from mnemesh.files.v1 import agent_files_service_pb2_grpc, files_service_pb2_grpc, folders_service_pb2_grpc
@@ -34,7 +33,7 @@ from mnemesh_files.rpc.files import FilesServicer, FoldersServicer
 from mnemesh_files.store.agent_files import AgentFileStore, AnnouncementStore
 from mnemesh_files.store.file_rows import BlobRecords
 from mnemesh_files.store.files import FileStore, UploadStore
-from mnemesh_files.store.folders import FolderStore
+from mnemesh_files.store.folders import TOMBSTONE_LIFE, FolderStore
 from mnemesh_files.store.ingestion import IngestionStore, RemovalStore, TextStore
 from mnemesh_files.usecases.agent_files import RETRY_SECONDS, AgentFileService, Announcer, FileViews
 from mnemesh_files.usecases.file_search import FileSearchService, GrepService
@@ -98,7 +97,7 @@ async def assemble(
     agent_store, texts = AgentFileStore(database, clock), TextStore(database)
     announcer = Announcer(AnnouncementStore(database, clock), agents, clock)
     agent_files = AgentFileService(agent_store, FileViews(texts), announcer)
-    grep = GrepService(agent_store, texts, config.grep_seconds)
+    grep = GrepService(agent_store, texts)
     search = FileSearchService(agent_store, texts, passages)
 
     if is_exclusive(config) and config.s3 is None:
@@ -106,7 +105,7 @@ async def assemble(
 
     async def purge() -> None:
         await parts.folders.purge_ledger()
-        await parts.folders.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
+        await parts.folders.purge_tombstones(clock.now() - TOMBSTONE_LIFE)
         await parts.uploads.expire()
         await parts.contents.discard_unfinished()
 
@@ -197,7 +196,7 @@ class Parsers:
         config = self._config
         if config.vision_base_url:
             self._vision = PictureReader(config.vision_base_url, config.vision_model, config.vision_api_key)
-        limits, concurrency = config.parsing, config.max_parsers
+        limits, concurrency = config.parsing, config.workers
         return DocumentParser(self._open_sandbox, limits, concurrency=concurrency, pictures=self._vision)
 
     async def _open_sandbox(self) -> Sandbox:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from mnemesh_kit.config import ConfigError, ServerConfig
+from mnemesh_kit.config import ConfigError, ServerConfig, fixed
 from mnemesh_kit.services import service
 
 
@@ -25,7 +25,7 @@ class Config(ServerConfig):
     authentication, every value."""
     allowed_origins: tuple[str, ...] = ()
     """The origins of web pages that may call the gateway, such as `https://chat.example.com`; `*` is every origin."""
-    max_body_mb: int = 64
+    max_body_mb: int = fixed(64)
     """The size of the largest request body."""
     strict_parameters: bool = False
     """Refuses parameters of OpenAI's API that are ignored otherwise."""

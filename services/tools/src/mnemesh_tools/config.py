@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import urlsplit
 
+from mnemesh_kit.config import fixed
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import SqlConfig
 from mnemesh_retrieval.config import EmbedderConfig
@@ -29,19 +30,13 @@ class Config(SqlConfig, EmbedderConfig):
     """The lowest isolation level at which tools are executed. Definitions are served at any level."""
     max_concurrent: int = 8
     """The maximum number of executions at the same time; further ones wait."""
-    max_per_organization: int = 0
-    """The maximum of one organization. 0: three quarters of `max_concurrent` with authentication, else all."""
-    max_wait_seconds: float = 20.0
-    """The longest wait of an execution for others to end; then it is refused."""
     warm_processes: int = 2
     """Sandbox processes that wait for a tool, for each set of packages in use; 0 starts one for each call."""
     cpu_seconds: int = 60
     """The processor time of each process of a tool."""
     memory_mb: int = 512
     """The address space of each process of a tool."""
-    max_processes: int = 32
-    """The maximum number of processes and threads of one tool."""
-    disk_mb: int = 64
+    disk_mb: int = fixed(64)
     """The size of a tool's temporary directory."""
     packages: Literal["none", "wheels", "source"] = "wheels"
     """The packages that tools can have: none, those with a wheel, or also those that are built from their source."""
@@ -51,11 +46,9 @@ class Config(SqlConfig, EmbedderConfig):
     """Further hosts that the index names for files, with commas."""
     npm_registry: str = "https://registry.npmjs.org/"
     """The URL of the npm registry."""
-    package_mb: int = 4_096
-    """The megabytes of installed packages that are kept; beyond that, those used longest ago are removed."""
-    package_build_seconds: float = 300.0
+    package_build_seconds: float = fixed(300.0)
     """The longest time to resolve, and to install, the packages of a tool."""
-    package_wait_seconds: float = 60.0
+    package_wait_seconds: float = fixed(60.0)
     """The longest wait of an execution for its packages."""
     network: Literal["none", "hosts", "any"] = "hosts"
     """The network access of tools: none, to the hosts that a tool names, or also to every public host."""
@@ -67,10 +60,6 @@ class Config(SqlConfig, EmbedderConfig):
     secrets_key_file: str | None = None
     """The file of the keys that seal the secrets of MCP servers, one per line. The first seals, all open. Without it,
     the service creates a key if it uses SQLite."""
-    network_mb: int = 64
-    """The megabytes that one execution may transfer."""
-    max_connections: int = 32
-    """The maximum number of connections of one execution at the same time."""
     web_search: Literal["none", "exa", "tavily", "brave", "searxng"] = "none"
     """The provider of the tool web_search."""
     web_search_url: str = ""
@@ -81,15 +70,11 @@ class Config(SqlConfig, EmbedderConfig):
     """Whether programs of MCP servers are started: not at all, or in the sandbox."""
     mcp_trusted_organizations: str = ""
     """Ids of organizations, with commas, whose programs of MCP servers run without a sandbox; `*` stands for all."""
-    mcp_processes: int = 16
+    mcp_processes: int = fixed(16)
     """The maximum number of programs of MCP servers at the same time. One organization has three quarters of them with
     authentication."""
     mcp_memory_mb: int = 1_024
     """The memory of all processes of one program of an MCP server together."""
-    mcp_idle_seconds: float = 300.0
-    """The time without a call after which the session with an MCP server, and its program, ends."""
-    first_uid: int = 61_000
-    """The first of the 1000 uids that tools run under if the service runs as root."""
     cgroup: str = ""
     """A directory of cgroups of version 2 for those of tools. Unset: the service's own, if systemd delegated it."""
 
@@ -97,33 +82,19 @@ class Config(SqlConfig, EmbedderConfig):
         """Refuses limits that no tool could run with."""
         if self.warm_processes < 0:
             raise ValueError("MNEMESH_TOOLS_WARM_PROCESSES must not be negative.")
-        if self.max_per_organization < 0 or self.max_wait_seconds <= 0:
-            raise ValueError(
-                "MNEMESH_TOOLS_MAX_PER_ORGANIZATION must not be negative, and MNEMESH_TOOLS_MAX_WAIT_SECONDS must be "
-                "greater than 0."
-            )
         self._private_networks()
         self._require_index()
         self._require_search()
-        if self.package_build_seconds <= 0 or self.package_wait_seconds <= 0:
-            raise ValueError("MNEMESH_TOOLS_PACKAGE_BUILD_SECONDS and …_PACKAGE_WAIT_SECONDS must be greater than 0.")
-        for name in (
-            *("max_concurrent", "cpu_seconds", "max_processes", "disk_mb", "first_uid"),
-            *("network_mb", "max_connections", "package_mb", "mcp_processes"),
-        ):
+        for name in ("max_concurrent", "cpu_seconds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"MNEMESH_TOOLS_{name.upper()} must be at least 1.")
         for name in ("memory_mb", "mcp_memory_mb"):
             if getattr(self, name) < 64:
                 raise ValueError(f"MNEMESH_TOOLS_{name.upper()} must be at least 64.")
-        if self.mcp_idle_seconds <= 0:
-            raise ValueError("MNEMESH_TOOLS_MCP_IDLE_SECONDS must be greater than 0.")
 
     @property
     def slots_per_organization(self) -> int:
         """The number of executions that one organization can have at the same time."""
-        if self.max_per_organization:
-            return self.max_per_organization
         return self.max_concurrent if self.auth_key_file is None else max(1, self.max_concurrent * 3 // 4)
 
     @property
@@ -150,8 +121,6 @@ class Config(SqlConfig, EmbedderConfig):
         return EgressPolicy(
             access=NetworkAccess(self.network),
             private_networks=self._private_networks(),
-            max_bytes=self.network_mb * 1024 * 1024,
-            max_connections=self.max_connections,
         )
 
     @property
@@ -214,10 +183,8 @@ class Config(SqlConfig, EmbedderConfig):
         """The limits of every execution."""
         return SandboxSettings(
             minimum=Level[self.min_sandbox.upper()],
-            first_uid=self.first_uid,
             cpu_seconds=self.cpu_seconds,
             memory_mb=self.memory_mb,
-            processes=self.max_processes,
             disk_mb=self.disk_mb,
             cgroup=self.cgroup,
             node="" if (found := self.found_node[0]) is None else found.path,

@@ -89,7 +89,7 @@ async def assemble(
     )
     finder = ToolFinder(store, embedder, definitions.seed_builtin_tools)
     tools = ToolsServicer(definitions, finder, packages.status, environments.fingerprint)
-    slots = FairSlots(config.max_concurrent, config.slots_per_organization, config.max_wait_seconds)
+    slots = FairSlots(config.max_concurrent, config.slots_per_organization)
     programs = McpPrograms(
         config.programs,
         store,
@@ -100,7 +100,7 @@ async def assemble(
         config.found_node[0],
     )
     await programs.sweep(store.existing_mcp_servers)
-    limits = mcp_limits or McpLimits(idle_seconds=config.mcp_idle_seconds)
+    limits = mcp_limits or McpLimits()
     pool = McpPool(None if config.auth_key_file is None else config.egress.allows_address, limits, programs)
     mcp_servers, mcp_tools = _mcp(box, store, clock, ids, pool, programs, definitions)
     executions = ExecutionServicer(
@@ -178,7 +178,7 @@ def _web(
     slots: FairSlots,
 ) -> WebService:
     per_organization = CONCURRENT_DOWNLOADS if config.auth_key_file is None else CONCURRENT_DOWNLOADS // 2
-    downloads = FairSlots(CONCURRENT_DOWNLOADS, per_organization, config.max_wait_seconds)
+    downloads = FairSlots(CONCURRENT_DOWNLOADS, per_organization)
     reader = None
     if config.network != "none":
         reader = PageReader(Downloader(config.egress, USER_AGENT), sandbox)
@@ -193,7 +193,7 @@ def _packages(
         Ecosystem.PIP: UvInstaller(builds, config.package_index, allows_source=config.packages == "source"),
         Ecosystem.NPM: NpmInstaller(builds, config.npm_registry, config.found_node[0]),
     }
-    cache = PackageCache(Path(config.data_dir) / "packages", config.package_mb * 1024 * 1024)
+    cache = PackageCache(Path(config.data_dir) / "packages")
     per_organization = CONCURRENT_BUILDS if config.auth_key_file is None else 1
     slots = FairSlots(CONCURRENT_BUILDS, per_organization, config.package_build_seconds)
     return PackageService(store, clock, installers, cache, wait_seconds=config.package_wait_seconds, slots=slots)

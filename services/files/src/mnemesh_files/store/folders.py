@@ -19,6 +19,8 @@ from mnemesh_files.store import folder_rows as rows
 from mnemesh_files.store.file_rows import RemovalKind
 from mnemesh_files.store.tables import files, folders, removals, request_ledger
 
+TOMBSTONE_LIFE: Final = timedelta(days=30)
+"""How long the id of a deleted folder or file is known as deleted."""
 INTENTION: Final = timedelta(minutes=10)
 """The time in which a folder is created after its archive was. It is longer than any call."""
 _ORDERS: Final = {

@@ -58,6 +58,8 @@ THREADS: Final = 2
 _BATCH_CHARACTERS: Final = 8 * 1024 * 1024
 """The characters of the texts that are read at once."""
 _BATCH_FILES: Final = 1_000
+SECONDS: Final = 30.0
+"""The time limit of a search by pattern. A search that reaches it returns what it has found."""
 _MARGIN_SECONDS: Final = 0.5
 """The time before the deadline of the caller that is left for the response."""
 
@@ -143,10 +145,9 @@ class _Scan:
 class GrepService:
     """Finds lines in all files of an agent. Texts are decompressed and searched in threads."""
 
-    def __init__(self, store: AgentFileStore, texts: TextStore, seconds: float) -> None:
+    def __init__(self, store: AgentFileStore, texts: TextStore) -> None:
         self._store = store
         self._texts = texts
-        self._seconds = seconds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grep")
 
     async def close(self) -> None:
@@ -163,7 +164,7 @@ class GrepService:
         query = _validated(query)
         pattern, is_included = compiled(query.pattern), name_filter(query.include)
         left = remaining()
-        seconds = self._seconds if left is None else min(self._seconds, max(0.0, left - _MARGIN_SECONDS))
+        seconds = SECONDS if left is None else min(SECONDS, max(0.0, left - _MARGIN_SECONDS))
         ends_at = time.monotonic() + seconds
         scan = _Scan(pattern, query, lambda: time.monotonic() > ends_at)
         files = await self._store.all_files(caller.organization_id, agent_id)

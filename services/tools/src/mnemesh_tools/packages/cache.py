@@ -20,10 +20,14 @@ _SIZE: Final = "size"
 _BLOCK: Final = 512
 
 
+MAX_BYTES: Final = 4 << 30
+"""The size of the installed packages that are kept; beyond it, those used longest ago are removed."""
+
+
 class PackageCache:
     """Directories of packages by key. The modification time of the file `size` is the time of the last use."""
 
-    def __init__(self, root: Path, max_bytes: int) -> None:
+    def __init__(self, root: Path, max_bytes: int = MAX_BYTES) -> None:
         """Opens the cache, and removes what killed builds left.
 
         Args:

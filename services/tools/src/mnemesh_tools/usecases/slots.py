@@ -17,6 +17,10 @@ from mnemesh_tools.errors import ToolSlotsBusy
 _WAITING_PER_SLOT: Final = 16
 
 
+MAX_WAIT_SECONDS: Final = 20.0
+"""The longest wait of an execution for others to end; then it is refused."""
+
+
 class FairSlots:
     """A limited number of slots that organizations share.
 
@@ -26,7 +30,11 @@ class FairSlots:
     """
 
     def __init__(
-        self, slots: int, per_organization: int, max_wait_seconds: float, work: str = "executions of tools"
+        self,
+        slots: int,
+        per_organization: int,
+        max_wait_seconds: float = MAX_WAIT_SECONDS,
+        work: str = "executions of tools",
     ) -> None:
         """Creates free slots.
 
