@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import textwrap
@@ -14,10 +13,10 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
-from mnemesh_cli.commands.resources import id_column, run, text_column
+from mnemesh_cli.commands.resources import id_column, text_column, with_client
 from mnemesh_cli.commands.runs import dollars_text
 from mnemesh_cli.completion import completer
-from mnemesh_cli.connection import NO_AGENTS, Connection, require_free_name
+from mnemesh_cli.connection import NO_AGENTS, require_free_name
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.records import local_time_text, print_done, print_fields, print_json, print_list
@@ -38,26 +37,26 @@ _LINE: Final = 100
 _PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
 
 
-def recompile(
+@with_client
+async def recompile(
+    mnemesh: Mnemesh,
     context: typer.Context,
     agent: AgentArgument,
     conversation: ConversationOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the system message; change nothing.")] = False,
 ) -> None:
     """Render the system message of an agent again, with its present memory and settings."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        request = agents_service_pb2.RecompileAgentRequest(
-            agent_id=(await mnemesh.agents.find(agent)).id, conversation_id=conversation, dry_run=dry_run
-        )
-        done = await mnemesh.agents.stub.RecompileAgent(request)
-        text = done.system_text if dry_run else "changed" if done.changed else "not changed"
-        print_done(text, done, as_json=context.obj.as_json)
-
-    run(context, command)
+    request = agents_service_pb2.RecompileAgentRequest(
+        agent_id=(await mnemesh.agents.find(agent)).id, conversation_id=conversation, dry_run=dry_run
+    )
+    done = await mnemesh.agents.stub.RecompileAgent(request)
+    text = done.system_text if dry_run else "changed" if done.changed else "not changed"
+    print_done(text, done, as_json=context.obj.as_json)
 
 
-def preview(
+@with_client
+async def preview(
+    mnemesh: Mnemesh,
     context: typer.Context,
     agent: AgentArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A message to send; - reads stdin.")] = "",
@@ -65,20 +64,16 @@ def preview(
 ) -> None:
     """Print the request that the model would receive, as JSON. Sends nothing."""
     content = text_or_stdin(text)
-
-    async def command(mnemesh: Mnemesh) -> None:
-        request = agents_service_pb2.PreviewRequestRequest(
-            agent_id=(await mnemesh.agents.find(agent)).id,
-            conversation_id=conversation,
-            messages=input_messages(content) if content else (),
-        )
-        body = json.loads((await mnemesh.agents.stub.PreviewRequest(request)).request_body)
-        if context.obj.as_json:
-            print_json(body)
-        else:
-            typer.echo(json.dumps(body, indent=2, ensure_ascii=False))
-
-    run(context, command)
+    request = agents_service_pb2.PreviewRequestRequest(
+        agent_id=(await mnemesh.agents.find(agent)).id,
+        conversation_id=conversation,
+        messages=input_messages(content) if content else (),
+    )
+    body = json.loads((await mnemesh.agents.stub.PreviewRequest(request)).request_body)
+    if context.obj.as_json:
+        print_json(body)
+    else:
+        typer.echo(json.dumps(body, indent=2, ensure_ascii=False))
 
 
 def _type(agent: agents_pb2.Agent) -> str:
@@ -97,23 +92,23 @@ app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and del
 
 
 @app.command("list")
-def list_agents(
+@with_client
+async def list_agents(
+    mnemesh: Mnemesh,
     context: typer.Context,
     tag: Annotated[list[str] | None, typer.Option(help="Only agents with this tag. Can be repeated.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of agents to list.")] = 100,
 ) -> None:
     """List agents, newest first."""
-    asyncio.run(_list(context.obj, tag or [], limit))
-
-
-async def _list(connection: Connection, tags: list[str], limit: int) -> None:
-    async with connection.open() as mnemesh:
-        rows = (agent.proto async for agent in mnemesh.agents.list(tags_all=tags, limit=limit))
-        await print_list(rows, _COLUMNS, as_json=connection.as_json, empty=NO_AGENTS, limit=limit)
+    tags = tag or []
+    rows = (agent.proto async for agent in mnemesh.agents.list(tags_all=tags, limit=limit))
+    await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty=NO_AGENTS, limit=limit)
 
 
 @app.command("create")
-def create_agent(
+@with_client
+async def create_agent(
+    mnemesh: Mnemesh,
     context: typer.Context,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the agent.", show_default="chosen by the server")
@@ -158,34 +153,31 @@ def create_agent(
     """
     missing = None if agent_type(type) in _PARTNER_TYPES else ""
     named = {"human": missing if human is None else human, "persona": missing if persona is None else persona}
-    options = {
-        "model": model or "",
-        "type": type,
-        "system_prompt_key": prompt,
-        "blocks": {
-            **{label: value for label, value in named.items() if value is not None},
-            **_parse_blocks(block or []),
-        },
-        "tools": tool or [],
-        "tool_sources": [_read_tool(path) for path in tool_file or []],
-        "tags": tag or [],
-        "continuation_message": continuation,
-        "enable_sleeptime": sleeptime,
+    blocks = {
+        **{label: value for label, value in named.items() if value is not None},
+        **_parse_blocks(block or []),
     }
-    asyncio.run(_create(context.obj, name, options, force=force))
-
-
-async def _create(connection: Connection, name: str, options: dict[str, Any], *, force: bool) -> None:
-    async with connection.open() as mnemesh:
-        if name and not force:
-            await require_free_name(mnemesh, name)
-        try:
-            agent = await mnemesh.agents.create(name, **options)
-        except NotFound as error:
-            if error.field == "tools":
-                raise await _unknown_tool(mnemesh, error) from error
-            raise
-        print_done(agent.id, agent.proto, as_json=connection.as_json)
+    sources = [_read_tool(path) for path in tool_file or []]
+    if name and not force:
+        await require_free_name(mnemesh, name)
+    try:
+        agent = await mnemesh.agents.create(
+            name,
+            model=model or "",
+            type=type,
+            system_prompt_key=prompt,
+            blocks=blocks,
+            tools=tool or [],
+            tool_sources=sources,
+            tags=tag or [],
+            continuation_message=continuation,
+            enable_sleeptime=sleeptime,
+        )
+    except NotFound as error:
+        if error.field == "tools":
+            raise await _unknown_tool(mnemesh, error) from error
+        raise
+    print_done(agent.id, agent.proto, as_json=context.obj.as_json)
 
 
 async def _unknown_tool(mnemesh: Mnemesh, error: NotFound) -> NotFound:
@@ -197,14 +189,10 @@ async def _unknown_tool(mnemesh: Mnemesh, error: NotFound) -> NotFound:
 
 
 @app.command("show")
-def show_agent(context: typer.Context, agent: AgentArgument) -> None:
+@with_client
+async def show_agent(mnemesh: Mnemesh, context: typer.Context, key: AgentArgument) -> None:
     """Show the settings, tools and core memory of an agent."""
-    asyncio.run(_show(context.obj, agent))
-
-
-async def _show(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
-        await _print_agent(mnemesh, await mnemesh.agents.find(key), as_json=connection.as_json)
+    await _print_agent(mnemesh, await mnemesh.agents.find(key), as_json=context.obj.as_json)
 
 
 async def _print_agent(mnemesh: Mnemesh, agent: Agent, *, as_json: bool) -> None:
@@ -257,9 +245,11 @@ async def _group_rows(mnemesh: Mnemesh, agent: Agent) -> list[tuple[str, str]]:
 
 
 @app.command("update")
-def update_agent(
+@with_client
+async def update_agent(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    agent: AgentArgument,
+    key: AgentArgument,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
     model: Annotated[str | None, typer.Option(help="The new model, as provider/model.")] = None,
     description: Annotated[str | None, typer.Option(help="The new description.")] = None,
@@ -283,16 +273,11 @@ def update_agent(
         fields["memory_extraction"] = _extraction(extract_facts)
     if not fields:
         raise typer.BadParameter("Name at least one change. See `mnemesh agents update --help`.", param_hint="options")
-    asyncio.run(_update(context.obj, agent, fields, force=force))
-
-
-async def _update(connection: Connection, key: str, fields: dict[str, Any], *, force: bool) -> None:
-    async with connection.open() as mnemesh:
-        agent = await mnemesh.agents.find(key)
-        if not force and fields.get("name", agent.name) != agent.name:
-            await require_free_name(mnemesh, fields["name"])
-        await agent.update(**fields)
-        await _print_agent(mnemesh, agent, as_json=connection.as_json)
+    agent = await mnemesh.agents.find(key)
+    if not force and fields.get("name", agent.name) != agent.name:
+        await require_free_name(mnemesh, fields["name"])
+    await agent.update(**fields)
+    await _print_agent(mnemesh, agent, as_json=context.obj.as_json)
 
 
 app.command("recompile")(recompile)
@@ -300,18 +285,14 @@ app.command("preview")(preview)
 
 
 @app.command("delete")
-def delete_agent(context: typer.Context, agent: AgentArgument, yes: YesOption = False) -> None:
+@with_client
+async def delete_agent(mnemesh: Mnemesh, context: typer.Context, key: AgentArgument, yes: YesOption = False) -> None:
     """Delete an agent and all data that belongs only to it."""
-    asyncio.run(_delete(context.obj, agent, yes))
-
-
-async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
-    async with connection.open() as mnemesh:
-        agent = await mnemesh.agents.find(key)
-        if not confirmed:
-            typer.confirm(f"Delete {agent.name} ({agent.id}) and its memory?", abort=True, err=True)
-        await agent.delete()
-        print_done(f"deleted {agent.id}", {"deleted": agent.id}, as_json=connection.as_json)
+    agent = await mnemesh.agents.find(key)
+    if not yes:
+        typer.confirm(f"Delete {agent.name} ({agent.id}) and its memory?", abort=True, err=True)
+    await agent.delete()
+    print_done(f"deleted {agent.id}", {"deleted": agent.id}, as_json=context.obj.as_json)
 
 
 def _extraction(turns: int) -> agents_pb2.MemoryExtractionSettings | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.render import PlainRenderer
-from mnemesh_cli.commands.resources import run, text_column
+from mnemesh_cli.commands.resources import text_column, with_client
 from mnemesh_cli.display.records import Column, Kind, as_dict, print_json, print_list
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, text_or_stdin
@@ -27,18 +27,19 @@ _COLUMNS = (
 
 
 @app.command("list")
-def list_approvals(context: typer.Context, agent: OfAgentOption = None, limit: LimitOption = 100) -> None:
+@with_client
+async def list_approvals(
+    mnemesh: Mnemesh, context: typer.Context, agent: OfAgentOption = None, limit: LimitOption = 100
+) -> None:
     """List the tool calls that wait for an approval."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        rows = [row async for row in _pending(mnemesh, agent)][:limit]
-        await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty="No tool call waits for an approval.")
-
-    run(context, command)
+    rows = [row async for row in _pending(mnemesh, agent)][:limit]
+    await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty="No tool call waits for an approval.")
 
 
 @app.command("answer")
-def answer(
+@with_client
+async def answer(
+    mnemesh: Mnemesh,
     context: typer.Context,
     agent: AgentArgument,
     approved: Annotated[
@@ -56,7 +57,7 @@ def answer(
             help="Only this call, by its id or the beginning of it; the others are denied. Can be repeated.",
         ),
     ] = None,
-) -> None:
+) -> int:
     """Answer the tool calls of an agent that wait, and print the rest of the turn."""
     if (approved is None) == (result is None):
         raise typer.BadParameter("use exactly one of --approve, --deny and --return")
@@ -71,24 +72,21 @@ def answer(
             return returned(call_id, text)
         return approve(call_id) if approved else deny(call_id, reason)
 
-    async def command(mnemesh: Mnemesh) -> int:
-        found = await mnemesh.agents.find(agent)
-        calls = [row["tool_call"]["id"] async for row in _pending(mnemesh, found.id)]
-        if not calls:
-            raise NotFound(f"No tool call of {found.name} waits for an approval.", resource_id=found.id)
-        named = {_named(each, calls) for each in call or ()}
-        renderer, failed = PlainRenderer(output()), False
-        conversation = next(iter([row["conversation_id"] async for row in _pending(mnemesh, found.id)]))
-        events = found.answer([decision(id_, named) for id_ in calls], conversation_id=conversation or None)
-        async for event in events:
-            failed = failed or event.HasField("error")
-            if context.obj.as_json:
-                print_json(event)
-            else:
-                renderer.show(event)
-        return int(failed)
-
-    raise typer.Exit(run(context, command))
+    found = await mnemesh.agents.find(agent)
+    calls = [row["tool_call"]["id"] async for row in _pending(mnemesh, found.id)]
+    if not calls:
+        raise NotFound(f"No tool call of {found.name} waits for an approval.", resource_id=found.id)
+    named = {_named(each, calls) for each in call or ()}
+    renderer, failed = PlainRenderer(output()), False
+    conversation = next(iter([row["conversation_id"] async for row in _pending(mnemesh, found.id)]))
+    events = found.answer([decision(id_, named) for id_ in calls], conversation_id=conversation or None)
+    async for event in events:
+        failed = failed or event.HasField("error")
+        if context.obj.as_json:
+            print_json(event)
+        else:
+            renderer.show(event)
+    return int(failed)
 
 
 def _named(key: str, calls: Sequence[str]) -> str:

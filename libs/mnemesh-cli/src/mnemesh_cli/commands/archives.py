@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from mnemesh.archival.v1 import archives_pb2
-from mnemesh_cli.commands.resources import Resource, id_column, resource_app, run, text_column
+from mnemesh_cli.commands.resources import Resource, id_column, resource_app, text_column, with_client
 from mnemesh_cli.completion import completer
 from mnemesh_cli.display.progress import counted_bar
 from mnemesh_cli.display.records import Column, print_done, print_record
@@ -43,7 +43,9 @@ ArchiveArgument = Annotated[
 
 
 @app.command("create")
-def create(
+@with_client
+async def create(
+    mnemesh: Mnemesh,
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the archive.")],
     description: Annotated[str | None, typer.Option("--description", "-d", help="What it contains.")] = None,
@@ -52,19 +54,17 @@ def create(
     agent: AttachToOption = None,
 ) -> None:
     """Create an archive and print its id."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_ids = [(await mnemesh.agents.find(key)).id for key in agent or []]
-        archive = await mnemesh.archives.create(
-            name, description=description, embedder=embedder, deduplicate=deduplicate, agent_ids=agent_ids
-        )
-        print_done(archive.id, archive, as_json=context.obj.as_json)
-
-    run(context, command)
+    agent_ids = [(await mnemesh.agents.find(key)).id for key in agent or []]
+    archive = await mnemesh.archives.create(
+        name, description=description, embedder=embedder, deduplicate=deduplicate, agent_ids=agent_ids
+    )
+    print_done(archive.id, archive, as_json=context.obj.as_json)
 
 
 @app.command("update")
-def update(
+@with_client
+async def update(
+    mnemesh: Mnemesh,
     context: typer.Context,
     archive: ArchiveArgument,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
@@ -85,14 +85,10 @@ def update(
         raise typer.BadParameter(
             "Name at least one change. See `mnemesh archives update --help`.", param_hint="options"
         )
-
-    async def command(mnemesh: Mnemesh) -> None:
-        updated = await mnemesh.archives.update(archive, **fields)
-        if wait and updated.HasField("reembedding"):
-            updated = await _reembedded(mnemesh, updated)
-        print_record(updated, as_json=context.obj.as_json)
-
-    run(context, command)
+    updated = await mnemesh.archives.update(archive, **fields)
+    if wait and updated.HasField("reembedding"):
+        updated = await _reembedded(mnemesh, updated)
+    print_record(updated, as_json=context.obj.as_json)
 
 
 async def _reembedded(mnemesh: Mnemesh, archive: archives_pb2.Archive) -> archives_pb2.Archive:
@@ -104,23 +100,22 @@ async def _reembedded(mnemesh: Mnemesh, archive: archives_pb2.Archive) -> archiv
 
 
 @app.command("attach")
-def attach(context: typer.Context, archive: ArchiveArgument, agent: AgentArgument) -> None:
+@with_client
+async def attach(mnemesh: Mnemesh, context: typer.Context, archive: ArchiveArgument, agent: AgentArgument) -> None:
     """Attach an archive to an agent. Several agents can share one."""
-    _change(context, archive, agent, "attached")
+    await _change(mnemesh, context, archive, agent, "attached")
 
 
 @app.command("detach")
-def detach(context: typer.Context, archive: ArchiveArgument, agent: AgentArgument) -> None:
+@with_client
+async def detach(mnemesh: Mnemesh, context: typer.Context, archive: ArchiveArgument, agent: AgentArgument) -> None:
     """Detach an archive from an agent. The archive is kept."""
-    _change(context, archive, agent, "detached")
+    await _change(mnemesh, context, archive, agent, "detached")
 
 
-def _change(context: typer.Context, archive: str, agent: str, verb: str) -> None:
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = (await mnemesh.agents.find(agent)).id
-        attaches = verb == "attached"
-        await (mnemesh.archives.attach if attaches else mnemesh.archives.detach)(agent_id, archive)
-        text = f"{verb} {archive} {'to' if attaches else 'from'} {agent}"
-        print_done(text, {verb: archive, "agent_id": agent_id}, as_json=context.obj.as_json)
-
-    run(context, command)
+async def _change(mnemesh: Mnemesh, context: typer.Context, archive: str, agent: str, verb: str) -> None:
+    agent_id = (await mnemesh.agents.find(agent)).id
+    attaches = verb == "attached"
+    await (mnemesh.archives.attach if attaches else mnemesh.archives.detach)(agent_id, archive)
+    text = f"{verb} {archive} {'to' if attaches else 'from'} {agent}"
+    print_done(text, {verb: archive, "agent_id": agent_id}, as_json=context.obj.as_json)

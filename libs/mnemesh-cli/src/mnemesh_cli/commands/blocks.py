@@ -6,7 +6,15 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
-from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column, time_column
+from mnemesh_cli.commands.resources import (
+    Resource,
+    enum_text,
+    id_column,
+    resource_app,
+    text_column,
+    time_column,
+    with_client,
+)
 from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import Column, print_done, print_list, print_record
 from mnemesh_cli.options import AgentArgument, AttachToOption, LimitOption, text_or_stdin
@@ -49,7 +57,9 @@ _REVISIONS = (
 
 
 @app.command("create")
-def create_block(
+@with_client
+async def create_block(
+    mnemesh: Mnemesh,
     context: typer.Context,
     label: Annotated[str, typer.Argument(metavar="LABEL", help="Label of the block, such as human.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Its text; - reads stdin.")] = "",
@@ -61,25 +71,23 @@ def create_block(
 ) -> None:
     """Create a block and print its id."""
     text = text_or_stdin(value)
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_ids = [(await mnemesh.agents.find(key)).id for key in agent or []]
-        block = await mnemesh.blocks.create(
-            label,
-            text,
-            description=description,
-            limit=limit,
-            read_only=read_only,
-            tags=tag or [],
-            agent_ids=agent_ids,
-        )
-        print_done(block.id, block, as_json=context.obj.as_json)
-
-    run(context, command)
+    agent_ids = [(await mnemesh.agents.find(key)).id for key in agent or []]
+    block = await mnemesh.blocks.create(
+        label,
+        text,
+        description=description,
+        limit=limit,
+        read_only=read_only,
+        tags=tag or [],
+        agent_ids=agent_ids,
+    )
+    print_done(block.id, block, as_json=context.obj.as_json)
 
 
 @app.command("update")
-def update_block(
+@with_client
+async def update_block(
+    mnemesh: Mnemesh,
     context: typer.Context,
     block: BlockArgument,
     value: Annotated[str | None, typer.Option(help="The new text; - reads stdin.")] = None,
@@ -99,58 +107,50 @@ def update_block(
         fields["description"] = description or None
     if not fields:
         raise typer.BadParameter("Name at least one change. See `mnemesh blocks update --help`.", param_hint="options")
-
-    async def command(mnemesh: Mnemesh) -> None:
-        print_record(await mnemesh.blocks.update(block, **fields), as_json=context.obj.as_json)
-
-    run(context, command)
+    print_record(await mnemesh.blocks.update(block, **fields), as_json=context.obj.as_json)
 
 
 @app.command("attach")
-def attach_block(context: typer.Context, block: BlockArgument, agent: AgentArgument) -> None:
+@with_client
+async def attach_block(mnemesh: Mnemesh, context: typer.Context, block: BlockArgument, agent: AgentArgument) -> None:
     """Attach a block to an agent. Several agents can share one."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = (await mnemesh.agents.find(agent)).id
-        await mnemesh.blocks.attach(agent_id, block)
-        done = {"attached": block, "agent_id": agent_id}
-        print_done(f"attached {block} to {agent}", done, as_json=context.obj.as_json)
-
-    run(context, command)
+    agent_id = (await mnemesh.agents.find(agent)).id
+    await mnemesh.blocks.attach(agent_id, block)
+    done = {"attached": block, "agent_id": agent_id}
+    print_done(f"attached {block} to {agent}", done, as_json=context.obj.as_json)
 
 
 @app.command("detach")
-def detach_block(
+@with_client
+async def detach_block(
+    mnemesh: Mnemesh,
     context: typer.Context,
     block: Annotated[str, typer.Argument(metavar="BLOCK", help="Id or label.", autocompletion=completer("block"))],
     agent: AgentArgument,
 ) -> None:
     """Detach a block from an agent. The block is kept."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = (await mnemesh.agents.find(agent)).id
-        named = {"block_id": block} if block.startswith("block-") else {"label": block}
-        request = blocks_service_pb2.DetachBlockRequest(agent_id=agent_id, **named)
-        detached = (await mnemesh.blocks.stub.DetachBlock(request)).block_id
-        done = {"detached": detached, "agent_id": agent_id}
-        print_done(f"detached {detached} from {agent}", done, as_json=context.obj.as_json)
-
-    run(context, command)
+    agent_id = (await mnemesh.agents.find(agent)).id
+    named = {"block_id": block} if block.startswith("block-") else {"label": block}
+    request = blocks_service_pb2.DetachBlockRequest(agent_id=agent_id, **named)
+    detached = (await mnemesh.blocks.stub.DetachBlock(request)).block_id
+    done = {"detached": detached, "agent_id": agent_id}
+    print_done(f"detached {detached} from {agent}", done, as_json=context.obj.as_json)
 
 
 @app.command("history")
-def list_revisions(context: typer.Context, block: BlockArgument, limit: LimitOption = 100) -> None:
+@with_client
+async def list_revisions(
+    mnemesh: Mnemesh, context: typer.Context, block: BlockArgument, limit: LimitOption = 100
+) -> None:
     """List the revisions of a block, newest first."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        rows = mnemesh.blocks.revisions(block, limit=limit)
-        await print_list(rows, _REVISIONS, as_json=context.obj.as_json, empty="The block has no revisions.")
-
-    run(context, command)
+    rows = mnemesh.blocks.revisions(block, limit=limit)
+    await print_list(rows, _REVISIONS, as_json=context.obj.as_json, empty="The block has no revisions.")
 
 
 @app.command("undo")
-def undo(
+@with_client
+async def undo(
+    mnemesh: Mnemesh,
     context: typer.Context,
     block: BlockArgument,
     revision: Annotated[
@@ -158,15 +158,11 @@ def undo(
     ] = None,
 ) -> None:
     """Take back the last change of a block, or return to an earlier revision. `history` lists them."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        request = blocks_service_pb2.RevertBlockRequest(
-            block_id=block, author=blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor())
-        )
-        if revision is None:
-            request.undo.SetInParent()
-        else:
-            request.revision = revision
-        print_record((await mnemesh.blocks.stub.RevertBlock(request)).block, as_json=context.obj.as_json)
-
-    run(context, command)
+    request = blocks_service_pb2.RevertBlockRequest(
+        block_id=block, author=blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor())
+    )
+    if revision is None:
+        request.undo.SetInParent()
+    else:
+        request.revision = revision
+    print_record((await mnemesh.blocks.stub.RevertBlock(request)).block, as_json=context.obj.as_json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from mnemesh.agents.v1 import conversations_pb2, conversations_service_pb2, runs_service_pb2
-from mnemesh_cli.commands.resources import Resource, id_column, resource_app, run, text_column, time_column
+from mnemesh_cli.commands.resources import Resource, id_column, resource_app, text_column, time_column, with_client
 from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import print_done, print_record
 from mnemesh_cli.options import AgentArgument, ModelOption
@@ -46,25 +46,25 @@ SummaryOption = Annotated[str | None, typer.Option(help="Its title.")]
 
 
 @app.command("create")
-def create(
+@with_client
+async def create(
+    mnemesh: Mnemesh,
     context: typer.Context,
     agent: AgentArgument,
     summary: SummaryOption = None,
     model: ModelOption = None,
 ) -> None:
     """Create a conversation of an agent and print its id. `mnemesh chat --conversation` continues it."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = (await mnemesh.agents.find(agent)).id
-        conversation = conversations_pb2.Conversation(agent_id=agent_id, summary=summary, model=model)
-        created = await mnemesh.conversations.create(conversation)
-        print_done(created.id, created, as_json=context.obj.as_json)
-
-    run(context, command)
+    agent_id = (await mnemesh.agents.find(agent)).id
+    conversation = conversations_pb2.Conversation(agent_id=agent_id, summary=summary, model=model)
+    created = await mnemesh.conversations.create(conversation)
+    print_done(created.id, created, as_json=context.obj.as_json)
 
 
 @app.command("fork")
-def fork(
+@with_client
+async def fork(
+    mnemesh: Mnemesh,
     context: typer.Context,
     conversation: ConversationArgument,
     until: Annotated[
@@ -73,42 +73,33 @@ def fork(
     summary: SummaryOption = None,
 ) -> None:
     """Create a conversation that begins with the messages of another one, and print its id."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        request = conversations_service_pb2.ForkConversationRequest(
-            conversation_id=conversation, until_message_id=until, summary=summary
-        )
-        created = (await mnemesh.conversations.stub.ForkConversation(request)).conversation
-        print_done(created.id, created, as_json=context.obj.as_json)
-
-    run(context, command)
+    request = conversations_service_pb2.ForkConversationRequest(
+        conversation_id=conversation, until_message_id=until, summary=summary
+    )
+    created = (await mnemesh.conversations.stub.ForkConversation(request)).conversation
+    print_done(created.id, created, as_json=context.obj.as_json)
 
 
 @app.command("compact")
-def compact(
+@with_client
+async def compact(
+    mnemesh: Mnemesh,
     context: typer.Context,
     conversation: ConversationArgument,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the summary and the sizes; change nothing.")] = False,
 ) -> None:
     """Replace the older part of a conversation's context window with a summary."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        found = await _find(mnemesh, conversation)
-        agent = await mnemesh.agents.get(found.agent_id)
-        result = await agent.compact(conversation_id=found.id, dry_run=dry_run)
-        print_record(result, as_json=context.obj.as_json)
-
-    run(context, command)
+    found = await _find(mnemesh, conversation)
+    agent = await mnemesh.agents.get(found.agent_id)
+    result = await agent.compact(conversation_id=found.id, dry_run=dry_run)
+    print_record(result, as_json=context.obj.as_json)
 
 
 @app.command("cancel")
-def cancel(context: typer.Context, conversation: ConversationArgument) -> None:
+@with_client
+async def cancel(mnemesh: Mnemesh, context: typer.Context, conversation: ConversationArgument) -> None:
     """Cancel the active and queued runs of a conversation."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        outcomes = await mnemesh.runs.cancel(conversation_id=conversation)
-        names = {run_id: runs_service_pb2.CancelOutcome.Name(value) for run_id, value in outcomes.items()}
-        text = "\n".join(f"cancelled {run_id}" for run_id in names) or "no run is active"
-        print_done(text, names, as_json=context.obj.as_json)
-
-    run(context, command)
+    outcomes = await mnemesh.runs.cancel(conversation_id=conversation)
+    names = {run_id: runs_service_pb2.CancelOutcome.Name(value) for run_id, value in outcomes.items()}
+    text = "\n".join(f"cancelled {run_id}" for run_id in names) or "no run is active"
+    print_done(text, names, as_json=context.obj.as_json)

@@ -12,12 +12,14 @@ from typing import Annotated, Any, Final
 import typer
 from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh_cli.commands import file_uploads
+from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.connection import Connection, choose_agent
 from mnemesh_cli.display.file_views import FolderNames, file_columns, file_fields, status_text
 from mnemesh_cli.display.progress import transfer_bars
 from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.options import FileArgument, YesOption
+from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import InvalidArgument
 from rich.text import Text
 
@@ -143,7 +145,9 @@ app.command("import")(file_uploads.import_)
 
 
 @app.command("list")
-def list_files(
+@with_client
+async def list_files(
+    mnemesh: Mnemesh,
     context: typer.Context,
     folder: Annotated[str | None, typer.Option("--folder", "-f", help="Only files of this folder.")] = None,
     agent: Annotated[str | None, typer.Option("--agent", "-a", help="Only files of this agent, by id or name.")] = None,
@@ -152,42 +156,33 @@ def list_files(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of files to list.")] = 100,
 ) -> None:
     """List files, newest first."""
-    filters = {"name_search": name, "statuses": status or (), "limit": limit}
-    asyncio.run(_list(context.obj, folder, agent, filters, as_json=context.obj.as_json))
-
-
-async def _list(
-    connection: Connection, folder: str | None, agent: str | None, filters: dict[str, Any], *, as_json: bool
-) -> None:
-    async with connection.open() as mnemesh:
-        filters["folder_id"] = None if folder is None else (await mnemesh.folders.find(folder)).id
-        filters["agent_id"] = None if agent is None else (await mnemesh.agents.find(agent)).id
-        folders = FolderNames(mnemesh)
-        files = [file async for file in mnemesh.files.list(**filters, order="desc")]
-        names = {} if as_json else {file.id: await folders.of(file) for file in files}
-        empty = "There are no such files. Upload some with `mnemesh files upload`."
-        await print_list(files, file_columns(names), as_json=as_json, empty=empty, limit=filters["limit"])
+    folder_id = None if folder is None else (await mnemesh.folders.find(folder)).id
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    filters: dict[str, Any] = {"name_search": name, "statuses": status or (), "folder_id": folder_id}
+    folders = FolderNames(mnemesh)
+    files = [file async for file in mnemesh.files.list(**filters, agent_id=agent_id, order="desc", limit=limit)]
+    names = {} if context.obj.as_json else {file.id: await folders.of(file) for file in files}
+    empty = "There are no such files. Upload some with `mnemesh files upload`."
+    await print_list(files, file_columns(names), as_json=context.obj.as_json, empty=empty, limit=limit)
 
 
 @app.command("show")
-def show_file(context: typer.Context, file: FileArgument) -> None:
+@with_client
+async def show_file(mnemesh: Mnemesh, context: typer.Context, key: FileArgument) -> None:
     """Show a file: its status, size, hash and times."""
-    asyncio.run(_show(context.obj, file, as_json=context.obj.as_json))
-
-
-async def _show(connection: Connection, key: str, *, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        file = await mnemesh.files.find(key)
-        if as_json:
-            print_json(file)
-        else:
-            print_fields(file_fields(await FolderNames(mnemesh).of(file), file))
+    file = await mnemesh.files.find(key)
+    if context.obj.as_json:
+        print_json(file)
+    else:
+        print_fields(file_fields(await FolderNames(mnemesh).of(file), file))
 
 
 @app.command("text")
-def show_text(
+@with_client
+async def show_text(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    file: FileArgument,
+    key: FileArgument,
     lines: Annotated[
         str | None, typer.Option(help="Only these lines, as 12, 12-20 or 12-.", show_default="all")
     ] = None,
@@ -195,14 +190,9 @@ def show_text(
 ) -> None:
     """Print the text of a file, as agents see it."""
     start, length = _range(lines)
-    asyncio.run(_text(context.obj, file, start, length, numbers=numbers))
-
-
-async def _text(connection: Connection, key: str, start: int, length: int | None, *, numbers: bool) -> None:
-    async with connection.open() as mnemesh:
-        file = await mnemesh.files.find(key)
-        text = await mnemesh.files.text(file.id, offset=start - 1, length=length)
-    if connection.as_json:
+    file = await mnemesh.files.find(key)
+    text = await mnemesh.files.text(file.id, offset=start - 1, length=length)
+    if context.obj.as_json:
         print_json({"file_id": file.id, "start_line": start, "text": text})
         return
     if numbers:
@@ -211,9 +201,11 @@ async def _text(connection: Connection, key: str, start: int, length: int | None
 
 
 @app.command("download")
-def download_file(
+@with_client
+async def download_file(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    file: FileArgument,
+    key: FileArgument,
     path: Annotated[
         Path | None, typer.Argument(metavar="PATH", help="File or directory; - is stdout.", show_default="its name")
     ] = None,
@@ -222,53 +214,41 @@ def download_file(
     """Download a file as it was uploaded, after verifying its hash."""
     if path == _STDOUT and context.obj.as_json:
         raise typer.BadParameter("The contents on stdout are not JSON. Name a path.", param_hint="PATH")
-    asyncio.run(_download(context.obj, file, path, force=force))
-
-
-async def _download(connection: Connection, key: str, path: Path | None, *, force: bool) -> None:
-    async with connection.open() as mnemesh:
-        file = await mnemesh.files.find(key)
-        if path == _STDOUT:
-            sys.stdout.buffer.write(await mnemesh.files.read(file.id))
-            sys.stdout.buffer.flush()
-            return
-        target = _target(path, file.name)
-        with transfer_bars("downloading", file.size_bytes) as bars:
-            await mnemesh.files.download(file.id, target, overwrite=force, on_progress=bars.of(file.name))
-        print_done(str(target), {"file_id": file.id, "path": str(target)}, as_json=connection.as_json)
+    file = await mnemesh.files.find(key)
+    if path == _STDOUT:
+        sys.stdout.buffer.write(await mnemesh.files.read(file.id))
+        sys.stdout.buffer.flush()
+        return
+    target = _target(path, file.name)
+    with transfer_bars("downloading", file.size_bytes) as bars:
+        await mnemesh.files.download(file.id, target, overwrite=force, on_progress=bars.of(file.name))
+    print_done(str(target), {"file_id": file.id, "path": str(target)}, as_json=context.obj.as_json)
 
 
 @app.command("retry")
-def retry_file(context: typer.Context, file: FileArgument) -> None:
+@with_client
+async def retry_file(mnemesh: Mnemesh, context: typer.Context, key: FileArgument) -> None:
     """Process a file again, for example after an error."""
-    asyncio.run(_retry(context.obj, file))
-
-
-async def _retry(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
-        file = await mnemesh.files.retry((await mnemesh.files.find(key)).id)
-        print_done(f"{await FolderNames(mnemesh).of(file)}: {status_text(file)}", file, as_json=connection.as_json)
+    file = await mnemesh.files.retry((await mnemesh.files.find(key)).id)
+    print_done(f"{await FolderNames(mnemesh).of(file)}: {status_text(file)}", file, as_json=context.obj.as_json)
 
 
 @app.command("delete")
-def delete_files(
+@with_client
+async def delete_files(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Ids or names, as folder/name.")],
+    keys: Annotated[list[str], typer.Argument(metavar="FILE...", help="Ids or names, as folder/name.")],
     yes: YesOption = False,
 ) -> None:
     """Delete files. Their agents no longer have them."""
-    asyncio.run(_delete(context.obj, files, yes))
-
-
-async def _delete(connection: Connection, keys: list[str], confirmed: bool) -> None:
-    async with connection.open() as mnemesh:
-        files, names = [await mnemesh.files.find(key) for key in keys], FolderNames(mnemesh)
-        if not confirmed:
-            listed = ", ".join([await names.of(file) for file in files[:5]]) + ("…" if len(files) > 5 else "")
-            typer.confirm(f"Delete {listed}?", abort=True, err=True)
-        for file in files:
-            await mnemesh.files.delete(file.id)
-            print_done(f"deleted {await names.of(file)}", {"deleted": file.id}, as_json=connection.as_json)
+    files, names = [await mnemesh.files.find(key) for key in keys], FolderNames(mnemesh)
+    if not yes:
+        listed = ", ".join([await names.of(file) for file in files[:5]]) + ("…" if len(files) > 5 else "")
+        typer.confirm(f"Delete {listed}?", abort=True, err=True)
+    for file in files:
+        await mnemesh.files.delete(file.id)
+        print_done(f"deleted {await names.of(file)}", {"deleted": file.id}, as_json=context.obj.as_json)
 
 
 app.command("search")(search)

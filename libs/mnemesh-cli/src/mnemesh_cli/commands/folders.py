@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import typer
-from mnemesh_cli.connection import Connection
+from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.display.file_views import FOLDER_COLUMNS, folder_fields
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
 from mnemesh_cli.options import AgentArgument, FolderArgument, YesOption
+from mnemesh_client.mnemesh import Mnemesh
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and delete folders; attach them to agents.")
 
@@ -18,7 +18,9 @@ NO_FOLDERS = "There are no folders. Create one with `mnemesh folders create`."
 
 
 @app.command("list")
-def list_folders(
+@with_client
+async def list_folders(
+    mnemesh: Mnemesh,
     context: typer.Context,
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", help="Only folders of this agent, by id or name.")
@@ -26,19 +28,16 @@ def list_folders(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of folders to list.")] = 100,
 ) -> None:
     """List folders, newest first."""
-    asyncio.run(_list(context.obj, agent, limit, as_json=context.obj.as_json))
-
-
-async def _list(connection: Connection, agent: str | None, limit: int, *, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        folders = mnemesh.folders.list(agent_id=agent_id, order="desc", limit=limit)
-        empty = NO_FOLDERS if agent is None else "The agent has no folders."
-        await print_list(folders, FOLDER_COLUMNS, as_json=as_json, empty=empty, limit=limit)
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    folders = mnemesh.folders.list(agent_id=agent_id, order="desc", limit=limit)
+    empty = NO_FOLDERS if agent is None else "The agent has no folders."
+    await print_list(folders, FOLDER_COLUMNS, as_json=context.obj.as_json, empty=empty, limit=limit)
 
 
 @app.command("create")
-def create_folder(
+@with_client
+async def create_folder(
+    mnemesh: Mnemesh,
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help='Name of the folder, unique and without "/".')],
     description: Annotated[
@@ -55,42 +54,31 @@ def create_folder(
     ] = 0,
 ) -> None:
     """Create a folder and print its id."""
-    fields = {
-        "description": description,
-        "instructions": instructions,
-        "embedder": embedder,
-        "chunk_size": chunk_size,
-    }
-    asyncio.run(_create(context.obj, name, fields))
-
-
-async def _create(connection: Connection, name: str, fields: dict[str, Any]) -> None:
-    async with connection.open() as mnemesh:
-        folder = await mnemesh.folders.create(name, **fields)
-        print_done(folder.id, folder, as_json=connection.as_json)
+    folder = await mnemesh.folders.create(
+        name, description=description, instructions=instructions, embedder=embedder, chunk_size=chunk_size
+    )
+    print_done(folder.id, folder, as_json=context.obj.as_json)
 
 
 @app.command("show")
-def show_folder(context: typer.Context, folder: FolderArgument) -> None:
+@with_client
+async def show_folder(mnemesh: Mnemesh, context: typer.Context, key: FolderArgument) -> None:
     """Show a folder and the agents that hold it."""
-    asyncio.run(_show(context.obj, folder, as_json=context.obj.as_json))
-
-
-async def _show(connection: Connection, key: str, *, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        folder = await mnemesh.folders.find(key)
-        agent_ids = [agent_id async for agent_id in mnemesh.folders.agents(folder.id)]
-        if as_json:
-            print_json(folder, agent_ids=agent_ids)
-            return
-        names = AgentNames(mnemesh)
-        print_fields([*folder_fields(folder), *[("agent", await names.label(each)) for each in agent_ids]])
+    folder = await mnemesh.folders.find(key)
+    agent_ids = [agent_id async for agent_id in mnemesh.folders.agents(folder.id)]
+    if context.obj.as_json:
+        print_json(folder, agent_ids=agent_ids)
+        return
+    names = AgentNames(mnemesh)
+    print_fields([*folder_fields(folder), *[("agent", await names.label(each)) for each in agent_ids]])
 
 
 @app.command("update")
-def update_folder(
+@with_client
+async def update_folder(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    folder: FolderArgument,
+    key: FolderArgument,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
     description: Annotated[
         str | None, typer.Option("--description", "-d", help='The new description; "" removes it.')
@@ -99,59 +87,51 @@ def update_folder(
 ) -> None:
     """Change the name, description or instructions of a folder."""
     values = {"name": name, "description": description, "instructions": instructions}
-    fields = {field: value or None for field, value in values.items() if value is not None}
+    fields: dict[str, Any] = {field: value or None for field, value in values.items() if value is not None}
     if not fields:
         raise typer.BadParameter("Name at least one change. See `mnemesh folders update --help`.", param_hint="options")
     if name == "":
         raise typer.BadParameter("A folder needs a name.", param_hint="--name")
-    asyncio.run(_update(context.obj, folder, fields))
-
-
-async def _update(connection: Connection, key: str, fields: dict[str, Any]) -> None:
-    async with connection.open() as mnemesh:
-        folder = await mnemesh.folders.find(key)
-        updated = await mnemesh.folders.update(folder.id, **fields)
-        if connection.as_json:
-            print_json(updated)
-        else:
-            print_fields(folder_fields(updated))
+    folder = await mnemesh.folders.find(key)
+    updated = await mnemesh.folders.update(folder.id, **fields)
+    if context.obj.as_json:
+        print_json(updated)
+    else:
+        print_fields(folder_fields(updated))
 
 
 @app.command("delete")
-def delete_folder(context: typer.Context, folder: FolderArgument, yes: YesOption = False) -> None:
+@with_client
+async def delete_folder(mnemesh: Mnemesh, context: typer.Context, key: FolderArgument, yes: YesOption = False) -> None:
     """Delete a folder with all its files, and detach it from all agents."""
-    asyncio.run(_delete(context.obj, folder, yes))
-
-
-async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
-    async with connection.open() as mnemesh:
-        folder = await mnemesh.folders.find(key)
-        if not confirmed:
-            count = "1 file" if folder.file_count == 1 else f"{folder.file_count} files"
-            typer.confirm(f"Delete {folder.name} ({folder.id}) with {count}?", abort=True, err=True)
-        await mnemesh.folders.delete(folder.id)
-        print_done(f"deleted {folder.id}", {"deleted": folder.id}, as_json=connection.as_json)
+    folder = await mnemesh.folders.find(key)
+    if not yes:
+        count = "1 file" if folder.file_count == 1 else f"{folder.file_count} files"
+        typer.confirm(f"Delete {folder.name} ({folder.id}) with {count}?", abort=True, err=True)
+    await mnemesh.folders.delete(folder.id)
+    print_done(f"deleted {folder.id}", {"deleted": folder.id}, as_json=context.obj.as_json)
 
 
 @app.command("attach")
-def attach_folder(context: typer.Context, folder: FolderArgument, agent: AgentArgument) -> None:
+@with_client
+async def attach_folder(mnemesh: Mnemesh, context: typer.Context, folder: FolderArgument, agent: AgentArgument) -> None:
     """Attach a folder, with its present and future files, to an agent."""
-    asyncio.run(_attach(context.obj, folder, agent, attach=True))
+    await _attach(mnemesh, context, folder, agent, attach=True)
 
 
 @app.command("detach")
-def detach_folder(context: typer.Context, folder: FolderArgument, agent: AgentArgument) -> None:
+@with_client
+async def detach_folder(mnemesh: Mnemesh, context: typer.Context, folder: FolderArgument, agent: AgentArgument) -> None:
     """Detach a folder from an agent. The folder is kept."""
-    asyncio.run(_attach(context.obj, folder, agent, attach=False))
+    await _attach(mnemesh, context, folder, agent, attach=False)
 
 
-async def _attach(connection: Connection, key: str, agent_key: str, *, attach: bool) -> None:
-    async with connection.open() as mnemesh:
-        folder, agent = await mnemesh.folders.find(key), await mnemesh.agents.find(agent_key)
-        if attach:
-            await agent.files.attach(folder.id)
-        else:
-            await agent.files.detach(folder.id)
-        done = f"attached {folder.name} to" if attach else f"detached {folder.name} from"
-        record = {"folder_id": folder.id, "agent_id": agent.id}
-        print_done(f"{done} {agent.name}", record, as_json=connection.as_json)
+async def _attach(mnemesh: Mnemesh, context: typer.Context, key: str, agent_key: str, *, attach: bool) -> None:
+    folder, agent = await mnemesh.folders.find(key), await mnemesh.agents.find(agent_key)
+    if attach:
+        await agent.files.attach(folder.id)
+    else:
+        await agent.files.detach(folder.id)
+    done = f"attached {folder.name} to" if attach else f"detached {folder.name} from"
+    record = {"folder_id": folder.id, "agent_id": agent.id}
+    print_done(f"{done} {agent.name}", record, as_json=context.obj.as_json)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, timedelta
 from enum import StrEnum
 from operator import itemgetter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from mnemesh.agents.v1 import groups_pb2
@@ -16,7 +17,7 @@ from mnemesh.agents.v1.runs_service_pb2 import CANCEL_OUTCOME_CANCELLED, CancelO
 from mnemesh_cli.chat.group_chat import GroupDisplay
 from mnemesh_cli.chat.json_renderer import JsonRenderer
 from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
-from mnemesh_cli.connection import Connection
+from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.display.group_views import AgentNames, message_text, print_group, role_name
 from mnemesh_cli.display.records import Column, Kind, local_time_text, print_done, print_json, print_list
 from mnemesh_cli.display.terminal import notice, output, print_error
@@ -25,6 +26,7 @@ from mnemesh_client.groups import Group, manager_field_names
 from mnemesh_client.mnemesh import Mnemesh
 from rich.text import Text
 
+T = TypeVar("T")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
@@ -48,47 +50,55 @@ class GroupType(StrEnum):
         return self.value.replace("-", "_")
 
 
-ManagerOption = Annotated[
-    str | None,
-    typer.Option(help="Id or name of the managing agent. For supervisor, dynamic, sleeptime and voice-sleeptime."),
-]
-MaxTurnsOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Turns per message. For round-robin and dynamic.", show_default="one per member"),
-]
-TokenOption = Annotated[str | None, typer.Option(help="Words that end the round. For dynamic.", show_default="DONE!")]
-FrequencyOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Members run after every n-th turn of the manager. For sleeptime.", show_default="1"),
-]
-IntervalOption = Annotated[
-    str | None,
-    typer.Option(help="Members run at least this often, such as 30m or 12h, if there are new messages. For sleeptime."),
-]
-InactivityOption = Annotated[
-    str | None,
-    typer.Option(help="Members run when the manager has had no turn for this time, such as 10m. For sleeptime."),
-]
-MaxStepsOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Steps of a member's run. For sleeptime and voice-sleeptime.", show_default="50"),
-]
-MaxBufferOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Messages in the window above which older ones are passed on. For voice-sleeptime.",
-        show_default="30",
-    ),
-]
-MinBufferOption = Annotated[
-    int | None, typer.Option(min=1, help="Messages that stay in the window. For voice-sleeptime.", show_default="15")
-]
-MetadataOption = Annotated[str | None, typer.Option(help="A JSON object.")]
-SharedBlockOption = Annotated[
-    list[str] | None,
-    typer.Option("--shared-block", help="Id of a block that all agents of the group share. Can be repeated."),
-]
+_SETTINGS: Final[dict[str, Any]] = {
+    "manager": Annotated[
+        str | None,
+        typer.Option(help="Id or name of the managing agent. For supervisor, dynamic, sleeptime and voice-sleeptime."),
+    ],
+    "max_turns": Annotated[
+        int | None,
+        typer.Option(min=1, help="Turns per message. For round-robin and dynamic.", show_default="one per member"),
+    ],
+    "termination_token": Annotated[
+        str | None, typer.Option(help="Words that end the round. For dynamic.", show_default="DONE!")
+    ],
+    "frequency": Annotated[
+        int | None,
+        typer.Option(min=1, help="Members run after every n-th turn of the manager. For sleeptime.", show_default="1"),
+    ],
+    "interval": Annotated[
+        str | None,
+        typer.Option(
+            help="Members run at least this often, such as 30m or 12h, if there are new messages. For sleeptime."
+        ),
+    ],
+    "inactivity": Annotated[
+        str | None,
+        typer.Option(help="Members run when the manager has had no turn for this time, such as 10m. For sleeptime."),
+    ],
+    "max_steps": Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps of a member's run. For sleeptime and voice-sleeptime.", show_default="50"),
+    ],
+    "max_buffer": Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Messages in the window above which older ones are passed on. For voice-sleeptime.",
+            show_default="30",
+        ),
+    ],
+    "min_buffer": Annotated[
+        int | None,
+        typer.Option(min=1, help="Messages that stay in the window. For voice-sleeptime.", show_default="15"),
+    ],
+    "metadata": Annotated[str | None, typer.Option(help="A JSON object.")],
+    "shared_block": Annotated[
+        list[str] | None,
+        typer.Option("--shared-block", help="Id of a block that all agents of the group share. Can be repeated."),
+    ],
+}
+"""The options that create and update have in common, by parameter."""
 
 _FIELDS: Final = {
     "manager": "manager_agent_id",
@@ -190,103 +200,99 @@ def _duration(option: str, text: str) -> timedelta:
     return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
 
 
-def send(
+def _with_settings(command: Callable[..., T]) -> Callable[..., T]:
+    """Adds the options of `_SETTINGS` to a command, which gets their values by keyword."""
+    signature = inspect.signature(command, eval_str=True)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    shared = [inspect.Parameter(name, kind, default=None, annotation=each) for name, each in _SETTINGS.items()]
+    parameters = [*list(signature.parameters.values())[:-1], *shared]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return command
+
+
+@with_client
+async def send(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    group: GroupArgument,
+    key: GroupArgument,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The text.")],
     background: Annotated[
         bool, typer.Option("--background", help="Print the id of the run, and do not wait for the answers.")
     ] = False,
-) -> None:
+) -> int:
     """Send a message to a group and print the answers, each with the name of the speaker; with --json each event."""
-    raise typer.Exit(asyncio.run(_send(context.obj, group, message, background)))
+    group = await mnemesh.groups.find(key)
+    if background:
+        started = await group.start(message)
+        print_done(started.id, started, as_json=context.obj.as_json)
+        return 0
+    console = output()
+    live = console.is_terminal and not context.obj.as_json
+    text = LiveRenderer(console) if live else PlainRenderer(console)
+    display, failed = GroupDisplay(JsonRenderer(console) if context.obj.as_json else text), False
+    async for item in group.send(message, stream_tokens=live):
+        display.show(item)
+        failed = failed or item.event.HasField("error")
+        if item.event.message.HasField("approval_request"):
+            command = f"mnemesh chat --group {group.id}"
+            print_error(f"{item.agent_name} is waiting for an approval; run `{command}` in a terminal")
+            return 1
+    return int(failed)
 
 
-async def _send(connection: Connection, key: str, message: str, background: bool) -> int:
-    async with connection.open() as mnemesh:
-        group = await mnemesh.groups.find(key)
-        if background:
-            started = await group.start(message)
-            print_done(started.id, started, as_json=connection.as_json)
-            return 0
-        console = output()
-        live = console.is_terminal and not connection.as_json
-        text = LiveRenderer(console) if live else PlainRenderer(console)
-        display, failed = GroupDisplay(JsonRenderer(console) if connection.as_json else text), False
-        async for item in group.send(message, stream_tokens=live):
-            display.show(item)
-            failed = failed or item.event.HasField("error")
-            if item.event.message.HasField("approval_request"):
-                command = f"mnemesh chat --group {group.id}"
-                print_error(f"{item.agent_name} is waiting for an approval; run `{command}` in a terminal")
-                return 1
-        return int(failed)
-
-
-def cancel(context: typer.Context, group: GroupArgument) -> None:
+@with_client
+async def cancel(mnemesh: Mnemesh, context: typer.Context, key: GroupArgument) -> None:
     """Cancel the runs of a group that have not ended, with the turns of its agents in them."""
-    asyncio.run(_cancel(context.obj, group))
+    group = await mnemesh.groups.find(key)
+    outcomes = await group.cancel()
+    cancelled = [run_id for run_id, outcome in outcomes.items() if outcome == CANCEL_OUTCOME_CANCELLED]
+    if context.obj.as_json:
+        print_json({run_id: CancelOutcome.Name(outcome) for run_id, outcome in outcomes.items()})
+        return
+    for run_id in cancelled:
+        output().print(f"cancelled {run_id}", markup=False)
+    if not cancelled:
+        notice("The group has no runs that have not ended.")
 
 
-async def _cancel(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
-        group = await mnemesh.groups.find(key)
-        outcomes = await group.cancel()
-        cancelled = [run_id for run_id, outcome in outcomes.items() if outcome == CANCEL_OUTCOME_CANCELLED]
-        if connection.as_json:
-            print_json({run_id: CancelOutcome.Name(outcome) for run_id, outcome in outcomes.items()})
-            return
-        for run_id in cancelled:
-            output().print(f"cancelled {run_id}", markup=False)
-        if not cancelled:
-            notice("The group has no runs that have not ended.")
-
-
-def messages(
+@with_client
+async def messages(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    group: GroupArgument,
+    key: GroupArgument,
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", help="Only messages of this agent, by id or name.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages.")] = 50,
 ) -> None:
     """List the newest messages that the agents of a group wrote or received in its runs, oldest first."""
-    asyncio.run(_messages(context.obj, group, agent, limit))
+    group = await mnemesh.groups.find(key)
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    names, console = AgentNames(mnemesh), output()
+    newest = [message async for message in group.messages(agent_id=agent_id, order="desc", limit=limit)]
+    newest.reverse()
+    # The server lists them as they were stored: those of a turn after those of the agents that it asked.
+    for message in sorted(newest, key=lambda each: each.create_time.ToNanoseconds()):
+        if context.obj.as_json:
+            print_json(message)
+            continue
+        time = local_time_text(message.create_time.ToDatetime(UTC))
+        name = await names.name(message.agent_id)
+        head = (Text(time, style="dim"), Text(name, style="bold"), Text(f"{role_name(message):9}", style="cyan"))
+        console.print(*head, Text(message_text(message)))
+    if not newest:
+        notice("The group has no messages.")
 
 
-async def _messages(connection: Connection, key: str, agent: str | None, limit: int) -> None:
-    async with connection.open() as mnemesh:
-        group = await mnemesh.groups.find(key)
-        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        names, console = AgentNames(mnemesh), output()
-        newest = [message async for message in group.messages(agent_id=agent_id, order="desc", limit=limit)]
-        newest.reverse()
-        # The server lists them as they were stored: those of a turn after those of the agents that it asked.
-        for message in sorted(newest, key=lambda each: each.create_time.ToNanoseconds()):
-            if connection.as_json:
-                print_json(message)
-                continue
-            time = local_time_text(message.create_time.ToDatetime(UTC))
-            name = await names.name(message.agent_id)
-            head = (Text(time, style="dim"), Text(name, style="bold"), Text(f"{role_name(message):9}", style="cyan"))
-            console.print(*head, Text(message_text(message)))
-        if not newest:
-            notice("The group has no messages.")
-
-
-def reset(context: typer.Context, group: GroupArgument, yes: YesOption = False) -> None:
+@with_client
+async def reset(mnemesh: Mnemesh, context: typer.Context, key: GroupArgument, yes: YesOption = False) -> None:
     """Remove all messages from the context windows of a group's agents. The messages can still be searched."""
-    asyncio.run(_reset(context.obj, group, yes))
-
-
-async def _reset(connection: Connection, key: str, confirmed: bool) -> None:
-    async with connection.open() as mnemesh:
-        group = await mnemesh.groups.find(key)
-        if not confirmed:
-            label = group.description or group.id
-            typer.confirm(f"Remove all messages from the windows of the agents of {label}?", abort=True, err=True)
-        await group.reset()
-        print_done(f"reset {group.id}", {"reset": group.id}, as_json=connection.as_json)
+    group = await mnemesh.groups.find(key)
+    if not yes:
+        label = group.description or group.id
+        typer.confirm(f"Remove all messages from the windows of the agents of {label}?", abort=True, err=True)
+    await group.reset()
+    print_done(f"reset {group.id}", {"reset": group.id}, as_json=context.obj.as_json)
 
 
 _COLUMNS = tuple(
@@ -301,7 +307,9 @@ _COLUMNS = tuple(
 
 
 @app.command("list")
-def list_groups(
+@with_client
+async def list_groups(
+    mnemesh: Mnemesh,
     context: typer.Context,
     agent: Annotated[
         str | None,
@@ -311,33 +319,32 @@ def list_groups(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of groups to list.")] = 100,
 ) -> None:
     """List groups, newest first."""
-    asyncio.run(_list(context.obj, agent, type or [], limit))
-
-
-async def _list(connection: Connection, agent: str | None, types: list[GroupType], limit: int) -> None:
-    async with connection.open() as mnemesh:
-        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        names = AgentNames(mnemesh)
-        filters: dict[str, Any] = {"agent_id": agent_id, "manager_types": [each.field for each in types]}
-        groups = mnemesh.groups.list(**filters, order="desc", limit=limit)
-        if connection.as_json:
-            await print_list((group.proto async for group in groups), (), as_json=True, empty=NO_GROUPS)
-            return
-        rows = [
-            {
-                "id": group.id,
-                "description": group.description,
-                "type": group.manager_type.replace("_", "-"),
-                "members": ", ".join([await names.name(member) for member in group.agent_ids]),
-                "manager": await names.name(group.manager_agent_id) if group.manager_agent_id else "",
-            }
-            async for group in groups
-        ]
-        await print_list(rows, _COLUMNS, as_json=False, empty=NO_GROUPS, limit=limit)
+    types = type or []
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    names = AgentNames(mnemesh)
+    filters: dict[str, Any] = {"agent_id": agent_id, "manager_types": [each.field for each in types]}
+    groups = mnemesh.groups.list(**filters, order="desc", limit=limit)
+    if context.obj.as_json:
+        await print_list((group.proto async for group in groups), (), as_json=True, empty=NO_GROUPS)
+        return
+    rows = [
+        {
+            "id": group.id,
+            "description": group.description,
+            "type": group.manager_type.replace("_", "-"),
+            "members": ", ".join([await names.name(member) for member in group.agent_ids]),
+            "manager": await names.name(group.manager_agent_id) if group.manager_agent_id else "",
+        }
+        async for group in groups
+    ]
+    await print_list(rows, _COLUMNS, as_json=False, empty=NO_GROUPS, limit=limit)
 
 
 @app.command("create")
-def create_group(
+@with_client
+@_with_settings
+async def create_group(
+    mnemesh: Mnemesh,
     context: typer.Context,
     members: Annotated[
         list[str] | None,
@@ -345,64 +352,27 @@ def create_group(
     ] = None,
     type: Annotated[GroupType, typer.Option(help="How the group answers.")] = GroupType.ROUND_ROBIN,  # noqa: A002
     description: Annotated[str, typer.Option("--description", "-d", help="By which the group can be found.")] = "",
-    manager: ManagerOption = None,
-    max_turns: MaxTurnsOption = None,
-    termination_token: TokenOption = None,
-    frequency: FrequencyOption = None,
-    interval: IntervalOption = None,
-    inactivity: InactivityOption = None,
-    max_steps: MaxStepsOption = None,
-    max_buffer: MaxBufferOption = None,
-    min_buffer: MinBufferOption = None,
-    shared_block: SharedBlockOption = None,
-    metadata: MetadataOption = None,
     hidden: Annotated[bool, typer.Option("--hidden", help="Mark the group as hidden.")] = False,
+    **settings: Any,
 ) -> None:
     """Create a group of agents and print its id.
 
     The manager is not named among the members.
     """
-    options = {
-        "manager": manager,
-        "max_turns": max_turns,
-        "termination_token": termination_token,
-        "frequency": frequency,
-        "interval": interval,
-        "inactivity": inactivity,
-        "max_steps": max_steps,
-        "max_buffer": max_buffer,
-        "min_buffer": min_buffer,
-    }
-    if manager is None and type not in (GroupType.ROUND_ROBIN, GroupType.SWARM):
+    if settings["manager"] is None and type not in (GroupType.ROUND_ROBIN, GroupType.SWARM):
         raise typer.BadParameter(f"A {type.value} group needs a manager.", param_hint="--manager")
-    fields = {
-        "description": description,
-        "shared_block_ids": shared_block or [],
-        "metadata": require_json_object(metadata),
-        "hidden": hidden,
-    }
-    asyncio.run(_create(context.obj, members or [], type, options, fields))
-
-
-async def _create(
-    connection: Connection, members: list[str], kind: GroupType, options: dict[str, Any], fields: dict[str, Any]
-) -> None:
-    async with connection.open() as mnemesh:
-        manager = await manager_fields(mnemesh, kind.field, options)
-        agent_ids = [(await mnemesh.agents.find(member)).id for member in members]
-        group = await mnemesh.groups.create(agent_ids, manager_type=kind.field, **fields, **manager)
-        print_done(group.id, group.proto, as_json=connection.as_json)
+    fields = _group_fields(settings, description=description, hidden=hidden)
+    manager = await manager_fields(mnemesh, type.field, settings)
+    agent_ids = [(await mnemesh.agents.find(member)).id for member in members or []]
+    group = await mnemesh.groups.create(agent_ids, manager_type=type.field, **fields, **manager)
+    print_done(group.id, group.proto, as_json=context.obj.as_json)
 
 
 @app.command("show")
-def show_group(context: typer.Context, group: GroupArgument) -> None:
+@with_client
+async def show_group(mnemesh: Mnemesh, context: typer.Context, key: GroupArgument) -> None:
     """Show the members and settings of a group."""
-    asyncio.run(_show(context.obj, group))
-
-
-async def _show(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
-        await _print_group(mnemesh, await mnemesh.groups.find(key), as_json=connection.as_json)
+    await _print_group(mnemesh, await mnemesh.groups.find(key), as_json=context.obj.as_json)
 
 
 async def _print_group(mnemesh: Mnemesh, group: Group, *, as_json: bool) -> None:
@@ -413,73 +383,44 @@ async def _print_group(mnemesh: Mnemesh, group: Group, *, as_json: bool) -> None
 
 
 @app.command("update")
-def update_group(
+@with_client
+@_with_settings
+async def update_group(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    group: GroupArgument,
+    key: GroupArgument,
     add: Annotated[list[str] | None, typer.Option(help="Id or name of a new member. Can be repeated.")] = None,
     remove: Annotated[
         list[str] | None, typer.Option(help="Id or name of a member that leaves. Can be repeated.")
     ] = None,
     description: Annotated[str | None, typer.Option("--description", "-d", help="The new description.")] = None,
-    manager: ManagerOption = None,
-    max_turns: MaxTurnsOption = None,
-    termination_token: TokenOption = None,
-    frequency: FrequencyOption = None,
-    interval: IntervalOption = None,
-    inactivity: InactivityOption = None,
-    max_steps: MaxStepsOption = None,
-    max_buffer: MaxBufferOption = None,
-    min_buffer: MinBufferOption = None,
-    shared_block: SharedBlockOption = None,
-    metadata: MetadataOption = None,
     hidden: Annotated[bool | None, typer.Option("--hidden/--visible", help="Mark the group as hidden or not.")] = None,
     clear: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Reset a setting to its default, such as max-turns. Can be repeated."),
     ] = None,
+    **settings: Any,
 ) -> None:
     """Change the members and settings of a group. A running answer keeps the earlier ones.
 
     --shared-block replaces all shared blocks.
     """
-    options = {
-        "manager": manager,
-        "max_turns": max_turns,
-        "termination_token": termination_token,
-        "frequency": frequency,
-        "interval": interval,
-        "inactivity": inactivity,
-        "max_steps": max_steps,
-        "max_buffer": max_buffer,
-        "min_buffer": min_buffer,
-    }
-    values = {
-        "description": description,
-        "shared_block_ids": shared_block,
-        "metadata": require_json_object(metadata),
-        "hidden": hidden,
-    }
-    fields = {name: value for name, value in values.items() if value is not None}
-    if not (add or remove or clear or fields or any(value is not None for value in options.values())):
+    fields = _group_fields(settings, description=description, hidden=hidden)
+    if not (add or remove or clear or fields or any(value is not None for value in settings.values())):
         raise typer.BadParameter("Name at least one change. See `mnemesh groups update --help`.", param_hint="options")
-    asyncio.run(_update(context.obj, group, (add or [], remove or []), clear or [], options, fields))
+    group = await mnemesh.groups.find(key)
+    fields |= cleared_fields(group.manager_type, clear or [])
+    fields |= await manager_fields(mnemesh, group.manager_type, settings)
+    if add or remove:
+        fields["agent_ids"] = await _changed_members(mnemesh, group, add or [], remove or [])
+    await _print_group(mnemesh, await group.update(**fields), as_json=context.obj.as_json)
 
 
-async def _update(
-    connection: Connection,
-    key: str,
-    members: tuple[list[str], list[str]],
-    clear: list[str],
-    options: dict[str, Any],
-    fields: dict[str, Any],
-) -> None:
-    async with connection.open() as mnemesh:
-        group = await mnemesh.groups.find(key)
-        fields |= cleared_fields(group.manager_type, clear)
-        fields |= await manager_fields(mnemesh, group.manager_type, options)
-        if any(members):
-            fields["agent_ids"] = await _changed_members(mnemesh, group, *members)
-        await _print_group(mnemesh, await group.update(**fields), as_json=connection.as_json)
+def _group_fields(settings: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """Returns the fields of Group that are set, and removes theirs from the settings: the others are the manager's."""
+    values["shared_block_ids"] = settings.pop("shared_block")
+    values["metadata"] = require_json_object(settings.pop("metadata"))
+    return {name: value for name, value in values.items() if value is not None}
 
 
 async def _changed_members(mnemesh: Mnemesh, group: Group, add: list[str], remove: list[str]) -> list[str]:
@@ -499,18 +440,14 @@ async def _changed_members(mnemesh: Mnemesh, group: Group, add: list[str], remov
 
 
 @app.command("delete")
-def delete_group(context: typer.Context, group: GroupArgument, yes: YesOption = False) -> None:
+@with_client
+async def delete_group(mnemesh: Mnemesh, context: typer.Context, key: GroupArgument, yes: YesOption = False) -> None:
     """Delete a group and cancel its runs. Its agents and their messages are kept."""
-    asyncio.run(_delete(context.obj, group, yes))
-
-
-async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
-    async with connection.open() as mnemesh:
-        group = await mnemesh.groups.find(key)
-        if not confirmed:
-            typer.confirm(f"Delete the group {group.description or group.id}?", abort=True, err=True)
-        await group.delete()
-        print_done(f"deleted {group.id}", {"deleted": group.id}, as_json=connection.as_json)
+    group = await mnemesh.groups.find(key)
+    if not yes:
+        typer.confirm(f"Delete the group {group.description or group.id}?", abort=True, err=True)
+    await group.delete()
+    print_done(f"deleted {group.id}", {"deleted": group.id}, as_json=context.obj.as_json)
 
 
 app.command("send")(send)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from mnemesh.agents.v1 import identities_pb2
-from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column
+from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, text_column, with_client
 from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import Column, print_done, print_record
 from mnemesh_cli.options import AttachToOption, YesOption
@@ -46,7 +46,9 @@ class IdentityType(StrEnum):
 
 
 @app.command("upsert")
-def upsert(
+@with_client
+async def upsert(
+    mnemesh: Mnemesh,
     context: typer.Context,
     key: Annotated[str, typer.Argument(metavar="KEY", help="Your key of the identity.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
@@ -54,13 +56,9 @@ def upsert(
     agent: AttachToOption = None,
 ) -> None:
     """Create an identity, or change the one with the key. Prints its id."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_ids = [(await mnemesh.agents.find(each)).id for each in agent or []]
-        identity = await mnemesh.identities.upsert(key, name, type.value, agent_ids=agent_ids)
-        print_done(identity.id, identity, as_json=context.obj.as_json)
-
-    run(context, command)
+    agent_ids = [(await mnemesh.agents.find(each)).id for each in agent or []]
+    identity = await mnemesh.identities.upsert(key, name, type.value, agent_ids=agent_ids)
+    print_done(identity.id, identity, as_json=context.obj.as_json)
 
 
 IdentityArgument = Annotated[
@@ -72,39 +70,49 @@ OfBlockOption = Annotated[
 
 
 @app.command("attach")
-def attach(
-    context: typer.Context, identity: IdentityArgument, agent: OptionalAgent = None, block: OfBlockOption = None
+@with_client
+async def attach(
+    mnemesh: Mnemesh,
+    context: typer.Context,
+    identity: IdentityArgument,
+    agent: OptionalAgent = None,
+    block: OfBlockOption = None,
 ) -> None:
     """Attach an identity to an agent, or to a block with --block."""
-    _change(context, identity, agent, block, "attached")
+    await _change(mnemesh, context, identity, agent, block, "attached")
 
 
 @app.command("detach")
-def detach(
-    context: typer.Context, identity: IdentityArgument, agent: OptionalAgent = None, block: OfBlockOption = None
+@with_client
+async def detach(
+    mnemesh: Mnemesh,
+    context: typer.Context,
+    identity: IdentityArgument,
+    agent: OptionalAgent = None,
+    block: OfBlockOption = None,
 ) -> None:
     """Detach an identity from an agent, or from a block with --block. Both are kept."""
-    _change(context, identity, agent, block, "detached")
+    await _change(mnemesh, context, identity, agent, block, "detached")
 
 
-def _change(context: typer.Context, identity: str, agent: str | None, block: str | None, verb: str) -> None:
+async def _change(
+    mnemesh: Mnemesh, context: typer.Context, identity: str, agent: str | None, block: str | None, verb: str
+) -> None:
     if (agent is None) == (block is None):
         raise typer.BadParameter("Name an agent, or a block with --block.", param_hint="AGENT")
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        attaches = verb == "attached"
-        change = mnemesh.identities.attach if attaches else mnemesh.identities.detach
-        await change(identity, agent_id=agent_id, block_id=block)
-        target = {"block_id": block} if agent_id is None else {"agent_id": agent_id}
-        text = f"{verb} {identity} {'to' if attaches else 'from'} {agent or block}"
-        print_done(text, {verb: identity, **target}, as_json=context.obj.as_json)
-
-    run(context, command)
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    attaches = verb == "attached"
+    change = mnemesh.identities.attach if attaches else mnemesh.identities.detach
+    await change(identity, agent_id=agent_id, block_id=block)
+    target = {"block_id": block} if agent_id is None else {"agent_id": agent_id}
+    text = f"{verb} {identity} {'to' if attaches else 'from'} {agent or block}"
+    print_done(text, {verb: identity, **target}, as_json=context.obj.as_json)
 
 
 @app.command("erase")
-def erase(
+@with_client
+async def erase(
+    mnemesh: Mnemesh,
     context: typer.Context,
     identity: IdentityArgument,
     yes: YesOption = False,
@@ -112,8 +120,4 @@ def erase(
     """Erase an identity, its agents with their data, and its blocks, for good. Prints what was deleted."""
     if not yes:
         typer.confirm(f"Erase {identity}, its agents and all their data?", abort=True, err=True)
-
-    async def command(mnemesh: Mnemesh) -> None:
-        print_record(await mnemesh.identities.erase(identity), as_json=context.obj.as_json)
-
-    run(context, command)
+    print_record(await mnemesh.identities.erase(identity), as_json=context.obj.as_json)

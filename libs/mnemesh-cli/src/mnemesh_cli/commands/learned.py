@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 from mnemesh.recall.v1 import episodes_pb2
-from mnemesh_cli.commands.resources import Resource, id_column, of_hits, resource_app, run, text_column, time_column
+from mnemesh_cli.commands.resources import (
+    Resource,
+    id_column,
+    of_hits,
+    resource_app,
+    text_column,
+    time_column,
+    with_client,
+)
 from mnemesh_cli.display.records import print_list
 from mnemesh_cli.options import AgentArgument, LimitOption
 from mnemesh_client.mnemesh import Mnemesh
@@ -52,28 +60,24 @@ QueryArgument = Annotated[str, typer.Argument(metavar="QUERY", help="Words or a 
 
 
 @facts_app.command("search")
-def search_facts(context: typer.Context, agent: AgentArgument, query: QueryArgument, limit: LimitOption = 10) -> None:
+@with_client
+async def search_facts(
+    mnemesh: Mnemesh, context: typer.Context, agent: AgentArgument, query: QueryArgument, limit: LimitOption = 10
+) -> None:
     """Search the facts of an agent, best first."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = (await mnemesh.agents.find(agent)).id
-        hits = await mnemesh.facts.search(query, agent_id=agent_id, limit=limit)
-        columns = of_hits("fact", FACTS.columns)
-        await print_list(hits, columns, as_json=context.obj.as_json, empty="No fact matches.")
-
-    run(context, command)
+    agent_id = (await mnemesh.agents.find(agent)).id
+    hits = await mnemesh.facts.search(query, agent_id=agent_id, limit=limit)
+    columns = of_hits("fact", FACTS.columns)
+    await print_list(hits, columns, as_json=context.obj.as_json, empty="No fact matches.")
 
 
 @episodes_app.command("search")
-def search_episodes(
-    context: typer.Context, agent: AgentArgument, query: QueryArgument, limit: LimitOption = 10
+@with_client
+async def search_episodes(
+    mnemesh: Mnemesh, context: typer.Context, agent: AgentArgument, query: QueryArgument, limit: LimitOption = 10
 ) -> None:
     """Search the episodes of an agent, best first."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = (await mnemesh.agents.find(agent)).id
-        hits = await mnemesh.episodes.search(query, agent_id=agent_id, limit=limit)
-        columns = of_hits("episode", EPISODES.columns)
-        await print_list(hits, columns, as_json=context.obj.as_json, empty="No episode matches.")
-
-    run(context, command)
+    agent_id = (await mnemesh.agents.find(agent)).id
+    hits = await mnemesh.episodes.search(query, agent_id=agent_id, limit=limit)
+    columns = of_hits("episode", EPISODES.columns)
+    await print_list(hits, columns, as_json=context.obj.as_json, empty="No episode matches.")

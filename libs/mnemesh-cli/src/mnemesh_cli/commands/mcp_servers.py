@@ -8,8 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import typer
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
-from mnemesh_cli.commands.resources import enum_text, id_column, text_column
-from mnemesh_cli.connection import Connection
+from mnemesh_cli.commands.resources import enum_text, id_column, text_column, with_client
 from mnemesh_cli.display.records import Column, count_text, print_done, print_list, print_record
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.options import YesOption
@@ -54,7 +53,9 @@ class _CreateCommand(TyperCommand):
 
 
 @app.command("create", cls=_CreateCommand)
-def create_server(
+@with_client
+async def create_server(
+    mnemesh: Mnemesh,
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the server.")],
     target: Annotated[str, typer.Argument(metavar="URL_OR_PROGRAM", help="URL, or program to start.")],
@@ -81,75 +82,56 @@ def create_server(
             fields["oauth"] = mcp_servers_pb2.McpOAuth()
     else:
         fields = {"args": args or [], "packages": package or [], "hosts": host or [], "persistent": persistent}
-    asyncio.run(_create(context.obj, name, target, is_url, fields))
-
-
-async def _create(connection: Connection, name: str, target: str, is_url: bool, fields: dict[str, Any]) -> None:
-    async with connection.open() as mnemesh:
-        create = mnemesh.mcp_servers.create if is_url else mnemesh.mcp_servers.create_program
-        server = await create(name, target, **fields)
-        print_done(server.id, server, as_json=connection.as_json)
-        if server.status != _REACHABLE:
-            text = f"{name} was created, but its tools were not read: {server.status_message}"
-            print_error(f"{text} Then read them with `mnemesh mcp-servers refresh {name}`.")
-        elif server.status_message:
-            print_error(server.status_message)
+    create = mnemesh.mcp_servers.create if is_url else mnemesh.mcp_servers.create_program
+    server = await create(name, target, **fields)
+    print_done(server.id, server, as_json=context.obj.as_json)
+    if server.status != _REACHABLE:
+        text = f"{name} was created, but its tools were not read: {server.status_message}"
+        print_error(f"{text} Then read them with `mnemesh mcp-servers refresh {name}`.")
+    elif server.status_message:
+        print_error(server.status_message)
 
 
 @app.command("list")
-def list_servers(context: typer.Context) -> None:
+@with_client
+async def list_servers(mnemesh: Mnemesh, context: typer.Context) -> None:
     """List MCP servers."""
-    asyncio.run(_list(context.obj, context.obj.as_json))
-
-
-async def _list(connection: Connection, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        empty = "There are no MCP servers. Create one with `mnemesh mcp-servers create`."
-        await print_list(mnemesh.mcp_servers.list(), _COLUMNS, as_json=as_json, empty=empty)
+    empty = "There are no MCP servers. Create one with `mnemesh mcp-servers create`."
+    await print_list(mnemesh.mcp_servers.list(), _COLUMNS, as_json=context.obj.as_json, empty=empty)
 
 
 @app.command("show")
-def show_server(context: typer.Context, server: ServerArgument) -> None:
+@with_client
+async def show_server(mnemesh: Mnemesh, context: typer.Context, key: ServerArgument) -> None:
     """Show a server, without its secrets."""
-    asyncio.run(_show(context.obj, server))
-
-
-async def _show(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
-        print_record(await _find(mnemesh, key), as_json=connection.as_json)
+    print_record(await _find(mnemesh, key), as_json=context.obj.as_json)
 
 
 @app.command("tools")
-def list_tools(context: typer.Context, server: ServerArgument) -> None:
+@with_client
+async def list_tools(mnemesh: Mnemesh, context: typer.Context, key: ServerArgument) -> None:
     """List the tools that were last read."""
-    asyncio.run(_tools(context.obj, server, context.obj.as_json))
-
-
-async def _tools(connection: Connection, key: str, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        tools = mnemesh.mcp_servers.tools((await _find(mnemesh, key)).id)
-        await print_list(tools, _TOOL_COLUMNS, as_json=as_json, empty="The server has no tools.")
+    tools = mnemesh.mcp_servers.tools((await _find(mnemesh, key)).id)
+    await print_list(tools, _TOOL_COLUMNS, as_json=context.obj.as_json, empty="The server has no tools.")
 
 
 @app.command("refresh")
-def refresh_server(context: typer.Context, server: ServerArgument) -> None:
+@with_client
+async def refresh_server(mnemesh: Mnemesh, context: typer.Context, key: ServerArgument) -> None:
     """Read the tools of a server again."""
-    asyncio.run(_refresh(context.obj, server))
-
-
-async def _refresh(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
-        answer = await mnemesh.mcp_servers.refresh((await _find(mnemesh, key)).id)
-        changes = f"{len(answer.added)} added, {len(answer.updated)} updated, {len(answer.removed)} removed"
-        print_done(f"{count_text(answer.mcp_server.tool_count, 'tool')}: {changes}", answer, as_json=connection.as_json)
-        if answer.mcp_server.status_message:
-            print_error(answer.mcp_server.status_message)
+    answer = await mnemesh.mcp_servers.refresh((await _find(mnemesh, key)).id)
+    changes = f"{len(answer.added)} added, {len(answer.updated)} updated, {len(answer.removed)} removed"
+    print_done(f"{count_text(answer.mcp_server.tool_count, 'tool')}: {changes}", answer, as_json=context.obj.as_json)
+    if answer.mcp_server.status_message:
+        print_error(answer.mcp_server.status_message)
 
 
 @app.command("update")
-def update_server(
+@with_client
+async def update_server(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    server: ServerArgument,
+    key: ServerArgument,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
     url: Annotated[str | None, typer.Option(help="The new URL. Another host needs the token again.")] = None,
     token_file: Annotated[typer.FileText | None, typer.Option(help="File with the token, or - for stdin.")] = None,
@@ -160,56 +142,45 @@ def update_server(
         raise typer.BadParameter(
             "Name at least one change. See `mnemesh mcp-servers update --help`.", param_hint="options"
         )
-    asyncio.run(_update(context.obj, server, {"name": name, "url": url, "token": token}))
-
-
-async def _update(connection: Connection, key: str, changes: dict[str, str | None]) -> None:
-    async with connection.open() as mnemesh:
-        server = await mnemesh.mcp_servers.update((await _find(mnemesh, key)).id, **changes)
-        print_done(f"updated {server.id}", {"updated": server.id}, as_json=connection.as_json)
+    changes = {"name": name, "url": url, "token": token}
+    server = await mnemesh.mcp_servers.update((await _find(mnemesh, key)).id, **changes)
+    print_done(f"updated {server.id}", {"updated": server.id}, as_json=context.obj.as_json)
 
 
 @app.command("delete")
-def delete_server(context: typer.Context, server: ServerArgument, yes: YesOption = False) -> None:
+@with_client
+async def delete_server(mnemesh: Mnemesh, context: typer.Context, key: ServerArgument, yes: YesOption = False) -> None:
     """Delete a server and its tools."""
-    asyncio.run(_delete(context.obj, server, yes))
-
-
-async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
-    async with connection.open() as mnemesh:
-        server = await _find(mnemesh, key)
-        if not confirmed:
-            typer.confirm(f"Delete {server.name} ({server.id}) and its tools?", abort=True, err=True)
-        await mnemesh.mcp_servers.delete(server.id)
-        print_done(f"deleted {server.id}", {"deleted": server.id}, as_json=connection.as_json)
+    server = await _find(mnemesh, key)
+    if not yes:
+        typer.confirm(f"Delete {server.name} ({server.id}) and its tools?", abort=True, err=True)
+    await mnemesh.mcp_servers.delete(server.id)
+    print_done(f"deleted {server.id}", {"deleted": server.id}, as_json=context.obj.as_json)
 
 
 @app.command("authorize")
-def authorize_server(
+@with_client
+async def authorize_server(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    server: ServerArgument,
+    key: ServerArgument,
     redirect_uri: Annotated[str, typer.Option(help="Where the browser is sent afterwards.")] = _REDIRECT,
 ) -> None:
     """Authorize mnemesh at a server with OAuth: open the printed URL, then paste the URL that the browser ends at."""
-    asyncio.run(_authorize(context.obj, server, redirect_uri))
-
-
-async def _authorize(connection: Connection, key: str, redirect_uri: str) -> None:
-    async with connection.open() as mnemesh:
-        stub, server = mnemesh.mcp_servers.stub, await _find(mnemesh, key)
-        started = await stub.StartMcpAuthorization(
-            mcp_servers_service_pb2.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=redirect_uri)
-        )
-        print_done(started.authorization_url, started, as_json=connection.as_json)
-        pasted = await asyncio.to_thread(typer.prompt, "URL in the browser afterwards", err=True)
-        found = {name: values[0] for name, values in parse_qs(urlsplit(pasted.strip()).query).items()}
-        if not {"code", "state"} <= found.keys():
-            raise typer.BadParameter(f"the URL has no code: {found.get('error', 'nothing was granted')}")
-        request = mcp_servers_service_pb2.CompleteMcpAuthorizationRequest(
-            mcp_server_id=server.id, code=found["code"], state=found["state"], iss=found.get("iss")
-        )
-        done = (await stub.CompleteMcpAuthorization(request)).mcp_server
-        print_done(f"authorized {done.id}, {count_text(done.tool_count, 'tool')}", done, as_json=connection.as_json)
+    stub, server = mnemesh.mcp_servers.stub, await _find(mnemesh, key)
+    started = await stub.StartMcpAuthorization(
+        mcp_servers_service_pb2.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=redirect_uri)
+    )
+    print_done(started.authorization_url, started, as_json=context.obj.as_json)
+    pasted = await asyncio.to_thread(typer.prompt, "URL in the browser afterwards", err=True)
+    found = {name: values[0] for name, values in parse_qs(urlsplit(pasted.strip()).query).items()}
+    if not {"code", "state"} <= found.keys():
+        raise typer.BadParameter(f"the URL has no code: {found.get('error', 'nothing was granted')}")
+    request = mcp_servers_service_pb2.CompleteMcpAuthorizationRequest(
+        mcp_server_id=server.id, code=found["code"], state=found["state"], iss=found.get("iss")
+    )
+    done = (await stub.CompleteMcpAuthorization(request)).mcp_server
+    print_done(f"authorized {done.id}, {count_text(done.tool_count, 'tool')}", done, as_json=context.obj.as_json)
 
 
 async def _find(mnemesh: Mnemesh, key: str) -> mcp_servers_pb2.McpServer:

@@ -11,7 +11,8 @@ import click
 import typer
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.recall.v1 import episodes_pb2
-from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.commands.resources import with_client
+from mnemesh_cli.connection import choose_agent
 from mnemesh_cli.display.error_text import plain_message
 from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.records import count_text, local_time_text, print_done, print_json
@@ -29,9 +30,11 @@ ReasonOption = Annotated[str | None, typer.Option(help="Why. It is stored with t
 app = typer.Typer(no_args_is_help=True, help="Show, correct and check what agents remember.")
 
 
-def audit(
+@with_client
+async def audit(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    agent: OptionalAgentArgument = None,
+    key: OptionalAgentArgument = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Examine the whole organization, and look for what has no owner.")
     ] = False,
@@ -44,43 +47,20 @@ def audit(
     yes: YesOption = False,
 ) -> None:
     """Report duplicates, contradictions, stale facts, secrets and orphans. Changes nothing without --apply."""
-    if everything and agent is not None:
+    if everything and key is not None:
         raise typer.BadParameter("name an agent or use --all, not both")
-    asyncio.run(
-        _audit(
-            context.obj,
-            agent,
-            apply or [],
-            everything=everything,
-            as_json=context.obj.as_json,
-            days=stale_days,
-            yes=yes,
-        )
-    )
-
-
-async def _audit(
-    connection: Connection,
-    key: str | None,
-    wanted: list[str],
-    *,
-    everything: bool,
-    as_json: bool,
-    days: int,
-    yes: bool,
-) -> None:
-    async with connection.open() as mnemesh:
-        agent = None if everything else await choose_agent(mnemesh, key)
-        findings = [finding async for finding in audit_memory(mnemesh, agent, stale_days=days)]
-        if not wanted:
-            _print_all(findings, as_json=as_json)
-            return
-        by_id = {finding.id: finding for finding in findings}
-        failed = [
-            id_
-            for id_ in dict.fromkeys(wanted)
-            if not await _apply(mnemesh, id_, by_id.get(id_), yes=yes, as_json=as_json)
-        ]
+    wanted = apply or []
+    agent = None if everything else await choose_agent(mnemesh, key)
+    findings = [finding async for finding in audit_memory(mnemesh, agent, stale_days=stale_days)]
+    if not wanted:
+        _print_all(findings, as_json=context.obj.as_json)
+        return
+    by_id = {finding.id: finding for finding in findings}
+    failed = [
+        id_
+        for id_ in dict.fromkeys(wanted)
+        if not await _apply(mnemesh, id_, by_id.get(id_), yes=yes, as_json=context.obj.as_json)
+    ]
     if failed:
         raise typer.Exit(1)
 
@@ -137,96 +117,75 @@ def register(app: typer.Typer) -> None:
         app.command(name)(command)
 
 
-def facts(
+@with_client
+async def facts(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    agent: OptionalAgentArgument = None,
+    key: OptionalAgentArgument = None,
     closed: Annotated[bool, typer.Option("--closed", help="Also show facts that no longer hold.")] = False,
 ) -> None:
     """List the facts that an agent has learned, in its own scope and its named scope."""
-    asyncio.run(_facts(context.obj, agent, closed=closed))
+    agent = await choose_agent(mnemesh, key)
+    name = agent.proto.compaction_settings.memory_scope
+    listed = mnemesh.facts.list(agent_id=agent.id, names=[name] if name else [], include_invalid=closed)
+    shown = [_print_fact(fact, as_json=context.obj.as_json) async for fact in listed]
+    if not shown and not context.obj.as_json:
+        output().print("no facts", style="dim")
 
 
-async def _facts(connection: Connection, key: str | None, *, closed: bool) -> None:
-    async with connection.open() as mnemesh:
-        agent = await choose_agent(mnemesh, key)
-        name = agent.proto.compaction_settings.memory_scope
-        listed = mnemesh.facts.list(agent_id=agent.id, names=[name] if name else [], include_invalid=closed)
-        shown = [_print_fact(fact, as_json=connection.as_json) async for fact in listed]
-        if not shown and not connection.as_json:
-            output().print("no facts", style="dim")
-
-
-def correct(
+@with_client
+async def correct(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    fact: FactArgument,
+    fact_id: FactArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What holds instead.")],
     reason: ReasonOption = None,
 ) -> None:
     """Replace a fact from now on. The earlier statement stays in the history."""
-    asyncio.run(_correct(context.obj, fact, text, reason))
+    _print_fact(await mnemesh.facts.supersede(fact_id, text, reason=reason), as_json=context.obj.as_json)
 
 
-async def _correct(connection: Connection, fact_id: str, text: str, reason: str | None) -> None:
-    async with connection.open() as mnemesh:
-        _print_fact(await mnemesh.facts.supersede(fact_id, text, reason=reason), as_json=connection.as_json)
-
-
-def forget(context: typer.Context, fact: FactArgument, reason: ReasonOption = None) -> None:
+@with_client
+async def forget(mnemesh: Mnemesh, context: typer.Context, fact_id: FactArgument, reason: ReasonOption = None) -> None:
     """Withdraw a fact. It stays in the history; `mnemesh memory restore` undoes it."""
-    asyncio.run(_forget(context.obj, fact, reason))
+    _print_fact(await mnemesh.facts.invalidate(fact_id, reason=reason), as_json=context.obj.as_json)
 
 
-async def _forget(connection: Connection, fact_id: str, reason: str | None) -> None:
-    async with connection.open() as mnemesh:
-        _print_fact(await mnemesh.facts.invalidate(fact_id, reason=reason), as_json=connection.as_json)
-
-
-def restore(context: typer.Context, fact: FactArgument, reason: ReasonOption = None) -> None:
+@with_client
+async def restore(mnemesh: Mnemesh, context: typer.Context, fact_id: FactArgument, reason: ReasonOption = None) -> None:
     """State a corrected or forgotten fact again, in place of the one that replaced it."""
-    asyncio.run(_restore(context.obj, fact, reason))
+    _print_fact(await mnemesh.facts.restore(fact_id, reason=reason), as_json=context.obj.as_json)
 
 
-async def _restore(connection: Connection, fact_id: str, reason: str | None) -> None:
-    async with connection.open() as mnemesh:
-        _print_fact(await mnemesh.facts.restore(fact_id, reason=reason), as_json=connection.as_json)
-
-
-def history(context: typer.Context, fact: FactArgument) -> None:
+@with_client
+async def history(mnemesh: Mnemesh, context: typer.Context, fact_id: FactArgument) -> None:
     """Show the facts that replaced one another, oldest first."""
-    asyncio.run(_history(context.obj, fact))
+    async for fact in mnemesh.facts.history(fact_id):
+        _print_fact(fact, as_json=context.obj.as_json)
 
 
-async def _history(connection: Connection, fact_id: str) -> None:
-    async with connection.open() as mnemesh:
-        async for fact in mnemesh.facts.history(fact_id):
-            _print_fact(fact, as_json=connection.as_json)
-
-
-def extract(
+@with_client
+async def extract(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    agent: AgentArgument,
+    key: AgentArgument,
     max_calls: Annotated[int, typer.Option(min=1, max=100, help="Largest number of calls of the model.")] = 10,
 ) -> None:
     """Extract facts from the messages of an agent that no extraction has processed."""
-    asyncio.run(_extract(context.obj, agent, max_calls))
-
-
-async def _extract(connection: Connection, key: str, max_calls: int) -> None:
-    async with connection.open() as mnemesh:
-        agent = await mnemesh.agents.find(key)
-        done = await agent.extract_memories(max_calls=max_calls)
-        if connection.as_json:
-            print_json(done)
-            return
-        output().print(
-            f"{count_text(done.message_count, 'message')} in {count_text(done.call_count, 'call')}: "
-            f"{count_text(done.added_count, 'fact')} added, "
-            f"{done.superseded_count} replaced, {done.confirmed_count} confirmed, {done.retracted_count} withdrawn"
-        )
-        if done.budget_exhausted:
-            output().print("The budget of the day is used up. The rest waits for the next day.", style="yellow")
-        elif done.has_more:
-            output().print("Messages remain. Run the command again.", style="yellow")
+    agent = await mnemesh.agents.find(key)
+    done = await agent.extract_memories(max_calls=max_calls)
+    if context.obj.as_json:
+        print_json(done)
+        return
+    output().print(
+        f"{count_text(done.message_count, 'message')} in {count_text(done.call_count, 'call')}: "
+        f"{count_text(done.added_count, 'fact')} added, "
+        f"{done.superseded_count} replaced, {done.confirmed_count} confirmed, {done.retracted_count} withdrawn"
+    )
+    if done.budget_exhausted:
+        output().print("The budget of the day is used up. The rest waits for the next day.", style="yellow")
+    elif done.has_more:
+        output().print("Messages remain. Run the command again.", style="yellow")
 
 
 def _print_fact(fact: episodes_pb2.Fact, *, as_json: bool) -> bool:
@@ -251,14 +210,10 @@ register(app)
 
 
 @app.command("show")
-def show(context: typer.Context, agent: OptionalAgentArgument = None) -> None:
+@with_client
+async def show(mnemesh: Mnemesh, context: typer.Context, key: OptionalAgentArgument = None) -> None:
     """Show the blocks of an agent."""
-    asyncio.run(_show(context.obj, agent))
-
-
-async def _show(connection: Connection, key: str | None) -> None:
-    async with connection.open() as mnemesh:
-        _print(await (await choose_agent(mnemesh, key)).memory(), as_json=connection.as_json)
+    _print(await (await choose_agent(mnemesh, key)).memory(), as_json=context.obj.as_json)
 
 
 def _print(memory: blocks_pb2.CoreMemory, *, as_json: bool) -> None:
@@ -269,9 +224,11 @@ def _print(memory: blocks_pb2.CoreMemory, *, as_json: bool) -> None:
 
 
 @app.command("edit")
-def edit(
+@with_client
+async def edit(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    agent: AgentArgument,
+    key: AgentArgument,
     label: Annotated[str, typer.Argument(metavar="LABEL", help="Label of the block.")],
     append: Annotated[str | None, typer.Option(help="Append a line of text.")] = None,
     replace: Annotated[
@@ -285,28 +242,16 @@ def edit(
     """
     if sum(option is not None for option in (append, replace, value)) > 1:
         raise typer.BadParameter("use only one of --append, --replace and --value")
-    asyncio.run(_edit(context.obj, agent, label, append, replace, value))
-
-
-async def _edit(
-    connection: Connection,
-    key: str,
-    label: str,
-    append: str | None,
-    replace: tuple[str, str] | None,
-    value: str | None,
-) -> None:
-    async with connection.open() as mnemesh:
-        agent = await mnemesh.agents.find(key)
-        if append is not None:
-            await mnemesh.blocks.append(agent.id, label, append)
-        elif replace is not None:
-            await mnemesh.blocks.replace(agent.id, label, *replace)
-        elif value is not None:
-            await mnemesh.blocks.rethink(agent.id, label, value)
-        else:
-            await _edit_in_editor(mnemesh, agent, label)
-        _print(await agent.memory(), as_json=connection.as_json)
+    agent = await mnemesh.agents.find(key)
+    if append is not None:
+        await mnemesh.blocks.append(agent.id, label, append)
+    elif replace is not None:
+        await mnemesh.blocks.replace(agent.id, label, *replace)
+    elif value is not None:
+        await mnemesh.blocks.rethink(agent.id, label, value)
+    else:
+        await _edit_in_editor(mnemesh, agent, label)
+    _print(await agent.memory(), as_json=context.obj.as_json)
 
 
 async def _edit_in_editor(mnemesh: Mnemesh, agent: Agent, label: str) -> None:

@@ -16,9 +16,9 @@ from mnemesh_cli.commands.resources import (
     id_column,
     of_hits,
     resource_app,
-    run,
     text_column,
     time_column,
+    with_client,
 )
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import choose_agent
@@ -59,28 +59,28 @@ _HITS = of_hits("message", MESSAGES.columns)
 
 
 @app.command("search")
-def search(
+@with_client
+async def search(
+    mnemesh: Mnemesh,
     context: typer.Context,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
     agent: OfAgentOption = None,
     limit: LimitOption = 10,
 ) -> None:
     """Search messages by words and meaning, best first. `mnemesh search` also searches passages."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        hits = await mnemesh.messages.search(query, agent_id=agent_id, limit=min(limit, 100))
-        columns = _HITS
-        if agent is None and not context.obj.as_json:
-            found = await agent_column(mnemesh, [hit.message for hit in hits])
-            columns = (*_HITS[:2], *of_hits("message", [found])[1:], *_HITS[2:])
-        await print_list(hits, columns, as_json=context.obj.as_json, empty="No message matches.")
-
-    run(context, command)
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    hits = await mnemesh.messages.search(query, agent_id=agent_id, limit=min(limit, 100))
+    columns = _HITS
+    if agent is None and not context.obj.as_json:
+        found = await agent_column(mnemesh, [hit.message for hit in hits])
+        columns = (*_HITS[:2], *of_hits("message", [found])[1:], *_HITS[2:])
+    await print_list(hits, columns, as_json=context.obj.as_json, empty="No message matches.")
 
 
 @app.command("send")
-def send(
+@with_client
+async def send(
+    mnemesh: Mnemesh,
     context: typer.Context,
     agent: AgentArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message; - reads stdin.")],
@@ -91,30 +91,26 @@ def send(
     background: Annotated[
         bool, typer.Option("--background", help="Print the id of the run, and do not wait for the answer.")
     ] = False,
-) -> None:
+) -> int:
     """Send a message to an agent and print the answer; with --json each event. Exits with 1 if the turn fails."""
     content = text_or_stdin(text)
-
-    async def command(mnemesh: Mnemesh) -> int:
-        found = await choose_agent(mnemesh, agent)
-        if background:
-            started = await mnemesh.runs.start(found.id, content, conversation_id=conversation)
-            print_done(started.id, started, as_json=context.obj.as_json)
-            return 0
-        console = output()
-        renderer = LiveRenderer(console) if console.is_terminal else PlainRenderer(console)
-        failed = False
-        with nullcontext() if context.obj.as_json else renderer.begin_turn():
-            events = found.send(content, conversation_id=conversation, stream_tokens=console.is_terminal)
-            async for event in events:
-                failed = failed or _failed(event)
-                if context.obj.as_json:
-                    print_json(event)
-                else:
-                    renderer.show(event)
-        return int(failed)
-
-    raise typer.Exit(run(context, command))
+    found = await choose_agent(mnemesh, agent)
+    if background:
+        started = await mnemesh.runs.start(found.id, content, conversation_id=conversation)
+        print_done(started.id, started, as_json=context.obj.as_json)
+        return 0
+    console = output()
+    renderer = LiveRenderer(console) if console.is_terminal else PlainRenderer(console)
+    failed = False
+    with nullcontext() if context.obj.as_json else renderer.begin_turn():
+        events = found.send(content, conversation_id=conversation, stream_tokens=console.is_terminal)
+        async for event in events:
+            failed = failed or _failed(event)
+            if context.obj.as_json:
+                print_json(event)
+            else:
+                renderer.show(event)
+    return int(failed)
 
 
 def _failed(event: runs_pb2.RunEvent) -> bool:

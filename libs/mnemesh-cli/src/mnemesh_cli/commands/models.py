@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 from mnemesh.agents.v1 import models_pb2
-from mnemesh_cli.commands.resources import run, text_column
+from mnemesh_cli.commands.resources import text_column, with_client
 from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import Column, print_list, print_record
 from mnemesh_cli.options import LimitOption
@@ -35,18 +35,17 @@ _COLUMNS: Final = (
 
 
 @app.command("list")
-def list_models(context: typer.Context, limit: LimitOption = 1000) -> None:
+@with_client
+async def list_models(mnemesh: Mnemesh, context: typer.Context, limit: LimitOption = 1000) -> None:
     """List the models that agents can use, with their price for input and output."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        rows = [model async for model in mnemesh.models.list(limit=limit) if not model.hidden]
-        await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty="There are no models.")
-
-    run(context, command)
+    rows = [model async for model in mnemesh.models.list(limit=limit) if not model.hidden]
+    await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty="There are no models.")
 
 
 @app.command("show")
-def show(
+@with_client
+async def show(
+    mnemesh: Mnemesh,
     context: typer.Context,
     model: Annotated[
         str,
@@ -56,8 +55,4 @@ def show(
     ] = "",
 ) -> None:
     """Show a model, or the default model of new agents."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        print_record(await mnemesh.models.get(model), as_json=context.obj.as_json)
-
-    run(context, command)
+    print_record(await mnemesh.models.get(model), as_json=context.obj.as_json)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.resources import Resource, id_column, of_hits, resource_app, run, text_column, time_column
+from mnemesh_cli.commands.resources import (
+    Resource,
+    id_column,
+    of_hits,
+    resource_app,
+    text_column,
+    time_column,
+    with_client,
+)
 from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import print_done, print_list
 from mnemesh_cli.options import LimitOption, OfAgentOption, text_or_stdin
@@ -27,7 +35,9 @@ TagOption = Annotated[list[str] | None, typer.Option("--tag", help="A tag. Can b
 
 
 @app.command("create")
-def create(
+@with_client
+async def create(
+    mnemesh: Mnemesh,
     context: typer.Context,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The passage; - reads stdin.")],
     agent: Annotated[
@@ -43,17 +53,15 @@ def create(
     if (agent is None) == (archive is None):
         raise typer.BadParameter("use exactly one of --agent and --archive")
     content = text_or_stdin(text)
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        passage = await mnemesh.passages.insert(content, agent_id=agent_id, archive_id=archive, tags=tag or [])
-        print_done(passage.id, passage, as_json=context.obj.as_json)
-
-    run(context, command)
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    passage = await mnemesh.passages.insert(content, agent_id=agent_id, archive_id=archive, tags=tag or [])
+    print_done(passage.id, passage, as_json=context.obj.as_json)
 
 
 @app.command("search")
-def search(
+@with_client
+async def search(
+    mnemesh: Mnemesh,
     context: typer.Context,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
     agent: OfAgentOption = None,
@@ -64,13 +72,9 @@ def search(
     """Search passages by words and meaning, best first. `mnemesh search` also searches messages."""
     if (agent is None) == (archive is None):
         raise typer.BadParameter("use exactly one of --agent and --archive")
-
-    async def command(mnemesh: Mnemesh) -> None:
-        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        hits = await mnemesh.passages.search(
-            query, agent_id=agent_id, archive_id=archive, tags=tag or [], limit=min(limit, 100)
-        )
-        columns = of_hits("passage", PASSAGES.columns)
-        await print_list(hits, columns, as_json=context.obj.as_json, empty="No passage matches.")
-
-    run(context, command)
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    hits = await mnemesh.passages.search(
+        query, agent_id=agent_id, archive_id=archive, tags=tag or [], limit=min(limit, 100)
+    )
+    columns = of_hits("passage", PASSAGES.columns)
+    await print_list(hits, columns, as_json=context.obj.as_json, empty="No passage matches.")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import models_pb2
-from mnemesh_cli.commands.resources import id_column, text_column
+from mnemesh_cli.commands.resources import id_column, text_column, with_client
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import Column, count_text, print_done, print_list, print_record
@@ -68,26 +68,18 @@ async def _create(connection: Connection, name: str, kind: str, api_key: str | N
 
 
 @app.command("list")
-def list_providers(context: typer.Context) -> None:
+@with_client
+async def list_providers(mnemesh: Mnemesh, context: typer.Context) -> None:
     """List the providers of the server and of your organization."""
-    asyncio.run(_list(context.obj))
-
-
-async def _list(connection: Connection) -> None:
-    async with connection.open() as mnemesh:
-        rows = mnemesh.providers.list()
-        await print_list(rows, _COLUMNS, as_json=connection.as_json, empty="There are no providers.")
+    rows = mnemesh.providers.list()
+    await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty="There are no providers.")
 
 
 @app.command("show")
-def show_provider(context: typer.Context, provider: ProviderArgument) -> None:
+@with_client
+async def show_provider(mnemesh: Mnemesh, context: typer.Context, key: ProviderArgument) -> None:
     """Show a provider, without its API key."""
-    asyncio.run(_show(context.obj, provider))
-
-
-async def _show(connection: Connection, key: str) -> None:
-    async with connection.open() as mnemesh:
-        print_record(await mnemesh.providers.get(key), as_json=connection.as_json)
+    print_record(await mnemesh.providers.get(key), as_json=context.obj.as_json)
 
 
 @app.command("check")
@@ -145,19 +137,17 @@ async def _refresh(connection: Connection, key: str) -> None:
 
 
 @app.command("delete")
-def delete_provider(context: typer.Context, provider: ProviderArgument, yes: YesOption = False) -> None:
+@with_client
+async def delete_provider(
+    mnemesh: Mnemesh, context: typer.Context, key: ProviderArgument, yes: YesOption = False
+) -> None:
     """Delete a provider of your organization, and its API key."""
-    asyncio.run(_delete(context.obj, provider, yes))
-
-
-async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
-    async with connection.open() as mnemesh:
-        provider = await mnemesh.providers.get(key)
-        if not confirmed:
-            typer.confirm(f"Delete {provider.name} ({provider.id}) and its API key?", abort=True, err=True)
-        async with _announced_default(mnemesh):
-            await mnemesh.providers.delete(provider.id)
-        print_done(f"deleted {provider.id}", {"deleted": provider.id}, as_json=connection.as_json)
+    provider = await mnemesh.providers.get(key)
+    if not yes:
+        typer.confirm(f"Delete {provider.name} ({provider.id}) and its API key?", abort=True, err=True)
+    async with _announced_default(mnemesh):
+        await mnemesh.providers.delete(provider.id)
+    print_done(f"deleted {provider.id}", {"deleted": provider.id}, as_json=context.obj.as_json)
 
 
 def _open(connection: Connection) -> Mnemesh:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import wraps
 from typing import Annotated, Any, Final
 
 import typer
 from mnemesh_cli.completion import completer
-from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import Column, Kind, print_done, print_list, print_record
 from mnemesh_cli.options import LimitOption, OfAgentOption, YesOption
@@ -113,67 +114,78 @@ def enum_text(enum: Any, value: int, prefix: str) -> str:
     return str(enum.Name(value)).removeprefix(prefix).lower().replace("_", " ")
 
 
-def run(context: typer.Context, command: Callable[[Mnemesh], Awaitable[Any]]) -> Any:
-    """Runs a command with a client of the mesh, and returns what it returns."""
-    return asyncio.run(_with_client(context.obj, command))
+def with_client(command: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..., None]:
+    """Returns a function for typer that calls a coroutine function with a client of the mesh.
+
+    Args:
+        command: its first parameters are the client and the context; the others are those of the command. It returns
+            the exit code, or None for 0.
+    """
+
+    @wraps(command)
+    def run(context: typer.Context, **arguments: Any) -> None:
+        if code := asyncio.run(_call(command, context, arguments)):
+            raise typer.Exit(code)
+
+    signature = inspect.signature(command, eval_str=True)
+    parameters = list(signature.parameters.values())[1:]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
-async def _with_client(connection: Connection, command: Callable[[Mnemesh], Awaitable[Any]]) -> Any:
-    async with connection.open() as mnemesh:
-        return await command(mnemesh)
+async def _call(command: Callable[..., Awaitable[int | None]], context: typer.Context, arguments: Any) -> int | None:
+    async with context.obj.open() as mnemesh:
+        return await command(mnemesh, context, **arguments)
 
 
 def _list_command(resource: Resource) -> Callable[..., None]:
     empty: Final = f"There are no {resource.nouns}."
     hint: Final = f"{empty} Create one with `{resource.create}`." if resource.create else empty
 
-    async def list_rows(connection: Connection, agent: str | None, limit: int) -> None:
-        async with connection.open() as mnemesh:
-            agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-            rows, columns = resource.list_all(mnemesh, agent_id, limit), tuple(resource.columns)
-            if connection.as_json or agent_id is not None or not resource.of_agent:
-                said = hint if agent_id is None else f"The agent has no {resource.nouns}."
-                await print_list(rows, columns, as_json=connection.as_json, empty=said, limit=limit)
-                return
-            collected = [row async for row in rows]
-            column = await agent_column(mnemesh, collected, resource.agents_of)
-            await print_list(collected, (columns[0], column, *columns[1:]), as_json=False, empty=hint, limit=limit)
+    async def list_of_agent(
+        mnemesh: Mnemesh, context: typer.Context, agent: OfAgentOption = None, limit: LimitOption = 100
+    ) -> None:
+        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+        rows, columns, as_json = (
+            resource.list_all(mnemesh, agent_id, limit),
+            tuple(resource.columns),
+            context.obj.as_json,
+        )
+        if as_json or agent_id is not None or not resource.of_agent:
+            said = hint if agent_id is None else f"The agent has no {resource.nouns}."
+            await print_list(rows, columns, as_json=as_json, empty=said, limit=limit)
+            return
+        collected = [row async for row in rows]
+        column = await agent_column(mnemesh, collected, resource.agents_of)
+        await print_list(collected, (columns[0], column, *columns[1:]), as_json=False, empty=hint, limit=limit)
 
-    def list_of_agent(context: typer.Context, agent: OfAgentOption = None, limit: LimitOption = 100) -> None:
-        asyncio.run(list_rows(context.obj, agent, limit))
+    async def list_all(mnemesh: Mnemesh, context: typer.Context, limit: LimitOption = 100) -> None:
+        await list_of_agent(mnemesh, context, None, limit)
 
-    def list_all(context: typer.Context, limit: LimitOption = 100) -> None:
-        asyncio.run(list_rows(context.obj, None, limit))
-
-    return list_of_agent if resource.of_agent else list_all
+    return with_client(list_of_agent if resource.of_agent else list_all)
 
 
 def _show_command(resource: Resource) -> Callable[..., None]:
-    def show(context: typer.Context, key: str) -> None:
-        async def command(mnemesh: Mnemesh) -> None:
-            print_record(await resource.find(mnemesh, key), as_json=context.obj.as_json)
+    async def show(mnemesh: Mnemesh, context: typer.Context, key: str) -> None:
+        print_record(await resource.find(mnemesh, key), as_json=context.obj.as_json)
 
-        run(context, command)
-
-    show.__annotations__.update(context=typer.Context, key=_key_argument(resource))
-    return show
+    show.__annotations__["key"] = _key_argument(resource)
+    return with_client(show)
 
 
 def _delete_command(resource: Resource) -> Callable[..., None]:
-    def delete(context: typer.Context, key: str, yes: YesOption = False) -> None:
-        async def command(mnemesh: Mnemesh) -> None:
-            found = await resource.find(mnemesh, key)
-            id_ = str(found.id)
-            if not yes:
-                typer.confirm(f"Delete {resource.noun} {id_}{resource.consequence}?", abort=True, err=True)
-            assert resource.delete is not None  # noqa: S101  (the command exists only with it)
-            await resource.delete(mnemesh, found)
-            print_done(f"deleted {id_}", {"deleted": id_}, as_json=context.obj.as_json)
+    async def delete(mnemesh: Mnemesh, context: typer.Context, key: str, yes: YesOption = False) -> None:
+        found = await resource.find(mnemesh, key)
+        id_ = str(found.id)
+        if not yes:
+            typer.confirm(f"Delete {resource.noun} {id_}{resource.consequence}?", abort=True, err=True)
+        assert resource.delete is not None  # noqa: S101  (the command exists only with it)
+        await resource.delete(mnemesh, found)
+        print_done(f"deleted {id_}", {"deleted": id_}, as_json=context.obj.as_json)
 
-        run(context, command)
-
-    delete.__annotations__.update(context=typer.Context, key=_key_argument(resource), yes=YesOption)
-    return delete
+    delete.__annotations__["key"] = _key_argument(resource)
+    return with_client(delete)
 
 
 def _key_argument(resource: Resource) -> Any:

@@ -9,7 +9,15 @@ import typer
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh_cli.chat.render import LiveRenderer
 from mnemesh_cli.chat.status_line import duration_text
-from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column, time_column
+from mnemesh_cli.commands.resources import (
+    Resource,
+    enum_text,
+    id_column,
+    resource_app,
+    text_column,
+    time_column,
+    with_client,
+)
 from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import Column, print_done, print_json, print_list
 from mnemesh_cli.display.terminal import output
@@ -78,34 +86,30 @@ _STEPS = (
 
 
 @app.command("cancel")
-def cancel(context: typer.Context, run_id: RunArgument) -> None:
+@with_client
+async def cancel(mnemesh: Mnemesh, context: typer.Context, run_id: RunArgument) -> None:
     """Cancel a run."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        outcomes = await mnemesh.runs.cancel(run_id)
-        names = {
-            each: runs_service_pb2.CancelOutcome.Name(value).removeprefix("CANCEL_OUTCOME_").lower()
-            for each, value in outcomes.items()
-        }
-        text = "\n".join(f"{each}: {name.replace('_', ' ')}" for each, name in names.items())
-        print_done(text, names, as_json=context.obj.as_json)
-
-    run(context, command)
+    outcomes = await mnemesh.runs.cancel(run_id)
+    names = {
+        each: runs_service_pb2.CancelOutcome.Name(value).removeprefix("CANCEL_OUTCOME_").lower()
+        for each, value in outcomes.items()
+    }
+    text = "\n".join(f"{each}: {name.replace('_', ' ')}" for each, name in names.items())
+    print_done(text, names, as_json=context.obj.as_json)
 
 
 @app.command("retry")
-def retry(context: typer.Context, run_id: RunArgument) -> None:
+@with_client
+async def retry(mnemesh: Mnemesh, context: typer.Context, run_id: RunArgument) -> None:
     """Start a new run with the input of a failed one, and print its id. `mnemesh runs logs` follows it."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        started = await mnemesh.runs.retry(run_id)
-        print_done(started.id, started, as_json=context.obj.as_json)
-
-    run(context, command)
+    started = await mnemesh.runs.retry(run_id)
+    print_done(started.id, started, as_json=context.obj.as_json)
 
 
 @app.command("trace")
-def trace(
+@with_client
+async def trace(
+    mnemesh: Mnemesh,
     context: typer.Context,
     run_id: RunArgument,
     step: Annotated[
@@ -113,47 +117,41 @@ def trace(
     ] = None,
 ) -> None:
     """Show the steps of a run: model, tokens, time, attempts and errors."""
-
-    async def command(mnemesh: Mnemesh) -> None:
-        steps = [each async for each in mnemesh.runs.steps(run_id)]
-        if step is None:
-            await print_list(steps, _STEPS, as_json=context.obj.as_json, empty="The run has no steps.")
-            return
-        chosen = next((each for each in steps if each.number == step), None)
-        if chosen is None:
-            raise typer.BadParameter(f"The run has {len(steps)} steps.", param_hint="--step")
-        found = await mnemesh.runs.trace(chosen.id)
-        whole = {"step_id": found.step_id, "request": json.loads(found.request), "response": json.loads(found.response)}
-        if context.obj.as_json:
-            print_json(whole)
-        else:
-            typer.echo(json.dumps(whole, indent=2, ensure_ascii=False))
-
-    run(context, command)
+    steps = [each async for each in mnemesh.runs.steps(run_id)]
+    if step is None:
+        await print_list(steps, _STEPS, as_json=context.obj.as_json, empty="The run has no steps.")
+        return
+    chosen = next((each for each in steps if each.number == step), None)
+    if chosen is None:
+        raise typer.BadParameter(f"The run has {len(steps)} steps.", param_hint="--step")
+    found = await mnemesh.runs.trace(chosen.id)
+    whole = {"step_id": found.step_id, "request": json.loads(found.request), "response": json.loads(found.response)}
+    if context.obj.as_json:
+        print_json(whole)
+    else:
+        typer.echo(json.dumps(whole, indent=2, ensure_ascii=False))
 
 
 @app.command("logs")
-def logs(
+@with_client
+async def logs(
+    mnemesh: Mnemesh,
     context: typer.Context,
     run_id: RunArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for the events of an active run.")] = False,
-) -> None:
+) -> int:
     """Print the events of a run. Exits with 1 if the run failed."""
-
-    async def command(mnemesh: Mnemesh) -> int:
-        found, failed = await mnemesh.runs.get(run_id), False
-        active = found.status in (runs_pb2.RUN_STATUS_CREATED, runs_pb2.RUN_STATUS_RUNNING)
-        if found.last_sequence == 0 and active and not follow:
-            return 0
-        renderer = LiveRenderer(output())
-        async for event in mnemesh.runs.stream(run_id):
-            failed = failed or event.HasField("error")
-            if context.obj.as_json:
-                print_json(event)
-            else:
-                renderer.show(event)
-            if active and not follow and event.sequence >= found.last_sequence:
-                break
-        return int(failed)
-
-    raise typer.Exit(run(context, command))
+    found, failed = await mnemesh.runs.get(run_id), False
+    active = found.status in (runs_pb2.RUN_STATUS_CREATED, runs_pb2.RUN_STATUS_RUNNING)
+    if found.last_sequence == 0 and active and not follow:
+        return 0
+    renderer = LiveRenderer(output())
+    async for event in mnemesh.runs.stream(run_id):
+        failed = failed or event.HasField("error")
+        if context.obj.as_json:
+            print_json(event)
+        else:
+            renderer.show(event)
+        if active and not follow and event.sequence >= found.last_sequence:
+            break
+    return int(failed)

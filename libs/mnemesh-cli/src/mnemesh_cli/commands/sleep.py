@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from mnemesh.agents.v1 import groups_service_pb2, runs_pb2
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh_cli.connection import Connection
+from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import as_dict, print_done, print_json
@@ -24,39 +24,36 @@ _PATIENCE_SECONDS = 5.0
 _NOTHING_NEW = "There are no new messages: the partners have seen everything."
 
 
-def sleep(
+@with_client
+async def sleep(
+    mnemesh: Mnemesh,
     context: typer.Context,
-    agent: AgentArgument,
+    key: AgentArgument,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the transcript and the requests. Start and change nothing.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the runs and show their edits.")] = True,
-) -> None:
+) -> int:
     """Consolidate the memory of an agent now: its partners process all messages that they have not seen.
 
     Prints the edits of each block, with the partner that made them.
     """
-    raise typer.Exit(asyncio.run(_sleep(context.obj, agent, dry_run=dry_run, waits=wait)))
-
-
-async def _sleep(connection: Connection, key: str, *, dry_run: bool, waits: bool) -> int:
-    async with connection.open() as mnemesh:
-        agent = await mnemesh.agents.find(key)
-        if await agent.sleeptime_group() is None:
-            advice = f"Create one with `mnemesh agents update {agent.id} --sleeptime`."
-            raise FailedPrecondition(f"{agent.name} has no sleeptime partner. {advice}", resource_id=agent.id)
-        if dry_run:
-            await _print_preview(mnemesh, await agent.preview_sleep(), as_json=connection.as_json)
-            return 0
-        runs = await agent.sleep()
-        if not runs:
-            notice(_NOTHING_NEW)
-        elif not waits:
-            for run in runs:
-                print_done(run.id, run, as_json=connection.as_json)
-        else:
-            return await _show_runs(mnemesh, runs, as_json=connection.as_json)
+    agent = await mnemesh.agents.find(key)
+    if await agent.sleeptime_group() is None:
+        advice = f"Create one with `mnemesh agents update {agent.id} --sleeptime`."
+        raise FailedPrecondition(f"{agent.name} has no sleeptime partner. {advice}", resource_id=agent.id)
+    if dry_run:
+        await _print_preview(mnemesh, await agent.preview_sleep(), as_json=context.obj.as_json)
         return 0
+    runs = await agent.sleep()
+    if not runs:
+        notice(_NOTHING_NEW)
+    elif not wait:
+        for run in runs:
+            print_done(run.id, run, as_json=context.obj.as_json)
+    else:
+        return await _show_runs(mnemesh, runs, as_json=context.obj.as_json)
+    return 0
 
 
 async def _show_runs(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run], *, as_json: bool) -> int:

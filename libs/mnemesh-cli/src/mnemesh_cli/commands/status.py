@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import typer
 from mnemesh_cli.chat.status_line import duration_text
+from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.commands.version import service_version
-from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import Column, print_json, table_lines
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.machine import mesh_config
@@ -32,28 +32,24 @@ _COLUMNS: Final = tuple(
 )
 
 
-def status(context: typer.Context) -> None:
+@with_client
+async def status(mnemesh: Mnemesh, context: typer.Context) -> int:
     """Show the services of the mesh: address, health, version and uptime. Exits with 1 if one does not serve.
 
     The exit code is 4 if none answers.
     """
-    raise typer.Exit(asyncio.run(_status(context.obj)))
-
-
-async def _status(connection: Connection) -> int:
     config = mesh_config(None)
     holder = lock_holder(config.data_path)
-    async with connection.open() as mnemesh:
-        addresses = mnemesh.addresses.items()
-        tls = connection.tls()
-        states = await asyncio.gather(*(health.service_status(name, each, tls=tls) for name, each in addresses))
-        rows = await asyncio.gather(
-            *(_row(mnemesh, name, each, state) for (name, each), state in zip(addresses, states, strict=True))
-        )
+    addresses = mnemesh.addresses.items()
+    tls = context.obj.tls()
+    states = await asyncio.gather(*(health.service_status(name, each, tls=tls) for name, each in addresses))
+    rows = await asyncio.gather(
+        *(_row(mnemesh, name, each, state) for (name, each), state in zip(addresses, states, strict=True))
+    )
     if all(row["health"] == "UNAVAILABLE" for row in rows):
         raise Unavailable(f"No service answers at {addresses[0][1]}.")
     is_local = holder is not None and holder.addresses.get("orchestrator") == dict(addresses)["orchestrator"]
-    if connection.as_json:
+    if context.obj.as_json:
         for row in rows:
             print_json({**row, "data_dir": str(config.data_path)} if is_local else row)
     else:

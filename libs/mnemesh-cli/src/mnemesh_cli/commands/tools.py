@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
-from mnemesh_cli.commands.resources import id_column, of_hits, run, text_column
+from mnemesh_cli.commands.resources import id_column, of_hits, text_column, with_client
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import Column, print_done, print_fields, print_json, print_list, print_record
@@ -44,7 +44,9 @@ _TYPESCRIPT: Final = (".ts", ".mts")
 _SUCCESS: Final = execution_service_pb2.EXECUTION_STATUS_SUCCESS
 
 
-def update(
+@with_client
+async def update(
+    mnemesh: Mnemesh,
     context: typer.Context,
     tool: ToolArgument,
     description: Annotated[
@@ -74,33 +76,28 @@ def update(
         fields["description"] = description or None
     if not fields:
         raise typer.BadParameter("Name at least one change. See `mnemesh tools update --help`.", param_hint="options")
-
-    async def command(mnemesh: Mnemesh) -> None:
-        found = await mnemesh.tools.get(tool)
-        print_record(await mnemesh.tools.update(found.id, **fields), as_json=context.obj.as_json)
-
-    run(context, command)
+    found = await mnemesh.tools.get(tool)
+    print_record(await mnemesh.tools.update(found.id, **fields), as_json=context.obj.as_json)
 
 
-def attach(context: typer.Context, tool: ToolArgument, agent: AgentArgument) -> None:
+@with_client
+async def attach(mnemesh: Mnemesh, context: typer.Context, tool: ToolArgument, agent: AgentArgument) -> None:
     """Attach a tool to an agent, which can call it from its next step on."""
-    _change(context, tool, agent, "attached")
+    await _change(mnemesh, context, tool, agent, "attached")
 
 
-def detach(context: typer.Context, tool: ToolArgument, agent: AgentArgument) -> None:
+@with_client
+async def detach(mnemesh: Mnemesh, context: typer.Context, tool: ToolArgument, agent: AgentArgument) -> None:
     """Detach a tool from an agent. The tool is kept."""
-    _change(context, tool, agent, "detached")
+    await _change(mnemesh, context, tool, agent, "detached")
 
 
-def _change(context: typer.Context, tool: str, agent: str, verb: str) -> None:
-    async def command(mnemesh: Mnemesh) -> None:
-        found = await mnemesh.agents.find(agent)
-        attaches = verb == "attached"
-        await (found.attach_tool if attaches else found.detach_tool)(tool)
-        text = f"{verb} {tool} {'to' if attaches else 'from'} {found.name}"
-        print_done(text, {verb: tool, "agent_id": found.id}, as_json=context.obj.as_json)
-
-    run(context, command)
+async def _change(mnemesh: Mnemesh, context: typer.Context, tool: str, agent: str, verb: str) -> None:
+    found = await mnemesh.agents.find(agent)
+    attaches = verb == "attached"
+    await (found.attach_tool if attaches else found.detach_tool)(tool)
+    text = f"{verb} {tool} {'to' if attaches else 'from'} {found.name}"
+    print_done(text, {verb: tool, "agent_id": found.id}, as_json=context.obj.as_json)
 
 
 def _type(tool: tools_pb2.Tool) -> str:
@@ -122,54 +119,45 @@ _COLUMNS: Final = (
 
 
 @app.command("list")
-def list_tools(
+@with_client
+async def list_tools(
+    mnemesh: Mnemesh,
     context: typer.Context,
     limit: LimitOption = 100,
     builtin: Annotated[bool, typer.Option("--builtin", help="With the built-in tools.")] = False,
 ) -> None:
     """List tools, newest first."""
-    asyncio.run(_list(context.obj, limit, builtin, context.obj.as_json))
-
-
-async def _list(connection: Connection, limit: int, builtin: bool, as_json: bool) -> None:
     hidden: list[ToolTypeName] = [] if builtin else ["builtin"]
-    async with connection.open() as mnemesh:
-        tools = mnemesh.tools.list(exclude_types=hidden, limit=limit)
-        empty = "There are no custom tools. Create one with `mnemesh tools create`; --builtin lists the built-in ones."
-        empty = "There are no tools." if builtin else empty
-        await print_list(tools, _COLUMNS, as_json=as_json, empty=empty, limit=limit)
-        if not builtin and not as_json:
-            notice("--builtin also lists the built-in tools")
+    tools = mnemesh.tools.list(exclude_types=hidden, limit=limit)
+    empty = "There are no custom tools. Create one with `mnemesh tools create`; --builtin lists the built-in ones."
+    empty = "There are no tools." if builtin else empty
+    await print_list(tools, _COLUMNS, as_json=context.obj.as_json, empty=empty, limit=limit)
+    if not builtin and not context.obj.as_json:
+        notice("--builtin also lists the built-in tools")
 
 
 @app.command("search")
-def search_tools(
+@with_client
+async def search_tools(
+    mnemesh: Mnemesh,
     context: typer.Context,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What the tool should do.")],
     tag: TagOption = None,
     limit: LimitOption = 10,
 ) -> None:
     """Search tools by what they do, best first."""
-    asyncio.run(_search(context.obj, query, tag or [], limit, context.obj.as_json))
-
-
-async def _search(connection: Connection, query: str, tags: list[str], limit: int, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        hits = await mnemesh.tools.search(query, tags=tags, limit=limit)
-    rows = [hit.tool for hit in hits] if as_json else hits
-    await print_list(rows, of_hits("tool", _COLUMNS), as_json=as_json, empty="No tool matches.")
+    tags = tag or []
+    hits = await mnemesh.tools.search(query, tags=tags, limit=limit)
+    rows = [hit.tool for hit in hits] if context.obj.as_json else hits
+    await print_list(rows, of_hits("tool", _COLUMNS), as_json=context.obj.as_json, empty="No tool matches.")
 
 
 @app.command("show")
-def show_tool(context: typer.Context, tool: ToolArgument) -> None:
+@with_client
+async def show_tool(mnemesh: Mnemesh, context: typer.Context, key: ToolArgument) -> None:
     """Show a tool with its source."""
-    asyncio.run(_show(context.obj, tool, context.obj.as_json))
-
-
-async def _show(connection: Connection, key: str, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        tool = await mnemesh.tools.get(key)
-    if as_json:
+    tool = await mnemesh.tools.get(key)
+    if context.obj.as_json:
         print_json(tool)
         return
     print_fields(_fields(tool))
@@ -217,18 +205,14 @@ app.command("detach")(detach)
 
 
 @app.command("delete")
-def delete_tool(context: typer.Context, tool: ToolArgument, yes: YesOption = False) -> None:
+@with_client
+async def delete_tool(mnemesh: Mnemesh, context: typer.Context, key: ToolArgument, yes: YesOption = False) -> None:
     """Delete a tool."""
-    asyncio.run(_delete(context.obj, tool, yes))
-
-
-async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
-    async with connection.open() as mnemesh:
-        tool = await mnemesh.tools.get(key)
-        if not confirmed:
-            typer.confirm(f"Delete {tool.name} ({tool.id})?", abort=True, err=True)
-        await mnemesh.tools.delete(tool.id)
-    print_done(f"deleted {tool.id}", {"deleted": tool.id}, as_json=connection.as_json)
+    tool = await mnemesh.tools.get(key)
+    if not yes:
+        typer.confirm(f"Delete {tool.name} ({tool.id})?", abort=True, err=True)
+    await mnemesh.tools.delete(tool.id)
+    print_done(f"deleted {tool.id}", {"deleted": tool.id}, as_json=context.obj.as_json)
 
 
 @app.command("run")
@@ -259,16 +243,12 @@ async def _run(connection: Connection, key: str, arguments: dict[str, Any], as_j
 
 
 @app.command("schema")
-def print_schema(context: typer.Context, file: SourceArgument) -> None:
+@with_client
+async def print_schema(mnemesh: Mnemesh, context: typer.Context, file: SourceArgument) -> None:
     """Print the schema of the last function of a file as JSON. Stores nothing."""
-    asyncio.run(_schema(context.obj, file))
-
-
-async def _schema(connection: Connection, file: Path) -> None:
     source = _read(file)
-    async with connection.open() as mnemesh:
-        schema = await mnemesh.tools.schema(source, language=_language(file))
-    print_done(json.dumps(schema, indent=2, ensure_ascii=False), schema, as_json=connection.as_json)
+    schema = await mnemesh.tools.schema(source, language=_language(file))
+    print_done(json.dumps(schema, indent=2, ensure_ascii=False), schema, as_json=context.obj.as_json)
 
 
 def _language(file: Path) -> Language:

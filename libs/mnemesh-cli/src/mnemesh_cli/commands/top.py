@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh_cli.chat.status_line import duration_text
-from mnemesh_cli.connection import Connection
+from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import Column, Kind, print_json, table_lines
 from mnemesh_cli.display.terminal import output
@@ -31,34 +31,31 @@ _COLUMNS: Final = (
 )
 
 
-def top(
+@with_client
+async def top(
+    mnemesh: Mnemesh,
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Print the figures once.")] = False,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 2.0,
 ) -> None:
     """Show the active runs, and the turns, tokens, failures and latency of the last five minutes. Ctrl-C ends it."""
-    asyncio.run(_top(context.obj, once=once, interval=interval))
-
-
-async def _top(connection: Connection, *, once: bool, interval: float) -> None:
     console = output()
-    async with connection.open() as mnemesh:
-        names = AgentNames(mnemesh)
-        figures = await _figures(mnemesh, names)
-        if connection.as_json or once or not console.is_terminal:
-            while True:
-                if connection.as_json:
-                    print_json(figures)
-                else:
-                    console.print(_screen(figures, None))
-                if once:
-                    return
-                await asyncio.sleep(interval)
-                figures = await _figures(mnemesh, names)
-        with Live(_screen(figures, console.width), console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                await asyncio.sleep(interval)
-                live.update(_screen(await _figures(mnemesh, names), console.width), refresh=True)
+    names = AgentNames(mnemesh)
+    figures = await _figures(mnemesh, names)
+    if context.obj.as_json or once or not console.is_terminal:
+        while True:
+            if context.obj.as_json:
+                print_json(figures)
+            else:
+                console.print(_screen(figures, None))
+            if once:
+                return
+            await asyncio.sleep(interval)
+            figures = await _figures(mnemesh, names)
+    with Live(_screen(figures, console.width), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(interval)
+            live.update(_screen(await _figures(mnemesh, names), console.width), refresh=True)
 
 
 async def _figures(mnemesh: Mnemesh, names: AgentNames) -> dict[str, Any]:

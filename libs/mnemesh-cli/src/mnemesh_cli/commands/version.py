@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 import typer
+from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import print_done
@@ -28,12 +29,24 @@ def print_and_exit(is_set: bool) -> None:
         raise typer.Exit
 
 
-def version(context: typer.Context) -> None:
+@with_client
+async def version(mnemesh: Mnemesh, context: typer.Context) -> int:
     """Print the version of this program and of each service of the mesh.
 
     The exit code is 1 if a service does not answer.
     """
-    raise typer.Exit(asyncio.run(_version(context.obj)))
+    _print("client", CLIENT_VERSION, context.obj)
+    names = [name for name, _ in mnemesh.addresses.items()]
+    results = await asyncio.gather(*(_version_or_error(mnemesh, name) for name in names))
+    errors = [result for result in results if isinstance(result, MnemeshError)]
+    if len(errors) == len(results):
+        raise errors[0]
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, MnemeshError):
+            print_error(f"{name}: {error_text(result)}")
+        else:
+            _print(name, result, context.obj)
+    return int(bool(errors))
 
 
 async def service_version(mnemesh: Mnemesh, name: str) -> str:
@@ -52,22 +65,6 @@ async def service_version(mnemesh: Mnemesh, name: str) -> str:
         return (await mnemesh.server_info(name)).version or _UNKNOWN
     except Unimplemented:
         return _UNKNOWN
-
-
-async def _version(connection: Connection) -> int:
-    _print("client", CLIENT_VERSION, connection)
-    async with connection.open() as mnemesh:
-        names = [name for name, _ in mnemesh.addresses.items()]
-        results = await asyncio.gather(*(_version_or_error(mnemesh, name) for name in names))
-    errors = [result for result in results if isinstance(result, MnemeshError)]
-    if len(errors) == len(results):
-        raise errors[0]
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, MnemeshError):
-            print_error(f"{name}: {error_text(result)}")
-        else:
-            _print(name, result, connection)
-    return int(bool(errors))
 
 
 def _print(name: str, found: str, connection: Connection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from mnemesh_cli.commands.file_uploads import (
@@ -14,18 +14,21 @@ from mnemesh_cli.commands.file_uploads import (
     ParallelOption,
     find_or_create_folder,
 )
-from mnemesh_cli.connection import Connection
+from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.directories.scan import IgnoreRules
 from mnemesh_cli.directories.sync import FolderSync, Pass, SyncReport
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import count_text, print_done
 from mnemesh_cli.display.terminal import notice, print_error
+from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.extras import install_hint
 
 
-def watch(
+@with_client
+async def watch(
+    mnemesh: Mnemesh,
     context: typer.Context,
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The directory to follow.")
@@ -52,7 +55,7 @@ def watch(
     settle: Annotated[
         float, typer.Option(min=0.0, help="Seconds for which a file must not change before it is uploaded.")
     ] = 0.5,
-) -> None:
+) -> int:
     """Keep a folder in sync with a directory until interrupted.
 
     Uploads files that are new or changed, and prints them. A renamed file is renamed in the folder. Names and ignored
@@ -61,22 +64,6 @@ def watch(
     if wait and not once:
         raise typer.BadParameter("A watch waits only with --once.", param_hint="--wait")
     rules = IgnoreRules.of_root(ignore or (), hidden=hidden)
-    options = {"deletes": delete, "parallel": parallel, "settle_seconds": settle}
-    key = folder or directory.resolve().name
-    raise typer.Exit(asyncio.run(_watch(context.obj, directory, key, rules, options, once=once, wait=wait, poll=poll)))
-
-
-async def _watch(
-    connection: Connection,
-    directory: Path,
-    folder_key: str,
-    rules: IgnoreRules,
-    options: dict[str, Any],
-    *,
-    once: bool,
-    wait: bool,
-    poll: bool,
-) -> int:
     try:
         from mnemesh_cli.directories.watch import Watch  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
@@ -86,13 +73,21 @@ async def _watch(
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with connection.open() as mnemesh:
-        folder = await find_or_create_folder(mnemesh, folder_key)
-        printer = _Printer(folder.name, as_json=connection.as_json)
-        sync = FolderSync(mnemesh, folder.id, directory, rules, printer.report, **options)
-        watcher = Watch(sync, on_pass=printer.passed, on_outage=printer.outage, on_problem=printer.problem, polls=poll)
-        notice(f"{directory} → {folder.name}{'' if once else '; Ctrl-C ends the watch'}")
-        await (watcher.run_once(stop, waits=wait) if once else watcher.run(stop))
+    target = await find_or_create_folder(mnemesh, folder or directory.resolve().name)
+    printer = _Printer(target.name, as_json=context.obj.as_json)
+    sync = FolderSync(
+        mnemesh,
+        target.id,
+        directory,
+        rules,
+        printer.report,
+        deletes=delete,
+        parallel=parallel,
+        settle_seconds=settle,
+    )
+    watcher = Watch(sync, on_pass=printer.passed, on_outage=printer.outage, on_problem=printer.problem, polls=poll)
+    notice(f"{directory} → {target.name}{'' if once else '; Ctrl-C ends the watch'}")
+    await (watcher.run_once(stop, waits=wait) if once else watcher.run(stop))
     return int(once and printer.failed)
 
 
