@@ -82,7 +82,7 @@ def seconds(value: float) -> str:
             "provider request",
             DEFAULT_LIMITS.attempts,
             grown(PROVIDER_BACKOFF),
-            [DEFAULT_LIMITS.retry_budget_seconds, Config().provider_total_seconds],
+            [DEFAULT_LIMITS.retry_budget_seconds, DEFAULT_LIMITS.total_seconds],
         ),
         ("interrupted answer", MAX_INTERRUPTED_ANSWERS, grown(PROVIDER_BACKOFF), []),
         ("unusable answer", MAX_UNUSABLE_ANSWERS, "none", []),
@@ -148,7 +148,6 @@ def test_retried_statuses(component: str, retried: frozenset[int]) -> None:
 
 def test_adapter_defaults_are_those_of_the_configuration() -> None:
     config = Config()
-    assert DEFAULT_LIMITS.total_seconds == config.provider_total_seconds
     assert DEFAULT_LIMITS.idle_seconds == config.provider_idle_seconds
 
 

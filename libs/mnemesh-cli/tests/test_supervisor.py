@@ -51,7 +51,9 @@ class Notices:
 def config(tmp_path: Path, reserve_port: Callable[[], int]) -> MeshConfig:
     """A mesh on free ports and an empty data directory."""
     ports = {name: reserve_port() for name in SERVICE_NAMES}
-    return MeshConfig(data_dir=str(tmp_path / "data"), ports=ports, start_seconds=scaled(120), stop_seconds=scaled(60))
+    return MeshConfig(
+        data_dir=str(tmp_path / "data"), ports=ports, start_seconds=scaled(120), shutdown_grace_seconds=scaled(20)
+    )
 
 
 @pytest_asyncio.fixture
@@ -250,5 +252,5 @@ async def _up(config: MeshConfig, **environment: str) -> tuple[int | None, str]:
 
 def _environment(config: MeshConfig) -> dict[str, str]:
     ports = {spec.port_variable: str(config.port(spec.name)) for spec in SERVICES}
-    limits = {"MNEMESH_START_SECONDS": str(config.start_seconds), "MNEMESH_STOP_SECONDS": str(config.stop_seconds)}
+    limits = {"MNEMESH_SHUTDOWN_GRACE_SECONDS": str(config.shutdown_grace_seconds)}
     return {"MNEMESH_DATA_DIR": config.data_dir, **limits, **ports}

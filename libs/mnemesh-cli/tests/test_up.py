@@ -34,7 +34,7 @@ class Commands:
         self.directory = directory
         self.current: Path | None = None
         """The current directory of the commands, unless it is that of the tests."""
-        limits = {"MNEMESH_START_SECONDS": str(scaled(120)), "MNEMESH_STOP_SECONDS": str(scaled(60))}
+        limits = {"MNEMESH_SHUTDOWN_GRACE_SECONDS": str(scaled(20))}
         self.environment = {**inherited, **variables, **limits, "MNEMESH_DATA_DIR": str(directory)}
         self._processes: list[asyncio.subprocess.Process] = []
 

@@ -63,8 +63,6 @@ class Config(SqlConfig):
     """The key that recall and archival have for it. Without one, an embedder that needs a key is refused."""
     provider_idle_seconds: float = 180.0
     """The time without a byte from a provider after which a request fails."""
-    provider_total_seconds: float = 900.0
-    """The time limit of one request to a provider."""
     input_processors: tuple[str, ...] = ()
     """The names of entry points in `mnemesh.input_processors`, which change inputs before they are stored."""
     tool_result_processors: tuple[str, ...] = ()
@@ -131,7 +129,6 @@ class Config(SqlConfig):
             limits=CallLimits(
                 public_addresses_only=self.auth_key_file is not None and not self.provider_hosts,
                 idle_seconds=self.provider_idle_seconds,
-                total_seconds=self.provider_total_seconds,
             ),
         )
 

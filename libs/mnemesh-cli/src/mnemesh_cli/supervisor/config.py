@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mnemesh_client.addresses import ports_from_env
-from mnemesh_kit.config import ServerConfig, StartupError, read_config
+from mnemesh_kit.config import ServerConfig, StartupError, fixed, read_config
 from mnemesh_kit.services import SERVICES, ServiceSpec, service
 from mnemesh_kit.tls.credentials import PREFIX, TlsSettings
 
@@ -47,10 +47,10 @@ class MeshConfig:
     """The embedder of archives that do not name one."""
     tls: TlsSettings = field(default=TlsSettings(), metadata={"environment": False})
     """The files with which the supervisor and the command line connect to the services."""
-    start_seconds: float = 900.0
+    shutdown_grace_seconds: float = 10.0
+    """The time that running calls of a service may take to finish. It is killed 5 seconds later."""
+    start_seconds: float = fixed(900.0)
     """The time after which a start fails although all processes still run. One that exits ends the start at once."""
-    stop_seconds: float = 15.0
-    """The time after which a service that does not stop is killed."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> MeshConfig:
@@ -66,6 +66,11 @@ class MeshConfig:
         """Raises StartupError if the services have certificates that nothing here can verify."""
         if self.tls.cert_file is not None and self.tls.ca_file is None:
             raise StartupError(f"{PREFIX}_CA_FILE must be set with {PREFIX}_CERT_FILE: the services call each other.")
+
+    @property
+    def stop_seconds(self) -> float:
+        """The time after which a service that does not stop is killed."""
+        return self.shutdown_grace_seconds + 5
 
     @property
     def data_path(self) -> Path:
