@@ -251,7 +251,7 @@ def test_synchronous_sdk(tmp_path: Path) -> None:
 async def test_overlay_that_cannot_be_written_is_shown_once(
     mesh: Mesh, sdk: openai.AsyncOpenAI, agent: Agent, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mnemesh_gateway.clients.agents import OverlaysClient
+    from mnemesh_gateway.usecases.sessions import SessionService
     from mnemesh_kit.errors import Unavailable
 
     fake_openai.script = lambda _: Reply(text="Aye.")
@@ -261,7 +261,7 @@ async def test_overlay_that_cannot_be_written_is_shown_once(
 
     messages: list[Any] = [{"role": "system", "content": "Be brief."}]
     with monkeypatch.context() as patch:
-        patch.setattr(OverlaysClient, "write", refuse)
+        patch.setattr(SessionService, "_write", refuse)
         for text in ("One", "Two"):
             asked = [*messages, {"role": "user", "content": text}]
             await sdk.chat.completions.create(model="ada", messages=asked)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_gateway.clients.runs import event_from_proto
 from mnemesh_gateway.errors import RunFailed
 from mnemesh_gateway.http.errors import status_of
 from mnemesh_gateway.letta.turns import Conversion
-from mnemesh_gateway.model.runs import KeptAlive, Piece, Waiting, Whole
-from mnemesh_gateway.model.sessions import client_session, derived_session
-from mnemesh_gateway.model.tasks import is_task
 from mnemesh_gateway.usecases.agents import Cache
 from mnemesh_gateway.usecases.answering import Transcript
+from mnemesh_gateway.usecases.runs import waiting_calls
+from mnemesh_gateway.usecases.sessions import client_session, derived_session
+from mnemesh_gateway.usecases.tasks import is_task
 from mnemesh_kit.time import FrozenClock
 
 
@@ -36,8 +37,8 @@ def test_approval_of_another_agent_is_shown_as_far_as_an_api_can() -> None:
     message = runs_pb2.MessageEvent(message_id="message-1", approval_request=request)
     own = runs_pb2.RunEvent(run_id="run-1", sequence=3, message=message)
     others = runs_pb2.RunEvent(run_id="run-1", sequence=3, agent_id="agent-2", child_run_id="run-2", message=message)
-    assert isinstance(event_from_proto(own), Waiting)
-    assert event_from_proto(others) == KeptAlive(), "the turn goes on, and its client cannot answer"
+    assert [call.name for call in waiting_calls(own)] == ["launch"]
+    assert not waiting_calls(others), "the turn goes on, and its client cannot answer"
     shown = [Conversion(tokens=False).message(event) or {} for event in (own, others)]
     assert [(item["message_type"], item["run_id"], item["sender_id"]) for item in shown] == [
         ("approval_request_message", "run-1", None),
@@ -53,24 +54,35 @@ def test_run_that_failed_because_a_service_was_away_has_its_status(reason: str, 
     assert status_of(RunFailed(reason, "It failed.", {})) == status
 
 
-def sent(*events: Piece | Whole) -> str:
+Step = Callable[[Transcript], str]
+
+
+def piece(part: str, offset: int, text: str) -> Step:
+    return lambda transcript: transcript.add_piece(part, offset, text, thinks=False)
+
+
+def complete(part: str, text: str, *, thinks: bool = False) -> Step:
+    return lambda transcript: transcript.add_whole(part, text, thinks=thinks)
+
+
+def sent(*steps: Step) -> str:
     transcript = Transcript()
-    return "|".join(transcript.add(event) for event in events)
+    return "|".join(step(transcript) for step in steps)
 
 
 def test_text_is_sent_once() -> None:
-    one, two = Piece("a", 0, "Hello, ", False), Piece("a", 7, "Ada.", False)
-    whole = Whole("a", "Hello, Ada.", False)
+    one, two = piece("a", 0, "Hello, "), piece("a", 7, "Ada.")
+    whole = complete("a", "Hello, Ada.")
     assert sent(one, two, whole) == "Hello, |Ada.|"
     assert sent(whole) == "Hello, Ada."
     assert sent(one, whole, whole) == "Hello, |Ada.|"
     assert sent(one, one, two, whole) == "Hello, ||Ada.|", "a repeated attempt says the same"
-    again = [Piece("a", 0, "Hel", False), Piece("a", 3, "p!", False)]
-    assert sent(one, *again, Whole("a", "Help!", False)) == "Hello, ||\n\nHelp!|"
-    assert sent(one, Whole("b", "More.", False)) == "Hello, |\n\nMore."
-    assert sent(one, two, Whole("b", "Hello, Ada.", False)) == "Hello, |Ada.|", "the same words under another id"
-    assert sent(whole, Whole("b", "Hello, Ada.", False)) == "Hello, Ada.|\n\nHello, Ada.", "two messages"
-    assert sent(Whole("r", "Think.", True), whole) == "Think.|Hello, Ada."
+    again = [piece("a", 0, "Hel"), piece("a", 3, "p!")]
+    assert sent(one, *again, complete("a", "Help!")) == "Hello, ||\n\nHelp!|"
+    assert sent(one, complete("b", "More.")) == "Hello, |\n\nMore."
+    assert sent(one, two, complete("b", "Hello, Ada.")) == "Hello, |Ada.|", "the same words under another id"
+    assert sent(whole, complete("b", "Hello, Ada.")) == "Hello, Ada.|\n\nHello, Ada.", "two messages"
+    assert sent(complete("r", "Think.", thinks=True), whole) == "Think.|Hello, Ada."
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,6 @@ from mnemesh_kit.server import Assembly
 from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_kit.tls.credentials import TlsSettings
 
-from mnemesh_gateway.clients.agents import AgentsClient, ConversationsClient, EmbeddingsClient, OverlaysClient
-from mnemesh_gateway.clients.callbacks import CallbackClient
-from mnemesh_gateway.clients.runs import RunsClient, TaskAgentsClient
 from mnemesh_gateway.config import Config
 from mnemesh_gateway.errors import REMOTE
 from mnemesh_gateway.http.app import App
@@ -31,11 +28,12 @@ from mnemesh_gateway.http.listener import HttpListener
 from mnemesh_gateway.http.mcp import McpEndpoint
 from mnemesh_gateway.http.responses import ResponsesEndpoint
 from mnemesh_gateway.letta.app import LettaApp
-from mnemesh_gateway.letta.callbacks import POLL_SECONDS, CallbackSender
+from mnemesh_gateway.letta.callbacks import POLL_SECONDS, CallbackClient, CallbackSender
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Profile
 from mnemesh_gateway.usecases.agents import AgentService, EmbeddingsService
 from mnemesh_gateway.usecases.chat import ChatService
+from mnemesh_gateway.usecases.runs import RunsClient
 from mnemesh_gateway.usecases.sessions import SessionService
 from mnemesh_gateway.usecases.tasks import TaskService
 
@@ -50,12 +48,11 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     # The tokens of clients are verified here. The gateway calls the mesh for their principals, as a client.
     channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, tls=TlsSettings.of(config))
     orchestrator = channels.channel(config.orchestrator_target)
-    agents = AgentService(AgentsClient(orchestrator), clock)
-    overlays = OverlaysClient(channels.channel(config.blocks_target))
-    sessions = SessionService(ConversationsClient(orchestrator), overlays, clock)
-    chat = ChatService(agents, sessions, RunsClient(orchestrator), clock)
-    tasks = TaskService(agents, TaskAgentsClient(orchestrator, clock), clock)
-    embeddings = EmbeddingsService(EmbeddingsClient(channels.channel(config.archival_target)))
+    agents, runs = AgentService(orchestrator, clock), RunsClient(orchestrator)
+    sessions = SessionService(orchestrator, channels.channel(config.blocks_target), clock)
+    chat = ChatService(agents, sessions, runs, clock)
+    tasks = TaskService(agents, runs, orchestrator, clock)
+    embeddings = EmbeddingsService(channels.channel(config.archival_target))
     info = server_service_pb2_grpc.ServerServiceStub(orchestrator)
 
     async def is_ready() -> bool:
@@ -99,8 +96,8 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     caller = CallbackClient(
         config.callback_hosts, public_only=config.auth_key_file is not None and not config.callback_hosts
     )
-    runs = runs_service_pb2_grpc.RunServiceStub(own.channel(config.orchestrator_target))
-    callbacks = CallbackSender(letta_mesh, runs, caller)
+    ended_runs = runs_service_pb2_grpc.RunServiceStub(own.channel(config.orchestrator_target))
+    callbacks = CallbackSender(letta_mesh, ended_runs, caller)
 
     def listener(parts: ListenerParts) -> Listener:
         guard = Guard(letta, config, parts.authenticator, parts.metrics, letta.error_response)

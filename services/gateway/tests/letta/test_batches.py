@@ -12,8 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from mnemesh_gateway.clients.callbacks import CallbackClient
-from mnemesh_gateway.letta.callbacks import POLL_SECONDS
+from mnemesh_gateway.letta.callbacks import POLL_SECONDS, CallbackClient
 from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.timeouts import scaled
 

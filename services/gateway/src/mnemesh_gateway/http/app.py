@@ -81,7 +81,7 @@ class App:
 
     async def _models(self, _request: Request) -> Response:
         """Lists each agent by its id, and by its name if no other agent has it."""
-        agents = [agent async for agent in self._agents.list(current_principal())]
+        agents = [agent async for agent in self._agents.list()]
         unique = _unique([agent.name for agent in agents])
         models = []
         for agent in agents:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import structlog
+from mnemesh.types.v1.message_pb2 import ToolCall, Usage
 from mnemesh_kit.call_context import current_principal
+from mnemesh_kit.errors import typed_error
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,14 +25,12 @@ from mnemesh_gateway.http.convert.chat import (
     usage_to_json,
 )
 from mnemesh_gateway.http.convert.messages import json_object
-from mnemesh_gateway.http.errors import error_to_json, typed
+from mnemesh_gateway.http.errors import error_to_json
 from mnemesh_gateway.http.streams import DONE, encode, event_stream, sse
-from mnemesh_gateway.model.chat import Caller, ChatRequest
-from mnemesh_gateway.model.runs import Begun, Called, Finish, Finished, Idle, Reasoned, Said, ToolCall, Usage
-from mnemesh_gateway.model.sessions import FRONT_END_HEADERS, SESSION_HEADER
-from mnemesh_gateway.model.tasks import Task
-from mnemesh_gateway.usecases.chat import Answer, ChatService
-from mnemesh_gateway.usecases.tasks import TaskService
+from mnemesh_gateway.usecases.answering import Part
+from mnemesh_gateway.usecases.chat import Answer, Caller, ChatRequest, ChatService
+from mnemesh_gateway.usecases.sessions import FRONT_END_HEADERS, SESSION_HEADER
+from mnemesh_gateway.usecases.tasks import Task, TaskService
 
 _NOT_VISIBLE = re.compile(r"[^\x20-\x7e]")
 _log = structlog.get_logger("mnemesh.http")
@@ -61,7 +61,7 @@ class ChatEndpoint:
             else:
                 answer = await self._service.open(current_principal(), client, chat)
         headers = headers_of(answer, chat)
-        if chat.stream:
+        if chat.config.stream_tokens:
             return event_stream(_chunks(answer, chat), headers)
         content = await _collected(answer, chat)
         if not await request.is_disconnected():
@@ -86,7 +86,7 @@ def client_of(request: Request) -> Caller:
 
 def headers_of(answer: Answer, chat: ChatRequest) -> dict[str, str]:
     """Returns the headers of an answer: the id of its run, and the parameters that had no effect."""
-    headers = {} if answer.begun is None else {"X-Mnemesh-Run-Id": answer.begun.run_id}
+    headers = {} if answer.run_id is None else {"X-Mnemesh-Run-Id": answer.run_id}
     if chat.ignored:
         names = ", ".join(name[:100] for name in chat.ignored[:20])
         headers["X-Mnemesh-Ignored-Parameters"] = _NOT_VISIBLE.sub("?", names)
@@ -96,21 +96,16 @@ def headers_of(answer: Answer, chat: ChatRequest) -> dict[str, str]:
 async def _collected(answer: Answer, chat: ChatRequest) -> dict[str, Any]:
     text: list[str] = []
     reasoning: list[str] = []
-    calls: tuple[ToolCall, ...] = ()
-    finish, usage = Finish.STOP, Usage()
-    async with aclosing(answer.events) as events:
-        async for event in events:
-            match event:
-                case Said(piece):
-                    text.append(piece)
-                case Reasoned(piece):
-                    reasoning.append(piece)
-                case Called():
-                    calls = event.calls
-                case Finished():
-                    finish, usage = event.reason, event.usage
-    content = "".join(text) if text or not calls else None
-    return completion_to_json(answer, chat.model, content, "".join(reasoning), calls, finish, usage)
+    calls: Sequence[ToolCall] = ()
+    last = Part()
+    async with aclosing(answer.parts) as parts:
+        async for part in parts:
+            text.append(part.text)
+            reasoning.append(part.reasoning)
+            calls, last = part.calls or calls, part
+    content = "".join(text)
+    shown = content if content or not calls else None
+    return completion_to_json(answer, chat.model, shown, "".join(reasoning), calls, last.finish or "stop", last.usage)
 
 
 async def _chunks(answer: Answer, chat: ChatRequest) -> AsyncGenerator[bytes, None]:
@@ -130,28 +125,25 @@ async def _chunks(answer: Answer, chat: ChatRequest) -> AsyncGenerator[bytes, No
 
     yield chunk({"role": "assistant", "content": ""})
     usage = Usage()
-    async with aclosing(answer.events) as events:
+    async with aclosing(answer.parts) as parts:
         try:
-            async for event in events:
-                match event:
-                    case Said(text):
-                        yield chunk({"content": text})
-                    case Reasoned(text):
-                        yield chunk({"reasoning_content": text})
-                    case Called(calls):
-                        yield chunk(calls_delta(calls))
-                    case Finished(reason, used):
-                        usage = used
-                        yield chunk({}, reason)
-                    case Begun() | Idle():
-                        pass
+            async for part in parts:
+                if part.text:
+                    yield chunk({"content": part.text})
+                if part.reasoning:
+                    yield chunk({"reasoning_content": part.reasoning})
+                if part.calls:
+                    yield chunk(calls_delta(part.calls))
+                if part.finish is not None:
+                    usage = part.usage
+                    yield chunk({}, part.finish)
         except Exception as error:
-            failure = typed(error)
+            failure = typed_error(error)
             if failure is not error:
                 _log.exception("stream_failed")
             yield sse(error_to_json(failure))
             return
-    if answer.begun is not None and chat.include_usage:
+    if answer.run_id is not None and chat.include_usage:
         yield sse({**head, "choices": [], "usage": usage_to_json(usage)})
     yield DONE
     answer.mark_delivered()

@@ -6,8 +6,10 @@ import base64
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from mnemesh.archival.v1.embeddings_service_pb2 import EmbedTextsResponse
 from mnemesh_kit.call_context import current_principal
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,10 +19,22 @@ from mnemesh_gateway.http.body import Bodies
 from mnemesh_gateway.http.convert.messages import json_object, of_type, one_of, optional, required
 from mnemesh_gateway.http.parameters import require_known_embeddings_parameters
 from mnemesh_gateway.http.streams import encode
-from mnemesh_gateway.model.models import EmbeddedTexts, EmbeddingsRequest
 from mnemesh_gateway.usecases.agents import EmbeddingsService
 
 _NUMBER_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsRequest:
+    """A request of vectors."""
+
+    model: str
+    """The handle of an embedder."""
+    texts: tuple[str, ...]
+    dimensions: int | None = None
+    """The length that the vectors must have; None for that of the embedder."""
+    base64: bool = False
+    """The vectors are returned as base64 of little-endian float32 numbers instead of arrays."""
 
 
 def embeddings_request_from_json(body: Mapping[str, Any]) -> EmbeddingsRequest:
@@ -42,12 +56,13 @@ def embeddings_request_from_json(body: Mapping[str, Any]) -> EmbeddingsRequest:
     )
 
 
-def embedded_texts_to_json(embedded: EmbeddedTexts, *, as_base64: bool) -> dict[str, Any]:
+def embedded_texts_to_json(embedded: EmbedTextsResponse, *, as_base64: bool) -> dict[str, Any]:
     """Returns the vectors as a list object. The usage is 0 if the embedder does not know the tokens."""
-    tokens = embedded.tokens or 0
+    tokens = embedded.tokens
+    encoded = _base64 if as_base64 else list
     data = [
-        {"object": "embedding", "index": index, "embedding": _base64(vector) if as_base64 else list(vector)}
-        for index, vector in enumerate(embedded.vectors)
+        {"object": "embedding", "index": index, "embedding": encoded(vector.values)}
+        for index, vector in enumerate(embedded.embeddings)
     ]
     return {
         "object": "list",
@@ -96,12 +111,12 @@ class EmbeddingsEndpoint:
     async def create(self, request: Request) -> Response:
         """Answers a request."""
         async with self._bodies.reading(request, _converted) as wanted:
-            embedded = await self._service.embed(current_principal(), wanted)
+            embedded = await self._service.embed(wanted.model, wanted.texts, wanted.dimensions)
 
         def encoded() -> bytes:
             return encode(embedded_texts_to_json(embedded, as_base64=wanted.base64))
 
-        size = len(embedded.vectors) * embedded.dimension * _NUMBER_BYTES
+        size = len(embedded.embeddings) * embedded.dimension * _NUMBER_BYTES
         content = await self._bodies.work.run(current_principal().organization_id, size, encoded)
         return Response(content, media_type="application/json")
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 import structlog
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.call_context import set_correlation_id, set_principal
-from mnemesh_kit.errors import MnemeshError, PermissionDenied, ServerBusy
+from mnemesh_kit.errors import MnemeshError, PermissionDenied, ServerBusy, typed_error
 from mnemesh_kit.metrics import Metrics
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemesh_gateway.config import Config
-from mnemesh_gateway.http.errors import error_to_json, status_of, typed
+from mnemesh_gateway.http.errors import error_to_json, status_of
 from mnemesh_gateway.http.mcp import MCP_PATH
 from mnemesh_gateway.http.streams import encode
 
@@ -90,7 +90,7 @@ class Guard:
             status = status or 499
             raise
         except Exception as error:
-            failure = typed(error)
+            failure = typed_error(error)
             if failure is not error:
                 _log.exception("unexpected_error", path=scope["path"])
             if status:

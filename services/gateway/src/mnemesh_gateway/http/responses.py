@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
+from mnemesh.types.v1.message_pb2 import ToolCall, Usage
 from mnemesh_kit.call_context import current_principal
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import NotFound, typed_error
 from mnemesh_kit.ids import is_id
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,24 +19,21 @@ from mnemesh_gateway.errors import InvalidRequest, UnsupportedParameter
 from mnemesh_gateway.http.body import Bodies
 from mnemesh_gateway.http.chat import client_of, headers_of
 from mnemesh_gateway.http.convert.chat import (
-    choice_from_json,
+    config_from_json,
     effort_from_json,
     format_from_json,
-    parameters_from_json,
     settings_from_json,
-    tools_from_json,
 )
 from mnemesh_gateway.http.convert.messages import json_object, messages_from_json, of_type, one_of, optional, required
-from mnemesh_gateway.http.errors import error_to_json, typed
+from mnemesh_gateway.http.errors import error_to_json
 from mnemesh_gateway.http.parameters import ignored_responses_parameters
 from mnemesh_gateway.http.streams import encode, event_stream, sse
-from mnemesh_gateway.model.chat import ChatRequest
-from mnemesh_gateway.model.runs import AnswerEvent, Called, Finish, Finished, Reasoned, Said, ToolCall, Usage
-from mnemesh_gateway.usecases.chat import Answer, ChatService
+from mnemesh_gateway.usecases.answering import Part
+from mnemesh_gateway.usecases.chat import Answer, ChatRequest, ChatService
 
 _RESPONSE = "resp_"
 
-_INCOMPLETE = {Finish.LENGTH: "max_output_tokens", Finish.CONTENT_FILTER: "content_filter"}
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 Event = dict[str, Any]
 
 _log = structlog.get_logger("mnemesh.http")
@@ -70,19 +68,17 @@ def response_request_from_json(body: Mapping[str, Any], *, strict: bool = False)
     verbosity = optional(text, "verbosity", str, "text")
     reasoning = optional(body, "reasoning", dict) or {}
     settings = settings_from_json(body, effort_from_json(reasoning, "effort", "reasoning"))
+    form = format_from_json(optional(text, "format", dict, "text"), "text.format")
+    config, tool_paths = config_from_json(body, settings, form, {"verbosity": verbosity} if verbosity else {})
     return ChatRequest(
         model=model,
         instructions="\n\n".join(texts) if texts else None,
         delta=delta,
-        tools=(tools := tools_from_json(body)),
-        choice=choice_from_json(body, tools),
-        settings=settings,
-        parameters={**parameters_from_json(body), **({"verbosity": verbosity} if verbosity else {})},
+        config=config,
+        tool_paths=tool_paths,
         ignored=ignored,
-        format=format_from_json(optional(text, "format", dict, "text"), "text.format"),
         user=optional(body, "safety_identifier", str) or optional(body, "user", str),
         metadata=optional(body, "metadata", dict) or {},
-        stream=optional(body, "stream", bool) or False,
     )
 
 
@@ -146,14 +142,14 @@ class ResponseWriter:
         self._answer = answer
         self._request = request
         self._body = body
-        run_id = answer.begun.run_id if answer.begun is not None else "run-empty"
+        run_id = answer.run_id or "run-empty"
         self._suffix = run_id.removeprefix("run-")
         self._id = response_id(run_id)
         self._output: list[dict[str, Any]] = []
         self._open: dict[str, Any] | None = None
         self._text = ""
         self._number = 0
-        self._finish, self._usage = Finish.STOP, Usage()
+        self._finish, self._usage = "stop", Usage()
         self._error: dict[str, Any] | None = None
 
     def begin(self) -> Iterator[Event]:
@@ -161,20 +157,18 @@ class ResponseWriter:
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self.response("in_progress"))
 
-    def take(self, event: AnswerEvent) -> Iterator[Event]:
-        """Yields the events for one event of the answer."""
-        match event:
-            case Said(text):
-                yield from self._grow("message", text)
-            case Reasoned(text):
-                yield from self._grow("reasoning", text)
-            case Called(calls):
-                yield from self._close()
-                for call in calls:
-                    yield from self._call(call)
-            case Finished(reason, usage):
-                yield from self._close()
-                self._finish, self._usage = reason, usage
+    def take(self, part: Part) -> Iterator[Event]:
+        """Yields the events for one part of the answer."""
+        if part.text:
+            yield from self._grow("message", part.text)
+        if part.reasoning:
+            yield from self._grow("reasoning", part.reasoning)
+        if part.calls or part.finish is not None:
+            yield from self._close()
+        for call in part.calls:
+            yield from self._call(call)
+        if part.finish is not None:
+            self._finish, self._usage = part.finish, part.usage
 
     def end(self) -> Event:
         """Returns the last event."""
@@ -302,13 +296,13 @@ class ResponseWriter:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens, "cache_write_tokens": 0},
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
-        "total_tokens": usage.total_tokens if usage.total_tokens is not None else prompt + completion,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens if usage.HasField("total_tokens") else prompt + completion,
     }
 
 
@@ -334,11 +328,11 @@ class ResponsesEndpoint:
                 raise InvalidRequest(f"{name} is not known: {error.message}", name, f"{name}_not_found") from error
             writer = ResponseWriter(answer, chat, body)
         headers = headers_of(answer, chat)
-        if chat.stream:
+        if chat.config.stream_tokens:
             return event_stream(_events(answer, writer), headers)
-        async with aclosing(answer.events) as events:
-            async for event in events:
-                for _ in writer.take(event):
+        async with aclosing(answer.parts) as parts:
+            async for part in parts:
+                for _ in writer.take(part):
                     pass
         if not await request.is_disconnected():
             answer.mark_delivered()
@@ -352,13 +346,13 @@ class ResponsesEndpoint:
 async def _events(answer: Answer, writer: ResponseWriter) -> AsyncGenerator[bytes, None]:
     for event in writer.begin():
         yield sse(event, event["type"])
-    async with aclosing(answer.events) as events:
+    async with aclosing(answer.parts) as parts:
         try:
-            async for step in events:
-                for event in writer.take(step):
+            async for part in parts:
+                for event in writer.take(part):
                     yield sse(event, event["type"])
         except Exception as error:
-            failure = typed(error)
+            failure = typed_error(error)
             if failure is not error:
                 _log.exception("stream_failed")
             described = error_to_json(failure)["error"]

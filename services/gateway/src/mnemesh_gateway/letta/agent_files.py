@@ -16,7 +16,7 @@ from mnemesh_letta.files.transfer import LettaImport, export_letta
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.errors import invalid_json, invalid_value
+from mnemesh_gateway.http.errors import invalid_json, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.uploads import form_with_file

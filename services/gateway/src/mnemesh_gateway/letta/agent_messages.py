@@ -14,8 +14,8 @@ from mnemesh_kit.errors import FailedPrecondition, NotFound
 from mnemesh_letta.convert.values import json_value, set_present
 from starlette.responses import Response
 
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.agent_states import AgentState, read_state
-from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, chronological
 from mnemesh_gateway.letta.messages import ListMessages, Shown, messages_from_proto, scope_of, shown_by, spoken
 from mnemesh_gateway.letta.model_settings import CompactionSettings, compaction_to_proto

@@ -14,8 +14,8 @@ from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_letta.convert.values import json_text, moment_of, present, set_present
 
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.agent_states import AgentState, folders_of, read_state
-from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.folders import Source
 from mnemesh_gateway.letta.mesh import PageQuery, cut, listed
 from mnemesh_gateway.letta.messages import output_of, text_of

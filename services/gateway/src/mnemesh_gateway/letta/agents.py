@@ -16,6 +16,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_letta.convert.values import AGENT_TYPES, STOP_REASONS, fill, present, set_present
 
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.agent_states import (
     VIEW,
     AgentState,
@@ -28,7 +29,6 @@ from mnemesh_gateway.letta.agent_states import (
 )
 from mnemesh_gateway.letta.archives import read_archive as _archive
 from mnemesh_gateway.letta.blocks import CreateBlock, block_to_proto
-from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.groups import BEFORE_FIRST_TURN
 from mnemesh_gateway.letta.identities import read_identity as _read
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, order_to_proto

@@ -17,6 +17,7 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mnemesh_gateway.http.body import Bodies
+from mnemesh_gateway.http.errors import letta_response
 from mnemesh_gateway.letta import (
     administration,
     agent_files,
@@ -37,7 +38,6 @@ from mnemesh_gateway.letta import (
     runs,
     tools,
 )
-from mnemesh_gateway.letta.errors import error_response
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import NO_CONTENT, NoQuery, Operation, Profile, json_response, starlette_routes
 
@@ -244,7 +244,7 @@ class LettaApp:
             router.default is _left and all(route.matches(scope)[0] is Match.NONE for route in router.routes)
         ):
             return None
-        return error_response(error)
+        return letta_response(error)
 
     def _router(self, path: str) -> Router | None:
         if path in _DOCUMENTS:
@@ -270,7 +270,7 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
     reason = _NOT_SERVED.get(scope["path"].split("/")[2])
     wanted = f"The gateway does not serve {scope['method']} {scope['path'][:200]}."
     error = Unimplemented(" ".join(filter(None, (wanted, reason, "See docs/letta-compatibility.md."))))
-    await error_response(error)(scope, receive, send)
+    await letta_response(error)(scope, receive, send)
 
 
 async def _docs(_request: Request) -> Response:

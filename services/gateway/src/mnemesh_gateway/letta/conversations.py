@@ -18,6 +18,7 @@ from mnemesh_kit.whole_answers import whole_answer
 from mnemesh_letta.convert.values import present, set_present, shown
 from starlette.responses import Response
 
+from mnemesh_gateway.http.errors import invalid_field, invalid_id
 from mnemesh_gateway.letta.agent_messages import (
     COMPACTION_SECONDS,
     Compact,
@@ -26,7 +27,6 @@ from mnemesh_gateway.letta.agent_messages import (
     compacted,
     previewed,
 )
-from mnemesh_gateway.letta.errors import invalid_field, invalid_id
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
 from mnemesh_gateway.letta.messages import ListMessages, messages_from_proto, shown_by
 from mnemesh_gateway.letta.model_settings import settings_to_json, settings_to_proto

@@ -12,7 +12,7 @@ from mnemesh_kit.errors import Aborted
 from mnemesh_letta.convert.values import fill, set_present, shown
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import PageQuery, chronological, listed
 from mnemesh_gateway.letta.messages import ListMessages, messages_from_proto, shown_by
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read

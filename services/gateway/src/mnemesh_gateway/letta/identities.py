@@ -18,7 +18,7 @@ from mnemesh_letta.convert.values import (
     shown,
 )
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 

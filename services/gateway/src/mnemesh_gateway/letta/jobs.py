@@ -15,7 +15,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_letta.convert.values import RUN_STATUS_NAMES, moment_of, present, set_present
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
 from mnemesh_gateway.letta.messages import internal_from_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read

@@ -24,8 +24,8 @@ from mnemesh_letta.convert.values import json_text, json_value, present, set_pre
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import McpAccessDenied, McpServerUnreachable
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.http.streams import event_stream, sse
-from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
 from mnemesh_gateway.letta.messages import text_of
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations, read

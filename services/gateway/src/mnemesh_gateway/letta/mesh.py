@@ -27,7 +27,7 @@ from mnemesh.types.v1 import paging_pb2
 from mnemesh_client import Mnemesh
 from mnemesh_kit.call_context import current_principal
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 
 T = TypeVar("T")
 _SECONDS: Final = 10.0

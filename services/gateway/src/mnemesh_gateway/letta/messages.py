@@ -16,7 +16,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.whole_answers import whole_answer
 from mnemesh_letta.convert.values import ROLE_NAMES, ROLES, moment_of, present, set_present
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 

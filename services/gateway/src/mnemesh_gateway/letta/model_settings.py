@@ -24,7 +24,7 @@ from mnemesh_letta.convert.settings import (
 from mnemesh_letta.convert.values import fill, present, set_present, shown
 from msgspec import structs
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, responses
 
 

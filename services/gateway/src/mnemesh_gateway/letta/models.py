@@ -13,7 +13,7 @@ from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh.agents.v1.agents_pb2 import JsonSchemaFormat
 from mnemesh_letta.convert.values import json_text, set_present, shown
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed, responses
 from mnemesh_gateway.letta.model_settings import embedding_config, llm_config
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read

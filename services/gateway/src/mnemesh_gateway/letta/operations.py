@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mnemesh_gateway.http.body import JSON_ERRORS, Bodies
-from mnemesh_gateway.letta.errors import error_response, invalid_field, invalid_id, invalid_json, invalid_value
+from mnemesh_gateway.http.errors import invalid_field, invalid_id, invalid_json, invalid_value, letta_response
 from mnemesh_gateway.letta.mesh import READ_SECONDS, WRITE_SECONDS, Mesh
 
 
@@ -252,7 +252,7 @@ class Endpoint:
             failure = typed_error(error)
             if failure is not error:
                 _log.exception("unexpected_error", path=request.url.path)
-            return error_response(failure)
+            return letta_response(failure)
         if isinstance(result, Response):
             return result
         status = self._operation.status

@@ -25,7 +25,7 @@ from mnemesh_letta.convert.values import (
 )
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
 from mnemesh_gateway.letta.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read

@@ -14,7 +14,7 @@ from mnemesh_kit.whole_answers import whole_answer
 from mnemesh_letta.convert.resources import OTHER_BUILTIN, TYPE_OF_BUILTIN
 from mnemesh_letta.convert.values import fill, json_text, json_value, present, set_present, shown
 
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, PageQuery, cut, listed
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 

@@ -19,8 +19,8 @@ from mnemesh_letta.convert.values import STOP_REASON_NAMES, moment_of, present
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import RunFailed
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.http.streams import DONE, EventStream, Idle, sse
-from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.messages import (
     Shown,

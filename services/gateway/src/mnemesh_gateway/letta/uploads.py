@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from mnemesh_gateway.errors import BodyTooLarge, InvalidRequest
-from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.operations import Call
 
 MAX_BYTES: Final = 256 << 20

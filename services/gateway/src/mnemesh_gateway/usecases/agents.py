@@ -1,25 +1,35 @@
-"""The use cases of agents as models, and of embeddings."""
+"""Agents as models, and embeddings."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
+import grpc
+from mnemesh.agents.v1 import agents_pb2 as pb
+from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
+from mnemesh.archival.v1 import embeddings_service_pb2 as embeddings_rpc
+from mnemesh.archival.v1.embeddings_service_pb2_grpc import EmbeddingServiceStub
+from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.call_context import Principal
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import is_id
 from mnemesh_kit.time import Clock
 
-from mnemesh_gateway.clients.agents import AgentsClient, EmbeddingsClient
-from mnemesh_gateway.errors import InvalidRequest, UnknownAgent, UnsupportedParameter
-from mnemesh_gateway.model.models import AgentInfo, EmbeddedTexts, EmbeddingsRequest
+from mnemesh_gateway.errors import EmbedderUnknown, InvalidRequest, UnknownAgent, UnknownEmbedder, UnsupportedParameter
+from mnemesh_gateway.usecases.runs import READ
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _SECONDS: Final = 10.0
+_EMBED_SECONDS: Final = 60.0
 _SHOWN: Final = 20
+_PAGE: Final = 200
+_PARTNERS: Final = (pb.AGENT_TYPE_SLEEPTIME, pb.AGENT_TYPE_VOICE_SLEEPTIME)
+"""The types of agents that work for another one while that is not in use, and do not talk to users."""
 
 
 class Cache(Generic[K, V]):
@@ -62,16 +72,16 @@ class Cache(Generic[K, V]):
 class AgentService:
     """Finds agents by the `model` of a request. What was found is kept for ten seconds."""
 
-    def __init__(self, agents: AgentsClient, clock: Clock) -> None:
-        self._agents = agents
-        self._found: Cache[tuple[str, str], AgentInfo] = Cache(1_000, _SECONDS, clock)
+    def __init__(self, channel: grpc.aio.Channel, clock: Clock) -> None:
+        self._stub = AgentServiceStub(channel)
+        self._found: Cache[tuple[str, str], pb.Agent] = Cache(1_000, _SECONDS, clock)
 
-    async def find(self, caller: Principal, model: str) -> AgentInfo:
+    async def find(self, caller: Principal, model: str) -> pb.Agent:
         """Returns the agent with an id or a name.
 
         Raises:
-            UnknownAgent: There is none.
-            InvalidRequest: Several agents have the name.
+            UnknownAgent: there is none.
+            InvalidRequest: several agents have the name.
         """
         key = (caller.organization_id, model)
         found = self._found.get(key)
@@ -80,51 +90,84 @@ class AgentService:
             self._found.put(key, found)
         return found
 
-    async def _find(self, model: str) -> AgentInfo:
+    async def _find(self, model: str) -> pb.Agent:
         if is_id(model, "agent"):
             try:
-                return await self._agents.get(model)
+                return (await self._stub.GetAgent(rpc.GetAgentRequest(agent_id=model), timeout=READ)).agent
             except NotFound:
                 raise UnknownAgent(model, ()) from None
-        agents = await self._agents.named(model) if model.isprintable() and model else ()
+        agents: Sequence[pb.Agent] = ()
+        if model.isprintable() and model:
+            request = rpc.ListAgentsRequest(page_size=2, filter=rpc.AgentFilter(name=model))
+            agents = (await self._stub.ListAgents(request, timeout=READ)).agents
         if len(agents) > 1:
             raise InvalidRequest(f"Several agents have the name {model[:200]!r}. Use the id of one.", "model")
         if not agents:
             names: list[str] = []
-            async for agent in self._listed():
+            async for agent in self.list():
                 names.append(agent.name)
                 if len(names) == _SHOWN:
                     break
             raise UnknownAgent(model, tuple(names))
         return agents[0]
 
-    def list(self, caller: Principal) -> AsyncIterator[AgentInfo]:  # noqa: ARG002  (the port knows the caller)
-        """Yields the agents of the caller's organization that talk to users, oldest first."""
-        return self._listed()
-
-    async def _listed(self) -> AsyncIterator[AgentInfo]:
-        async for agent in self._agents.list():
-            if not agent.is_partner:
-                yield agent
+    async def list(self) -> AsyncIterator[pb.Agent]:
+        """Yields the agents of the caller's organization that talk to users, oldest first, without hidden ones."""
+        request = rpc.ListAgentsRequest(
+            page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, filter=rpc.AgentFilter(hidden=False)
+        )
+        while True:
+            page = await self._stub.ListAgents(request, timeout=READ)
+            for agent in page.agents:
+                if agent.type not in _PARTNERS:
+                    yield agent
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
 
 
 class EmbeddingsService:
-    """Embeds texts."""
+    """Embeds texts. The embedders are the same for all organizations."""
 
-    def __init__(self, embedders: EmbeddingsClient) -> None:
-        self._embedders = embedders
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = EmbeddingServiceStub(channel)
 
-    async def embed(self, caller: Principal, request: EmbeddingsRequest) -> EmbeddedTexts:  # noqa: ARG002
-        """Returns the vectors of a request. The port knows the caller.
+    async def embed(
+        self, embedder: str, texts: Sequence[str], dimensions: int | None
+    ) -> embeddings_rpc.EmbedTextsResponse:
+        """Returns the vectors of texts, in order.
+
+        Args:
+            embedder: the handle of an embedder.
+            texts: the texts.
+            dimensions: the length that the vectors must have; None for that of the embedder.
 
         Raises:
-            UnknownEmbedder: There is no such embedder.
-            InvalidRequest: A text is not valid, or there are too many.
-            UnsupportedParameter: The vectors of the embedder have another length.
+            UnknownEmbedder: there is no such embedder.
+            InvalidRequest: a text is not valid, or there are too many. The error names `input` or `input[i]`.
+            UnsupportedParameter: the vectors of the embedder have another length.
         """
-        embedded = await self._embedders.embed(request.model, request.texts)
-        if request.dimensions not in (None, embedded.dimension):
+        request = embeddings_rpc.EmbedTextsRequest(embedder=embedder, texts=texts)
+        try:
+            response = await self._stub.EmbedTexts(request, timeout=_EMBED_SECONDS)
+        except EmbedderUnknown as error:
+            raise UnknownEmbedder(embedder, error.message) from error
+        except InvalidArgument as error:
+            raise _renamed(error, len(texts)) from error
+        if dimensions not in (None, response.dimension):
             raise UnsupportedParameter(
-                "dimensions", f"The vectors of {embedded.embedder} have {embedded.dimension} numbers."
+                "dimensions", f"The vectors of {response.embedder} have {response.dimension} numbers."
             )
-        return embedded
+        return response
+
+
+def _renamed(error: InvalidArgument, count: int) -> InvalidArgument:
+    """Returns the error with the names of OpenAI's fields."""
+    field = error.field or ""
+    if field == "embedder":
+        param = "model"
+    elif field.startswith("texts"):
+        param = "input" if count == 1 else f"input{field.removeprefix('texts')}"
+    else:
+        return error
+    return InvalidRequest(error.message.replace(field, param, 1), param)

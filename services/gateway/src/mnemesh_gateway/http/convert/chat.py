@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
+from mnemesh.agents.v1.agents_pb2 import (
+    Agent,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    ModelSettings,
+    ResponseFormat,
+    TextFormat,
+)
+from mnemesh.agents.v1.runs_pb2 import ClientTool, InputMessage, RunConfig
+from mnemesh.types.v1.message_pb2 import ROLE_ASSISTANT, ROLE_USER, ToolCall, Usage
 
 from mnemesh_gateway.errors import InvalidRequest, UnsupportedParameter
 from mnemesh_gateway.http.convert.messages import (
@@ -20,11 +31,8 @@ from mnemesh_gateway.http.convert.messages import (
     required,
 )
 from mnemesh_gateway.http.parameters import PASSED, ignored_parameters
-from mnemesh_gateway.model.chat import Caller, ChatRequest, Choice, Format, Settings, Tool
-from mnemesh_gateway.model.models import AgentInfo
-from mnemesh_gateway.model.runs import ToolCall, Usage
-from mnemesh_gateway.model.tasks import Task, TaskMessage, is_task
-from mnemesh_gateway.usecases.chat import Answer
+from mnemesh_gateway.usecases.chat import Answer, Caller, ChatRequest
+from mnemesh_gateway.usecases.tasks import Task, is_task
 
 _MAX_INT: Final = 2**31 - 1
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -58,19 +66,17 @@ def chat_request_from_json(body: Mapping[str, Any], *, strict: bool = False) -> 
         )
     if stream_options and not stream:
         raise InvalidRequest("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+    form = format_from_json(optional(body, "response_format", dict))
+    config, tool_paths = config_from_json(body, settings_from_json(body), form)
     return ChatRequest(
         model=model,
         instructions=instructions,
         delta=delta,
-        tools=(tools := tools_from_json(body)),
-        choice=choice_from_json(body, tools),
-        settings=settings_from_json(body),
-        parameters=parameters_from_json(body),
+        config=config,
+        tool_paths=tool_paths,
         ignored=ignored,
-        format=format_from_json(optional(body, "response_format", dict)),
         user=optional(body, "safety_identifier", str) or optional(body, "user", str),
         metadata=optional(body, "metadata", dict) or {},
-        stream=stream,
         include_usage=optional(stream_options, "include_usage", bool, "stream_options") or False,
     )
 
@@ -79,17 +85,53 @@ def task_from_json(body: Mapping[str, Any], chat: ChatRequest, client: Caller) -
     """Returns the front end's own task if a request is one, otherwise None. Raises InvalidRequest."""
     messages = body["messages"]
     texts = (chat.instructions or "", last_user_text(messages))
-    if not is_task(client.task, chat.metadata, texts, has_tools=bool(chat.tools)):
+    if not is_task(client.task, chat.metadata, texts, has_tools=bool(chat.config.client_tools)):
         return None
     shown = [
-        TaskMessage(message["role"], parts_from_json(message["content"], f"messages[{index}].content"))
+        InputMessage(
+            role=ROLE_ASSISTANT if message["role"] == "assistant" else ROLE_USER,
+            content=parts_from_json(message["content"], f"messages[{index}].content"),
+        )
         for index, message in enumerate(messages)
         if message["role"] in ("user", "assistant") and message.get("content")
     ]
-    return Task(chat.instructions, tuple(shown), chat.settings, chat.format, chat.stream) if shown else None
+    config = RunConfig(stream_tokens=chat.config.stream_tokens)
+    for name in ("model_settings", "response_format"):
+        if chat.config.HasField(name):
+            getattr(config, name).CopyFrom(getattr(chat.config, name))
+    return Task(chat.instructions, tuple(shown), config) if shown else None
 
 
-def settings_from_json(body: Mapping[str, Any], effort: str | None = None) -> Settings:
+def config_from_json(
+    body: Mapping[str, Any],
+    settings: ModelSettings | None,
+    form: ResponseFormat | None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[RunConfig, tuple[str, ...]]:
+    """Returns the configuration of the run of a request, and the paths of its tools. Raises InvalidRequest.
+
+    Args:
+        body: the body.
+        settings: those of the model call.
+        form: that of the response.
+        more: parameters of the provider that were read before.
+    """
+    tools = tools_from_json(body)
+    name, is_required = choice_from_json(body, tools)
+    parameters = {**parameters_from_json(body), **more}
+    config = RunConfig(
+        stream_tokens=optional(body, "stream", bool) or False,
+        client_tools=[tool for tool, _ in tools],
+        parameters=msgspec.json.encode(parameters).decode() if parameters else None,
+        forced_tool=name,
+        requires_tool=is_required,
+        response_format=form,
+        model_settings=settings,
+    )
+    return config, tuple(path for _, path in tools)
+
+
+def settings_from_json(body: Mapping[str, Any], effort: str | None = None) -> ModelSettings | None:
     """Returns the settings of the model call, with an effort that was read before. Raises InvalidRequest."""
     temperature, top_p = optional(body, "temperature", float), optional(body, "top_p", float)
     between(temperature, 0, 2, "temperature")
@@ -100,7 +142,14 @@ def settings_from_json(body: Mapping[str, Any], effort: str | None = None) -> Se
         between(value, 1, _MAX_TOKENS, name)
         limit = value if value is not None else limit
     effort = effort or effort_from_json(body, "reasoning_effort")
-    return Settings(temperature, top_p, limit, optional(body, "parallel_tool_calls", bool), effort)
+    settings = ModelSettings(
+        temperature=temperature,
+        top_p=top_p,
+        max_output_tokens=limit,
+        parallel_tool_calls=optional(body, "parallel_tool_calls", bool),
+        reasoning_effort=effort,
+    )
+    return settings if settings.ListFields() else None
 
 
 def effort_from_json(value: Mapping[str, Any], name: str, path: str = "") -> str | None:
@@ -109,21 +158,21 @@ def effort_from_json(value: Mapping[str, Any], name: str, path: str = "") -> str
     return None if effort is None else one_of(effort, _EFFORTS, joined(path, name))
 
 
-def tools_from_json(body: Mapping[str, Any]) -> tuple[Tool, ...]:
-    """Returns the client's tools. Raises InvalidRequest."""
+def tools_from_json(body: Mapping[str, Any]) -> list[tuple[ClientTool, str]]:
+    """Returns the client's tools, each with its path in the request. Raises InvalidRequest."""
     items = optional(body, "tools", list) or []
     tools = [_tool(of_type(item, dict, f"tools[{n}]"), f"tools[{n}]") for n, item in enumerate(items)]
     choice = body.get("tool_choice")
     if choice == "none":
-        return ()
+        return []
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         names = _allowed_names(choice)
-        return tuple(tool for tool in tools if tool.name in names)
-    return tuple(tools)
+        return [(tool, path) for tool, path in tools if tool.name in names]
+    return tools
 
 
-def choice_from_json(body: Mapping[str, Any], tools: Sequence[Tool]) -> Choice:
-    """Returns which tools the model must call. Raises InvalidRequest.
+def choice_from_json(body: Mapping[str, Any], tools: Sequence[tuple[ClientTool, str]]) -> tuple[str | None, bool]:
+    """Returns what the model must call: the name of a tool, or whether any. Raises InvalidRequest.
 
     Args:
         body: The body.
@@ -131,7 +180,7 @@ def choice_from_json(body: Mapping[str, Any], tools: Sequence[Tool]) -> Choice:
     """
     choice = body.get("tool_choice")
     if choice is None or choice in ("auto", "none"):
-        return Choice()
+        return None, False
     if isinstance(choice, str):
         one_of(choice, ("auto", "none", "required"), "tool_choice")
         mode, name = "required", None
@@ -146,11 +195,11 @@ def choice_from_json(body: Mapping[str, Any], tools: Sequence[Tool]) -> Choice:
             mode, name = optional(_allowed(choice), "mode", str, "tool_choice") or "auto", None
             one_of(mode, ("auto", "required"), "tool_choice.mode")
     if mode == "auto":
-        return Choice()
-    if not tools or (name is not None and name not in {tool.name for tool in tools}):
+        return None, False
+    if not tools or (name is not None and name not in {tool.name for tool, _ in tools}):
         wanted = "at least one tool" if name is None else f"the tool {name[:100]!r}"
         raise InvalidRequest(f"Invalid value for 'tool_choice': 'tools' must have {wanted}.", "tool_choice")
-    return Choice(name, is_required=name is None)
+    return name, name is None
 
 
 def _allowed(choice: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -184,7 +233,7 @@ def parameters_from_json(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: body[name] for name in PASSED if body.get(name) not in (None, "", [], {})}
 
 
-def _tool(item: Mapping[str, Any], path: str) -> Tool:
+def _tool(item: Mapping[str, Any], path: str) -> tuple[ClientTool, str]:
     kind = required(item, "type", str, path)
     if kind != "function":
         raise UnsupportedParameter(f"{path}.type", "Agents take tools of the type 'function'.")
@@ -192,35 +241,36 @@ def _tool(item: Mapping[str, Any], path: str) -> Tool:
     function = required(item, "function", dict, path) if nested else item
     path = f"{path}.function" if nested else path
     parameters = optional(function, "parameters", dict, path) or {}
-    return Tool(
+    tool = ClientTool(
         name=required(function, "name", str, path),
         description=optional(function, "description", str, path),
         parameters=msgspec.json.encode(parameters).decode(),
-        path=path,
     )
+    return tool, path
 
 
-def format_from_json(value: Mapping[str, Any] | None, path: str = "response_format") -> Format | None:
+def format_from_json(value: Mapping[str, Any] | None, path: str = "response_format") -> ResponseFormat | None:
     """Returns the response format. Raises InvalidRequest."""
     if value is None:
         return None
     kind = one_of(required(value, "type", str, path), ("text", "json_object", "json_schema"), f"{path}.type")
     if kind != "json_schema":
-        return Format(kind)
+        is_text = kind == "text"
+        return ResponseFormat(text=TextFormat()) if is_text else ResponseFormat(json_object=JsonObjectFormat())
     nested = "json_schema" in value or path == "response_format"
     given = required(value, "json_schema", dict, path) if nested else value
     path = f"{path}.json_schema" if nested else path
-    return Format(
-        kind,
-        required(given, "name", str, path),
-        msgspec.json.encode(required(given, "schema", dict, path)).decode(),
-        optional(given, "strict", bool, path),
+    schema = JsonSchemaFormat(
+        name=required(given, "name", str, path),
+        schema=msgspec.json.encode(required(given, "schema", dict, path)).decode(),
+        strict=optional(given, "strict", bool, path),
     )
+    return ResponseFormat(json_schema=schema)
 
 
 def completion_id(answer: Answer) -> str:
     """Returns the id of an answer: that of its run, so that a repeat has the same one."""
-    return "chatcmpl-" + (answer.begun.run_id.removeprefix("run-") if answer.begun is not None else "empty")
+    return "chatcmpl-" + (answer.run_id.removeprefix("run-") if answer.run_id is not None else "empty")
 
 
 def completion_to_json(
@@ -254,25 +304,25 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 def usage_to_json(usage: Usage) -> dict[str, Any]:
     """Returns a usage object. Figures that the provider did not report are 0."""
-    prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
     found: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
-        "total_tokens": usage.total_tokens if usage.total_tokens is not None else prompt + completion,
+        "total_tokens": usage.total_tokens if usage.HasField("total_tokens") else prompt + completion,
     }
-    if usage.cached_tokens is not None:
-        found["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
-    if usage.reasoning_tokens is not None:
+    if usage.HasField("cached_input_tokens"):
+        found["prompt_tokens_details"] = {"cached_tokens": usage.cached_input_tokens}
+    if usage.HasField("reasoning_tokens"):
         found["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
     return found
 
 
-def model_to_json(agent: AgentInfo, name: str) -> dict[str, Any]:
+def model_to_json(agent: Agent, name: str) -> dict[str, Any]:
     """Returns a model object for an agent, under its id or its name."""
     return {
         "id": name,
         "object": "model",
-        "created": int(agent.created_at.timestamp()),
+        "created": agent.create_time.seconds,
         "owned_by": "mnemesh",
         "name": agent.name,
         "agent_id": agent.id,

@@ -10,10 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
+from mnemesh.types.v1 import message_pb2
+from mnemesh.types.v1.message_pb2 import ApprovalDecision, ContentPart, ImagePart, InlineImage, TextPart, ToolReturn
 
 from mnemesh_gateway.errors import InvalidRequest, UnsupportedParameter
 from mnemesh_gateway.http.body import JSON_ERRORS, json_problem, number_out_of_range
-from mnemesh_gateway.model.chat import Delta, Image, Part, Text, ToolResult, UserInput
+from mnemesh_gateway.usecases.chat import Delta, UserInput
 
 T = TypeVar("T")
 
@@ -147,7 +149,7 @@ def messages_from_json(messages: list[Any], results: list[Any], root: str = "mes
     return ("\n\n".join(instructions) if instructions else None), delta
 
 
-def _delta(messages: list[Any], last_answer: int, results: list[ToolResult], root: str) -> Delta:
+def _delta(messages: list[Any], last_answer: int, results: list[ApprovalDecision], root: str) -> Delta:
     digest = hashlib.sha256()
     inputs, earlier = [], []
     for index, message in enumerate(messages):
@@ -169,16 +171,16 @@ def _delta(messages: list[Any], last_answer: int, results: list[ToolResult], roo
     return Delta(tuple(_distinct(results)), tuple(inputs), last_answer >= 0, tuple(earlier[: -_EARLIER - 1 : -1]))
 
 
-def _distinct(results: list[ToolResult]) -> list[ToolResult]:
+def _distinct(results: list[ApprovalDecision]) -> list[ApprovalDecision]:
     """Returns the results without repeats. Raises InvalidRequest if a call has two different ones."""
-    known: dict[str, ToolResult] = {}
+    known: dict[str, ApprovalDecision] = {}
     for result in results:
         if known.setdefault(result.tool_call_id, result) != result:
             raise InvalidRequest(f"The call {result.tool_call_id[:100]!r} has two different results.", "messages")
     return list(known.values())
 
 
-def _result(message: Any, path: str) -> ToolResult:
+def _result(message: Any, path: str) -> ApprovalDecision:
     message = of_type(message, dict, path)
     call_id = required(message, "tool_call_id", str, path)
     name = "content" if "content" in message or "output" not in message else "output"
@@ -188,7 +190,17 @@ def _result(message: Any, path: str) -> ToolResult:
         )
     text = _joined_text(message[name], f"{path}.{name}")
     status = optional(message, "status", str, path)
-    return ToolResult(call_id, text, status == "error")
+    failed = status == "error"
+    returned = ToolReturn(
+        tool_call_id=call_id,
+        status=message_pb2.TOOL_RETURN_STATUS_ERROR if failed else message_pb2.TOOL_RETURN_STATUS_SUCCESS,
+        content=[_text_part(text)],
+    )
+    return ApprovalDecision(tool_call_id=call_id, client_return=returned)
+
+
+def _text_part(text: str) -> ContentPart:
+    return ContentPart(text=TextPart(text=text))
 
 
 def _require_answer(message: Mapping[str, Any], path: str) -> None:
@@ -213,26 +225,26 @@ def _joined_text(content: Any, path: str) -> str:
         return of_type(content, str, path)
     texts = []
     for index, part in enumerate(parts_from_json(content, path)):
-        if not isinstance(part, Text):
+        if not part.HasField("text"):
             raise InvalidRequest(f"'{path}[{index}]' must be text.", f"{path}[{index}].type")
-        texts.append(part.text)
+        texts.append(part.text.text)
     return "".join(texts)
 
 
-def parts_from_json(content: Any, path: str) -> tuple[Part, ...]:
+def parts_from_json(content: Any, path: str) -> tuple[ContentPart, ...]:
     """Returns the parts of a message's content, without empty texts. Raises InvalidRequest."""
     if isinstance(content, str):
-        return (Text(of_type(content, str, path)),) if content else ()
+        return (_text_part(of_type(content, str, path)),) if content else ()
     if not isinstance(content, list):
         of_type(content, list, path)
     parts = [_part(of_type(item, dict, f"{path}[{n}]"), f"{path}[{n}]") for n, item in enumerate(content)]
-    return tuple(part for part in parts if part != Text(""))
+    return tuple(part for part in parts if part.HasField("image") or part.text.text)
 
 
-def _part(item: Mapping[str, Any], path: str) -> Part:
+def _part(item: Mapping[str, Any], path: str) -> ContentPart:
     kind = required(item, "type", str, path)
     if kind in ("text", "input_text", "output_text"):
-        return Text(required(item, "text", str, path))
+        return _text_part(required(item, "text", str, path))
     if kind == "image_url":
         image = item.get("image_url")
         if isinstance(image, str):
@@ -253,13 +265,13 @@ def _part(item: Mapping[str, Any], path: str) -> Part:
     )
 
 
-def _image(url: str, detail: str | None, path: str) -> Image:
+def _image(url: str, detail: str | None, path: str) -> ContentPart:
     if detail is not None:
         one_of(detail, _DETAILS, f"{path.rpartition('.')[0]}.detail")
     if not url.startswith("data:"):
         if not url.startswith(("http://", "https://")):
             raise InvalidRequest(f"'{path}' must be an http or https URL, or a data URL.", path, "invalid_image_url")
-        return Image(url=url, detail=detail)
+        return ContentPart(image=ImagePart(url=url, detail=detail))
     head = _DATA_URL.match(url)
     if head is None:
         raise InvalidRequest(f"'{path}' must be a data URL of an image in base64.", path, "invalid_image_url")
@@ -269,7 +281,7 @@ def _image(url: str, detail: str | None, path: str) -> Image:
         data = base64.b64decode(url[head.end() :], validate=True)
     except binascii.Error as error:
         raise InvalidRequest(f"'{path}' is not valid base64.", path, "invalid_base64_image") from error
-    return Image(data, head[1], detail=detail)
+    return ContentPart(image=ImagePart(inline=InlineImage(data=data, media_type=head[1]), detail=detail))
 
 
 def last_user_text(messages: Sequence[Any]) -> str:

@@ -1,1 +1,0 @@
-"""Adapters of the services that the gateway calls, over gRPC."""

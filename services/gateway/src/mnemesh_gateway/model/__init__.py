@@ -1,1 +1,0 @@
-"""Types and pure rules."""
