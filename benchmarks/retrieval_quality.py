@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mnemesh_archival.config import Config
-from mnemesh_archival.model.archives import Archive
 from mnemesh_archival.model.inserts import InsertTarget
-from mnemesh_archival.model.passages import PassageDraft, PassageFilter
+from mnemesh_archival.model.passages import Passage, PassageFilter
 from mnemesh_archival.model.search import PassageSearch, SearchKind
 from mnemesh_archival.store.archives import ArchiveStore
 from mnemesh_archival.usecases.passages import PassageService
@@ -34,6 +33,7 @@ from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.time import SystemClock
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
 from mnemesh_testkit.databases.postgres import running_postgres
+from mnemesh_types.archival import Archive
 
 from benchmarks.dialogues import Dialogue
 from benchmarks.passages import Asked, notes
@@ -48,7 +48,7 @@ ORGANIZATION: Final = DEFAULT_PRINCIPAL.organization_id
 class Shelf:
     """The passages of one archive in batches, and the questions about them."""
 
-    batches: tuple[tuple[PassageDraft, ...], ...]
+    batches: tuple[tuple[Passage, ...], ...]
     questions: tuple[Asked, ...]
 
 
@@ -64,8 +64,14 @@ class Archival:
     async def load(self, shelf: Shelf) -> tuple[str, list[str]]:
         """Creates an archive with these passages and returns its id and theirs."""
         clock, embedder = SystemClock(), self.embedders.get(self.embedders.default)
+        now = clock.now()
         draft = Archive(
-            new_id("archive"), "shelf", None, embedder.handle, embedder.dimension, None, False, clock.now(), clock.now()
+            new_id("archive"),
+            "shelf",
+            embedder=embedder.handle,
+            dimension=embedder.dimension,
+            created_at=now,
+            updated_at=now,
         )
         archive = await self.archives.create_archive(ORGANIZATION, draft, (), None)
         ids: list[str] = []
@@ -128,12 +134,12 @@ async def measure(
 
 def dialogue_shelf(dialogue: Dialogue, variant: Variant) -> Shelf:
     """Returns one passage per turn."""
-    drafts = [PassageDraft(variant.text(turn), created_at=variant.time(dialogue, turn)) for turn in dialogue.turns]
+    drafts = [Passage(text=variant.text(turn), created_at=variant.time(dialogue, turn)) for turn in dialogue.turns]
     asked = tuple(Asked(each.kind, each.text, each.evidence) for each in dialogue.questions)
     return Shelf(_batches(drafts, variant.batch), asked)
 
 
-def _batches(drafts: Sequence[PassageDraft], size: int) -> tuple[tuple[PassageDraft, ...], ...]:
+def _batches(drafts: Sequence[Passage], size: int) -> tuple[tuple[Passage, ...], ...]:
     return tuple(tuple(drafts[start : start + size]) for start in range(0, len(drafts), size))
 
 
@@ -146,7 +152,7 @@ def _sets(arguments: argparse.Namespace) -> dict[str, tuple[list[Shelf], dict[st
     if arguments.notes:
         shelves = notes(arguments.notes, arguments.seed)
         several = [
-            Shelf(_batches([PassageDraft(text) for text in shelf.passages], 100), shelf.questions) for shelf in shelves
+            Shelf(_batches([Passage(text=text) for text in shelf.passages], 100), shelf.questions) for shelf in shelves
         ]
         sets["notes"] = several, {}
     return sets

@@ -34,11 +34,17 @@ MODULES: Final = {
             *("AppendEdit", "ReplaceAllEdit", "ReplaceUniqueEdit", "InsertLineEdit", "RethinkEdit", "PatchEdit"),
         ],
     ),
+    "archival": (
+        "archival",
+        ["Archive", "ArchiveFilter", "Passage", "PassageHit", "GetArchivalSummaryResponse as ArchivalSummary"],
+    ),
 }
-"""The modules: the package, and the messages and enums that get a twin with all that they contain."""
+"""The modules: the package, and the messages and enums that get a twin with all that they contain. A twin has
+the name of its message, or the one after `as`."""
 
 UNSPECIFIED: Final = {
     "mnemesh.blocks.v1.BlockOperation": "UPDATE",
+    "mnemesh.archival.v1.PassageSource": "",
 }
 """The member that UNSPECIFIED means, where the contract gives it a meaning. "" gives it a member of its own."""
 
@@ -51,10 +57,11 @@ HAND_WRITTEN: Final = {
 ALWAYS: Final = {
     "mnemesh.types.v1.Provenance": "Provenance()",
     "mnemesh.types.v1.Usage": "Usage()",
+    "mnemesh.archival.v1.PassageHit.passage": "Passage()",
     "google.protobuf.Timestamp": "EPOCH",
     "google.protobuf.Duration": "timedelta()",
 }
-"""Types of messages that are there unless they are `optional`, and what they are if they are not given."""
+"""Types of messages, or fields, that are there unless they are `optional`, and what they are if they are not given."""
 
 WELL_KNOWN: Final = {"google.protobuf.Timestamp": "datetime", "google.protobuf.Duration": "timedelta"}
 SCALARS: Final = {
@@ -134,8 +141,11 @@ class Module:
         self._homes = homes
         self._types: dict[str, Descriptor | EnumDescriptor] = {}
         self._imports: set[str] = set()
+        self._renamed: dict[str, str] = {}
         for each in names:
-            self._add(contracts.find(f"mnemesh.{package}.v1.{each}"))
+            name, _, twin = each.partition(" as ")
+            self._renamed[f"mnemesh.{package}.v1.{name}"] = twin or name
+            self._add(contracts.find(f"mnemesh.{package}.v1.{name}"))
 
     def _add(self, kind: Descriptor | EnumDescriptor) -> None:
         """Adds a type after those that it contains."""
@@ -201,7 +211,10 @@ class Module:
         )
 
     def _dataclass(self, message: Descriptor) -> str:
-        lines = ["@dataclass(frozen=True, slots=True)", f"class {message.name}(Twin[{self._wrapper(message)}]):"]
+        lines = [
+            "@dataclass(frozen=True, slots=True)",
+            f"class {self._renamed.get(message.full_name, message.name)}(Twin[{self._wrapper(message)}]):",
+        ]
         lines.append(_indented(self._documented(message)) + "\n")
         seen: set[str] = set()
         for field in message.fields:
@@ -230,7 +243,8 @@ class Module:
             return f"tuple[{annotation}, ...] = ()"
         is_optional = field.containing_oneof is not None
         if field.message_type is not None:
-            always = None if is_optional else ALWAYS.get(field.message_type.full_name)
+            always = ALWAYS.get(field.full_name) or ALWAYS.get(field.message_type.full_name)
+            always = None if is_optional else always
             return f"{annotation} | None = None" if always is None else f"{annotation} = {always}"
         if is_optional:
             return f"{annotation} | None = None"

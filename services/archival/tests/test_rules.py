@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import pytest
 from mnemesh_archival.model.archives import EmbedderChange, decide_embedder_change
 from mnemesh_archival.model.inserts import InsertEntry, InsertTarget, new_passage, plan_inserts
-from mnemesh_archival.model.passages import Passage, PassageDraft, content_hash
+from mnemesh_archival.model.passages import Passage, content_hash
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def passage(id_: str, text: str) -> Passage:
-    return new_passage(PassageDraft(text), InsertTarget(archive_id="a"), id_, 0, NOW)
+    return new_passage(Passage(text=text), InsertTarget(archive_id="a"), id_, 0, NOW)
 
 
 def test_known_ids_are_errors_for_the_caller_and_replays_for_the_service() -> None:

@@ -37,7 +37,7 @@ E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""The default of a time that must be given. `to_proto` leaves it out."""
+"""The value of a time that must be given and is not. `to_proto` leaves out this object, and no other of its value."""
 _NAMES: Final = {
     "create_time": "created_at",
     "update_time": "updated_at",
@@ -223,7 +223,7 @@ def _time_from_proto(message: Timestamp) -> datetime:
 
 
 def _time_to_proto(instant: datetime) -> Timestamp | None:
-    return None if instant == EPOCH else timestamp_to_proto(instant)
+    return None if instant is EPOCH else timestamp_to_proto(instant)
 
 
 def _duration_from_proto(message: Duration) -> timedelta:
@@ -269,7 +269,7 @@ def _attributes(twin: type[Twin[Any]]) -> Iterator[tuple[Any, str, bool]]:
 
 
 def _reader(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
-    names: dict[str, Any] = {"twin": twin, "set_field": set_field}
+    names: dict[str, Any] = {"twin": twin, "set_field": set_field, "EPOCH": EPOCH}
     arguments = []
     for field, attribute, nullable in _attributes(twin):
         value, item = f"m.{field.name}", "{}"
@@ -291,8 +291,9 @@ def _reader(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
         if field.is_repeated:
             each = f"[{item.format('each')} for each in {value}]"
             arguments.append(f"{attribute}=tuple({value if item == '{}' else each})")
-        elif nullable:
-            arguments.append(f"{attribute}={item.format(value)} if m.HasField({field.name!r}) else None")
+        elif nullable or _is_time(field):
+            absent = None if nullable else "EPOCH"
+            arguments.append(f"{attribute}={item.format(value)} if m.HasField({field.name!r}) else {absent}")
         else:
             arguments.append(f"{attribute}={item.format(value)}")
     _READERS[twin] = read = _compiled(twin, f"def convert(m): return twin({', '.join(arguments)})", names)
@@ -318,8 +319,7 @@ def _writer(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
             names[f"w_{attribute}"], item = _ENUMS[field.enum_type.full_name][1], f"w_{attribute}[{{}}]"
         elif field.message_type is not None:
             convert = _converters(field.message_type)[1]
-            is_given = field.message_type.full_name == Timestamp.DESCRIPTOR.full_name and not nullable
-            names[f"w_{attribute}"] = _time_to_proto if is_given and not field.is_repeated else convert
+            names[f"w_{attribute}"] = _time_to_proto if _is_time(field) and not nullable else convert
             item = f"w_{attribute}({{}})"
         if item == "{}":
             arguments.append(f"{field.name}={value}")
@@ -336,6 +336,11 @@ def _writer(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
 def _compiled(twin: type, source: str, names: dict[str, Any]) -> Callable[[Any], Any]:
     exec(compile(source, f"<{twin.__qualname__}>", "exec"), names)  # noqa: S102  # built from descriptors alone
     return names["convert"]  # type: ignore[no-any-return]
+
+
+def _is_time(field: Any) -> bool:
+    kind = field.message_type
+    return not field.is_repeated and kind is not None and kind.full_name == "google.protobuf.Timestamp"
 
 
 def _is_map(field: Any) -> bool:

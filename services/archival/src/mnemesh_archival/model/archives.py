@@ -1,16 +1,16 @@
-"""Archives: values and their validation."""
+"""Archives: their validation, and the changes of their embedders."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_line, require_no_controls, require_text
+from mnemesh_types.archival import Archive, ArchiveFilter
 
 
 def require_no_control_characters(value: str, field: str, max_chars: int) -> str:
@@ -34,102 +34,6 @@ SUMMARY_TAGS: Final = 100
 UPDATABLE_FIELDS: Final = frozenset({"name", "description", "metadata", "embedder", "deduplicate"})
 CLIENT_PROVENANCE: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
 """The fields of `Provenance` that clients set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """The subjects that created and last changed an archive, and ids that clients store with it."""
-
-    created_by_id: str = ""
-    last_updated_by_id: str = ""
-    project_id: str | None = None
-    template_id: str | None = None
-    base_template_id: str | None = None
-    deployment_id: str | None = None
-    entity_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reembedding:
-    """The progress of a change of embedder."""
-
-    embedder: str
-    """The new embedder."""
-    done: int
-    """The number of passages that have a vector of the new embedder."""
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """A named collection of passages."""
-
-    id: str
-    name: str
-    description: str | None
-    embedder: str
-    dimension: int
-    metadata: str | None
-    deduplicate: bool
-    created_at: datetime
-    updated_at: datetime
-    passage_count: int = 0
-    reembedding: Reembedding | None = None
-    """None unless the embedder is being changed."""
-    provenance: Provenance = field(default_factory=Provenance)
-    created_for_agent_id: str | None = None
-    """The agent that the archive is deleted with, unless another agent holds it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredArchive:
-    """The values of an archive that was exported, which a restored one keeps."""
-
-    id: str
-    created_at: datetime
-    updated_at: datetime
-    created_by_id: str
-    last_updated_by_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveDraft:
-    """The values that a caller supplies to create or update an archive."""
-
-    name: str
-    description: str | None = None
-    embedder: str = ""
-    """Empty for the default embedder."""
-    metadata: str | None = None
-    deduplicate: bool = False
-    provenance: Provenance = field(default_factory=Provenance)
-    created_for_agent_id: str | None = None
-    restored: RestoredArchive | None = None
-    """Set for an archive that was exported before."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveFilter:
-    """A filter of archives. All conditions must hold; unset ones match every archive."""
-
-    agent_id: str | None = None
-    name: str | None = None
-    archive_ids: tuple[str, ...] = ()
-    name_search: str | None = None
-    """A part of the name, in any case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Counters over the archives of one agent."""
-
-    revision: int
-    """Grows with every change to the agent's archives or their passages."""
-    passage_count: int = 0
-    tags: tuple[str, ...] = ()
-    updated_at: datetime | None = None
-    not_modified: bool = False
-    """True if the caller already has this revision; the other fields are then empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +81,7 @@ def decide_embedder_change(current: str, in_progress: str | None, wanted: str, *
     return EmbedderChange.START if has_passages else EmbedderChange.SET
 
 
-def validate_draft(draft: ArchiveDraft) -> None:
+def validate_draft(draft: Archive) -> None:
     """Checks every field of a draft.
 
     Raises:

@@ -8,17 +8,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_types.archival import EmbedderIdentity, PassageSource
+from mnemesh_types.twin import EPOCH
 
-from mnemesh_archival.model.passages import (
-    EmbedderIdentity,
-    Passage,
-    PassageDraft,
-    PassageSource,
-    VectorUse,
-    content_hash,
-    decide_use,
-    validate_draft,
-)
+from mnemesh_archival.model.passages import Passage, VectorUse, content_hash, decide_use, validate_draft
 
 MAX_BATCH: Final = 1_000
 """The largest number of passages in one insert."""
@@ -76,7 +69,7 @@ class InsertPlan:
     """The passages to store, with their archive."""
 
 
-def validate_batch(drafts: Sequence[PassageDraft | MnemeshError]) -> list[PassageDraft | MnemeshError]:
+def validate_batch(drafts: Sequence[Passage | MnemeshError]) -> list[Passage | MnemeshError]:
     """Returns each valid draft with its tags deduplicated, and the error in place of each invalid one.
 
     Raises:
@@ -87,7 +80,7 @@ def validate_batch(drafts: Sequence[PassageDraft | MnemeshError]) -> list[Passag
         raise InvalidArgument("passages must not be empty.", field="passages")
     if len(drafts) > MAX_BATCH:
         raise InvalidArgument(f"passages must have at most {MAX_BATCH:,} values in one call.", field="passages")
-    results: list[PassageDraft | MnemeshError] = []
+    results: list[Passage | MnemeshError] = []
     for index, draft in enumerate(drafts):
         try:
             results.append(draft if isinstance(draft, MnemeshError) else validate_draft(draft, f"passages[{index}]"))
@@ -99,7 +92,7 @@ def validate_batch(drafts: Sequence[PassageDraft | MnemeshError]) -> list[Passag
     return results
 
 
-def new_passage(draft: PassageDraft, target: InsertTarget, passage_id: str, index: int, now: datetime) -> Passage:
+def new_passage(draft: Passage, target: InsertTarget, passage_id: str, index: int, now: datetime) -> Passage:
     """Returns the passage that a valid draft becomes. Its archive is not decided yet.
 
     Args:
@@ -113,21 +106,16 @@ def new_passage(draft: PassageDraft, target: InsertTarget, passage_id: str, inde
     source = draft.source
     if source is PassageSource.UNSPECIFIED:
         source = PassageSource.AGENT if target.agent_id else PassageSource.OWNER
-    return Passage(
+    return replace(
+        draft,
         id=draft.id or passage_id,
         archive_id="",
-        text=draft.text,
-        tags=draft.tags,
-        metadata=draft.metadata,
         source=source,
         agent_id=draft.agent_id or target.agent_id,
-        file_id=draft.file_id,
-        folder_id=draft.folder_id,
-        file_name=draft.file_name,
-        chunk_index=draft.chunk_index,
-        created_at=draft.created_at or now + timedelta(microseconds=index),
-        updated_at=draft.updated_at or now,
-        given_vector=draft.vector,
+        embedding=(),
+        embedded_by=None,
+        created_at=now + timedelta(microseconds=index) if draft.created_at is EPOCH else draft.created_at,
+        updated_at=now if draft.updated_at is EPOCH else draft.updated_at,
     )
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object, require_line, require_text
+from mnemesh_types import archival
+from mnemesh_types.archival import EmbedderIdentity, PassageSource
 
 from mnemesh_archival.model.archives import MAX_METADATA_BYTES, require_no_control_characters
 from mnemesh_archival.model.continuity import MAX_GAP, Asking, Continuity
@@ -21,14 +23,6 @@ from mnemesh_archival.model.continuity import MAX_GAP, Asking, Continuity
 MAX_HANDLE_CHARS: Final = 500
 NUMBER: Final = np.dtype("<f4")
 """The numbers of a stored vector: what embedders and contracts have. Two bytes each would alter them."""
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedderIdentity:
-    """An embedder and the length of its vectors. Only vectors of one identity can be compared."""
-
-    handle: str
-    dimension: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,61 +101,12 @@ ENVELOPE_BYTES: Final = 400
 """The size of the ids, times and names of a passage in a response."""
 
 
-class PassageSource(IntEnum):
-    """The origin of a passage. The numbers are those of the contract."""
-
-    UNSPECIFIED = 0
-    AGENT = 1
-    FILE = 2
-    IMPORT = 3
-    OWNER = 4
-
-
 @dataclass(frozen=True, slots=True)
-class PassageDraft:
-    """A passage as the caller supplies it."""
+class Passage(archival.Passage):
+    """A passage, with the vector that an insert stores with it."""
 
-    text: str
-    id: str | None = None
-    """None lets the service choose the id; importers supply it."""
-    tags: tuple[str, ...] = ()
-    metadata: str | None = None
-    source: PassageSource = PassageSource.UNSPECIFIED
-    agent_id: str | None = None
-    file_id: str | None = None
-    folder_id: str | None = None
-    file_name: str | None = None
-    chunk_index: int | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-    """Set for a passage that was exported before."""
-    vector: GivenVector | None = None
-    """The vector of the text, if the caller has one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text in an archive, with its tags, origin and times."""
-
-    id: str
-    archive_id: str
-    text: str
-    tags: tuple[str, ...]
-    metadata: str | None
-    source: PassageSource
-    agent_id: str | None
-    file_id: str | None
-    folder_id: str | None
-    file_name: str | None
-    chunk_index: int | None
-    created_at: datetime
-    updated_at: datetime
-    embedding: tuple[float, ...] = ()
-    """Empty unless the caller requested it."""
-    embedded_by: EmbedderIdentity | None = None
-    """Set with `embedding`."""
     given_vector: GivenVector | None = None
-    """The vector that an insert stores with the passage; None on passages that are read."""
+    """None on passages that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +192,7 @@ class PassagePosition(NamedTuple):
         )
 
 
-def validate_draft(draft: PassageDraft, field: str) -> PassageDraft:
+def validate_draft(draft: Passage, field: str) -> Passage:
     """Returns the draft with its tags deduplicated.
 
     Args:
@@ -257,7 +202,7 @@ def validate_draft(draft: PassageDraft, field: str) -> PassageDraft:
     Raises:
         InvalidArgument: a field has an invalid value.
     """
-    if draft.id is not None:
+    if draft.id:
         require_id(draft.id, "passage", f"{field}.id")
     for value, prefix, name in (
         (draft.agent_id, "agent", "agent_id"),
@@ -273,7 +218,7 @@ def validate_draft(draft: PassageDraft, field: str) -> PassageDraft:
     return replace(draft, tags=validate_tags(draft.tags, f"{field}.tags"))
 
 
-def validate_update(draft: PassageDraft, fields: Collection[str], now: datetime) -> PassageChange:
+def validate_update(draft: Passage, fields: Collection[str], now: datetime) -> PassageChange:
     """Returns the change that sets the named fields to the values of `draft`.
 
     Raises:

@@ -13,8 +13,9 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_text
 from mnemesh_retrieval.ranking.texts import normalized
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
+from mnemesh_types.archival import PassageHit
 
-from mnemesh_archival.model.passages import Passage, PassageFilter, validate_filter
+from mnemesh_archival.model.passages import PassageFilter, validate_filter
 
 MAX_QUERY_CHARS: Final = 10_000
 MAX_FURTHER_QUERIES: Final = 9
@@ -59,22 +60,6 @@ class PassageSearch:
     def queries(self) -> list[str]:
         """The queries that are not blank, each once."""
         return list(dict.fromkeys(each for each in (self.query, *self.further_queries) if each.strip()))
-
-
-@dataclass(frozen=True, slots=True)
-class PassageHit:
-    """A passage that a search found. Ranks count from 1; None means that the passage is not in that list."""
-
-    passage: Passage
-    score: float
-    vector_rank: int | None = None
-    text_rank: int | None = None
-    text_score: float | None = None
-    vector_score: float | None = None
-    rerank_score: float | None = None
-    before: tuple[Passage, ...] = ()
-    after: tuple[Passage, ...] = ()
-    """The passages around it in its dialogue or document, in insertion order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,15 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
+from mnemesh_types.archival import Archive
 
 from mnemesh_archival.rpc.convert import (
     agent_id_from_proto,
     agent_ids_from_proto,
-    archive_draft_from_proto,
     archive_filter_from_proto,
     archive_id_from_proto,
-    archive_to_proto,
     by_name_from_proto,
     require_agent_order,
-    restored_from_proto,
 )
 from mnemesh_archival.usecases.archives import ArchiveService
 
@@ -33,22 +31,24 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
         self._archives = archives
 
     async def CreateArchive(self, request: pb.CreateArchiveRequest, context: Any) -> pb.CreateArchiveResponse:
-        restore = service_only(request.restore, "restore")
+        restores = service_only(request.restore, "restore")
+        if restores:
+            archive_id_from_proto(request.archive.id, "archive.id")
         archive = await self._archives.create(
             current_principal(),
             replace(
-                archive_draft_from_proto(request.archive),
+                Archive.from_proto(request.archive, "archive"),
                 created_for_agent_id=request.created_for_agent_id if request.HasField("created_for_agent_id") else None,
-                restored=restored_from_proto(request.archive) if restore else None,
             ),
             agent_ids_from_proto(request.agent_ids),
             request_key(request, "CreateArchive"),
+            restores=restores,
         )
-        return pb.CreateArchiveResponse(archive=archive_to_proto(archive))
+        return pb.CreateArchiveResponse(archive=archive.to_proto())
 
     async def GetArchive(self, request: pb.GetArchiveRequest, context: Any) -> pb.GetArchiveResponse:
         archive = await self._archives.get(current_principal(), archive_id_from_proto(request.archive_id))
-        return pb.GetArchiveResponse(archive=archive_to_proto(archive))
+        return pb.GetArchiveResponse(archive=archive.to_proto())
 
     async def ListArchives(self, request: pb.ListArchivesRequest, context: Any) -> pb.ListArchivesResponse:
         query = page_query(request, default_ascending=False)
@@ -58,7 +58,7 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
             query,
             by_name=by_name_from_proto(request.order_by),
         )
-        page = bounded(query, found.map(archive_to_proto))
+        page = bounded(query, found.map(Archive.to_proto))
         return pb.ListArchivesResponse(archives=page.items, next_page_token=next_page_token(query, page))
 
     async def CountArchives(self, request: pb.CountArchivesRequest, context: Any) -> pb.CountArchivesResponse:
@@ -69,11 +69,11 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
         archive = await self._archives.update(
             current_principal(),
             archive_id_from_proto(request.archive.id, "archive.id"),
-            archive_draft_from_proto(request.archive),
+            Archive.from_proto(request.archive, "archive"),
             request.update_mask.paths,
             request_key(request, "UpdateArchive"),
         )
-        return pb.UpdateArchiveResponse(archive=archive_to_proto(archive))
+        return pb.UpdateArchiveResponse(archive=archive.to_proto())
 
     async def DeleteArchive(self, request: pb.DeleteArchiveRequest, context: Any) -> pb.DeleteArchiveResponse:
         archive_id = archive_id_from_proto(request.archive_id)

@@ -12,7 +12,7 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 
 from mnemesh_archival.model.archives import Erasure
-from mnemesh_archival.model.passages import VectorUse
+from mnemesh_archival.model.passages import Passage, VectorUse
 from mnemesh_archival.rpc.convert import (
     agent_id_from_proto,
     agent_ids_from_proto,
@@ -20,15 +20,11 @@ from mnemesh_archival.rpc.convert import (
     continuity_from_proto,
     insert_outcome_to_proto,
     insert_target_from_proto,
-    passage_draft_from_proto,
     passage_drafts_from_proto,
     passage_filter_from_proto,
-    passage_hit_to_proto,
     passage_id_from_proto,
     passage_search_from_proto,
-    passage_to_proto,
     require_passage_order,
-    summary_to_proto,
     time_range_to_proto,
 )
 from mnemesh_archival.usecases.archives import ArchiveService
@@ -65,7 +61,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             passage_id_from_proto(request.passage_id),
             with_embedding=request.include_embedding,
         )
-        return pb.GetPassageResponse(passage=passage_to_proto(passage))
+        return pb.GetPassageResponse(passage=passage.to_proto())
 
     async def ListPassages(self, request: pb.ListPassagesRequest, context: Any) -> pb.ListPassagesResponse:
         require_passage_order(request.order_by)
@@ -78,18 +74,18 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             text_contains=request.text_contains,
             with_embedding=request.include_embedding,
         )
-        page = bounded(query, found.map(passage_to_proto))
+        page = bounded(query, found.map(Passage.to_proto))
         return pb.ListPassagesResponse(passages=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdatePassage(self, request: pb.UpdatePassageRequest, context: Any) -> pb.UpdatePassageResponse:
         passage = await self._passages.update(
             current_principal(),
             passage_id_from_proto(request.passage.id, "passage.id"),
-            passage_draft_from_proto(request.passage, "passage"),
+            Passage.from_proto(request.passage, "passage"),
             request.update_mask.paths,
             request_key(request, "UpdatePassage"),
         )
-        return pb.UpdatePassageResponse(passage=passage_to_proto(passage))
+        return pb.UpdatePassageResponse(passage=passage.to_proto())
 
     async def DeletePassage(self, request: pb.DeletePassageRequest, context: Any) -> pb.DeletePassageResponse:
         passage_id = passage_id_from_proto(request.passage_id)
@@ -110,7 +106,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
         result = await self._search.search(
             current_principal(), passage_search_from_proto(request, offset_from_token(request))
         )
-        hits, token = bounded_hits(request, [passage_hit_to_proto(hit) for hit in result.hits])
+        hits, token = bounded_hits(request, [hit.to_proto() for hit in result.hits])
         return pb.SearchPassagesResponse(
             hits=hits,
             degraded=result.degraded,
@@ -127,7 +123,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             agent_id_from_proto(request.agent_id),
             request.if_revision if request.HasField("if_revision") else None,
         )
-        return summary_to_proto(summary)
+        return summary.to_proto()
 
     async def EraseAgent(self, request: pb.EraseAgentRequest, context: Any) -> pb.EraseAgentResponse:
         passages, archives = await self._archives.erase_agent(

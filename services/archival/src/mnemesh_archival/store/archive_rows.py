@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from mnemesh_types.archival import Archive, ReembeddingState
+from mnemesh_types.provenance import Provenance
 
 from mnemesh_archival.errors import AgentErased, ArchiveNotFound
-from mnemesh_archival.model.archives import Archive, Provenance, Reembedding
 from mnemesh_archival.store import index_changes, reembedding_rows
 from mnemesh_archival.store.tables import agents, archive_agents, archive_tags, archives, passages
 
@@ -113,7 +114,7 @@ def require(conn: sa.Connection, organization_id: str, archive_id: str) -> sa.Ro
     return row
 
 
-def archive_from_row(row: sa.Row[Any], reembedding: Reembedding | None = None) -> Archive:
+def archive_from_row(row: sa.Row[Any], reembedding: ReembeddingState | None = None) -> Archive:
     """Returns the archive of a row."""
     return Archive(
         id=row.id,

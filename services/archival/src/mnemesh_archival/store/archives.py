@@ -15,9 +15,10 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
 from mnemesh_retrieval.indexing.records import Claim
+from mnemesh_types.archival import ArchivalSummary, Archive, ArchiveFilter
 
 from mnemesh_archival.errors import ArchiveNotFound
-from mnemesh_archival.model.archives import SUMMARY_TAGS, Archive, ArchiveFilter, Erasure, Summary
+from mnemesh_archival.model.archives import SUMMARY_TAGS, Erasure
 from mnemesh_archival.store import archive_rows as rows
 from mnemesh_archival.store import index_changes, reembedding_rows
 from mnemesh_archival.store.archive_rows import is_archive
@@ -197,21 +198,21 @@ class ArchiveStore:
 
         return await self._database.read(read)
 
-    async def summary(self, organization_id: str, agent_id: str, if_revision: int | None) -> Summary:
+    async def summary(self, organization_id: str, agent_id: str, if_revision: int | None) -> ArchivalSummary:
         """Returns the counters of an agent's archives without counting rows. Unknown agents have empty ones."""
 
-        def read(conn: sa.Connection) -> Summary:
+        def read(conn: sa.Connection) -> ArchivalSummary:
             agent = conn.execute(
                 sa.select(agents).where(agents.c.organization_id == organization_id, agents.c.id == agent_id)
             ).first()
             if agent is None:
-                return Summary(revision=0, not_modified=if_revision == 0)
+                return ArchivalSummary(revision=0, not_modified=if_revision == 0)
             attached = rows.attached(conn, organization_id, agent_id)
             revision = agent.base_revision + sum(row.revision for row in attached)
             if revision == if_revision:
-                return Summary(revision=revision, not_modified=True)
+                return ArchivalSummary(revision=revision, not_modified=True)
             changes = [agent.changed_at, *(row.changed_at for row in attached if row.changed_at is not None)]
-            return Summary(
+            return ArchivalSummary(
                 revision=revision,
                 passage_count=sum(row.passage_count for row in attached),
                 tags=_tags(conn, organization_id, [row.id for row in attached]),

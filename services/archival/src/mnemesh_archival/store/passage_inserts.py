@@ -12,12 +12,13 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.ids import derive_id
 from mnemesh_retrieval.indexing.records import Change, Claim
+from mnemesh_types.archival import Archive, EmbedderIdentity
+from mnemesh_types.provenance import Provenance
 
 from mnemesh_archival.errors import PassageExists
-from mnemesh_archival.model.archives import Archive, Provenance
 from mnemesh_archival.model.continuity import WINDOW, Asking, Continuity, Turn, cues_of, dialogue_positions
 from mnemesh_archival.model.inserts import InsertTarget, plan_inserts
-from mnemesh_archival.model.passages import EmbedderIdentity, Passage, content_hash, point_of, strand_of
+from mnemesh_archival.model.passages import Passage, content_hash, point_of, strand_of
 from mnemesh_archival.store import archive_rows, index_changes, reembedding_rows
 from mnemesh_archival.store import passage_rows as rows
 from mnemesh_archival.store.tables import archives, passages

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from mnemesh_retrieval.ranking.texts import fingerprint
+from mnemesh_types.archival import PassageSource
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mnemesh_archival.model.continuity import LINKED, Asking, Continuity, cues_of
@@ -17,7 +18,6 @@ from mnemesh_archival.model.passages import (
     Passage,
     PassageFilter,
     PassagePosition,
-    PassageSource,
     content_hash,
     response_bytes,
     strand_of,

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from mnemesh_types.archival import Archive, EmbedderIdentity, ReembeddingState
 
-from mnemesh_archival.model.archives import Archive, EmbedderChange, Reembedding, decide_embedder_change
-from mnemesh_archival.model.passages import EmbedderIdentity
+from mnemesh_archival.model.archives import EmbedderChange, decide_embedder_change
 from mnemesh_archival.store.passage_rows import next_position
 from mnemesh_archival.store.tables import archives, left_collections, passages, reembeddings
 
@@ -100,7 +100,7 @@ def forget_left(conn: sa.Connection, organization_id: str, archive_id: str, embe
     conn.execute(left_collections.delete().where(*mine))
 
 
-def progress(conn: sa.Connection, organization_id: str, archive_ids: Sequence[str]) -> dict[str, Reembedding]:
+def progress(conn: sa.Connection, organization_id: str, archive_ids: Sequence[str]) -> dict[str, ReembeddingState]:
     """Returns the progress of the changes of these archives, by archive id."""
     query = (
         sa.select(reembeddings.c.archive_id, reembeddings.c.embedder, reembeddings.c.done, archives.c.passage_count)
@@ -113,7 +113,7 @@ def progress(conn: sa.Connection, organization_id: str, archive_ids: Sequence[st
         .where(reembeddings.c.organization_id == organization_id, reembeddings.c.archive_id.in_(archive_ids))
     )
     return {
-        row.archive_id: Reembedding(row.embedder, min(row.done, row.passage_count), row.passage_count)
+        row.archive_id: ReembeddingState(row.embedder, min(row.done, row.passage_count), row.passage_count)
         for row in conn.execute(query)
     }
 

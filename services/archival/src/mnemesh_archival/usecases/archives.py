@@ -13,14 +13,10 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
+from mnemesh_types.archival import ArchivalSummary, Archive, ArchiveFilter
 
 from mnemesh_archival.model.archives import (
-    Archive,
-    ArchiveDraft,
-    ArchiveFilter,
     Erasure,
-    RestoredArchive,
-    Summary,
     validate_agent_ids,
     validate_draft,
     validate_filter,
@@ -148,13 +144,15 @@ class ArchiveService:
         self._ids = ids
 
     async def create(
-        self, caller: Principal, draft: ArchiveDraft, agent_ids: Sequence[str], key: RequestKey | None
+        self, caller: Principal, draft: Archive, agent_ids: Sequence[str], key: RequestKey | None, *, restores: bool
     ) -> Archive:
-        """Creates an archive and attaches it to the agents, atomically. A restored one may exist."""
+        """Creates an archive and attaches it to the agents, atomically. A restored one, which keeps its id, times and
+        authors, may exist.
+        """
         validate_agent_ids(agent_ids, draft.created_for_agent_id)
         archive = self._archive(caller, self._ids.new("archive"), draft)
-        if draft.restored is not None:
-            archive = _as_restored(archive, draft.restored)
+        if restores:
+            archive = _as_restored(archive, draft)
         agents = tuple(dict.fromkeys(agent_ids))
         archive_id = await self._store.create_archive(caller.organization_id, archive, agents, key)
         return await self.get(caller, archive_id)
@@ -176,7 +174,7 @@ class ArchiveService:
         return await self._store.count_archives(caller.organization_id, filter_)
 
     async def update(
-        self, caller: Principal, archive_id: str, draft: ArchiveDraft, fields: Sequence[str], key: RequestKey | None
+        self, caller: Principal, archive_id: str, draft: Archive, fields: Sequence[str], key: RequestKey | None
     ) -> Archive:
         """Sets the named fields. A new embedder serves once all passages are re-embedded in the background."""
         validate_update_fields(fields)
@@ -205,7 +203,7 @@ class ArchiveService:
         """Returns a page of the agents that an archive is attached to, by id."""
         return await self._store.list_agents(caller.organization_id, archive_id, page)
 
-    async def summary(self, caller: Principal, agent_id: str, if_revision: int | None) -> Summary:
+    async def summary(self, caller: Principal, agent_id: str, if_revision: int | None) -> ArchivalSummary:
         """Returns counters of an agent's archives; empty and `not_modified` if they are still at `if_revision`."""
         return await self._store.summary(caller.organization_id, agent_id, if_revision)
 
@@ -227,31 +225,29 @@ class ArchiveService:
         self._index.notify()
         return erased.passages, erased.archives
 
-    def _archive(self, caller: Principal, archive_id: str, draft: ArchiveDraft) -> Archive:
+    def _archive(self, caller: Principal, archive_id: str, draft: Archive) -> Archive:
         validate_draft(draft)
         handle = draft.embedder or self._embedders.default
         now = self._clock.now()
-        return Archive(
+        return replace(
+            draft,
             id=archive_id,
-            name=draft.name,
-            description=draft.description,
             embedder=handle,
             dimension=self._embedders.get(handle).dimension,
-            metadata=draft.metadata,
-            deduplicate=draft.deduplicate,
+            passage_count=0,
+            reembedding=None,
             created_at=now,
             updated_at=now,
             provenance=replace(draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id),
-            created_for_agent_id=draft.created_for_agent_id,
         )
 
 
-def _as_restored(archive: Archive, restored: RestoredArchive) -> Archive:
+def _as_restored(archive: Archive, restored: Archive) -> Archive:
     """Returns an archive with the values that it had where it was exported."""
     provenance = replace(
         archive.provenance,
-        created_by_id=restored.created_by_id or archive.provenance.created_by_id,
-        last_updated_by_id=restored.last_updated_by_id or archive.provenance.last_updated_by_id,
+        created_by_id=restored.provenance.created_by_id or archive.provenance.created_by_id,
+        last_updated_by_id=restored.provenance.last_updated_by_id or archive.provenance.last_updated_by_id,
     )
     return replace(
         archive,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.time import Clock
+from mnemesh_types import archival
+from mnemesh_types.archival import EmbedderIdentity
 
 from mnemesh_archival.errors import PassageExists, PassageNotFound
 from mnemesh_archival.model.continuity import Continuity
@@ -21,17 +23,12 @@ from mnemesh_archival.model.inserts import (
     new_passage,
     validate_batch,
 )
-from mnemesh_archival.model.passages import (
-    MAX_DELETED,
-    EmbedderIdentity,
-    Passage,
-    PassageDraft,
-    validate_update,
-    validated_selection,
-)
+from mnemesh_archival.model.passages import MAX_DELETED, Passage, validate_update, validated_selection
 from mnemesh_archival.store.passages import PassageStore
 from mnemesh_archival.store.values import DefaultArchive, InsertBatch, StoredInsert
 from mnemesh_archival.vectors import Embedders, PassageIndex
+
+P = TypeVar("P", bound=archival.Passage)
 
 
 class PassageService:
@@ -54,7 +51,7 @@ class PassageService:
         self,
         caller: Principal,
         target: InsertTarget,
-        drafts: Sequence[PassageDraft | MnemeshError],
+        drafts: Sequence[Passage | MnemeshError],
         key: RequestKey | None,
         *,
         default_embedder: str = "",
@@ -89,7 +86,7 @@ class PassageService:
             target=target,
             default=DefaultArchive(embedder, dimension, caller.subject_id),
             passages=self._new_passages(organization_id, target, drafts, key),
-            caller_ids=frozenset(draft.id for draft in drafts if isinstance(draft, PassageDraft) and draft.id),
+            caller_ids=frozenset(draft.id for draft in drafts if isinstance(draft, Passage) and draft.id),
             continuity=continuity,
             restores=restores,
         )
@@ -107,7 +104,7 @@ class PassageService:
         return (await with_embeddings(self._passages, self._index, caller.organization_id, [found[passage_id]]))[0]
 
     async def update(
-        self, caller: Principal, passage_id: str, draft: PassageDraft, fields: Sequence[str], key: RequestKey | None
+        self, caller: Principal, passage_id: str, draft: Passage, fields: Sequence[str], key: RequestKey | None
     ) -> Passage:
         """Sets the named fields to the values of the draft.
 
@@ -153,7 +150,7 @@ class PassageService:
         self,
         organization_id: str,
         target: InsertTarget,
-        drafts: Sequence[PassageDraft | MnemeshError],
+        drafts: Sequence[Passage | MnemeshError],
         key: RequestKey | None,
     ) -> tuple[Passage | None, ...]:
         now = self._clock.now()
@@ -169,7 +166,7 @@ class PassageService:
         return tuple(passages)
 
     async def _outcomes(
-        self, organization_id: str, stored: StoredInsert, drafts: Sequence[PassageDraft | MnemeshError]
+        self, organization_id: str, stored: StoredInsert, drafts: Sequence[Passage | MnemeshError]
     ) -> list[InsertOutcome]:
         passages = {passage.id: passage for passage in stored.new}
         missing = [
@@ -191,8 +188,8 @@ class PassageService:
 
 
 async def with_embeddings(
-    passages: PassageStore, index: PassageIndex, organization_id: str, found: Sequence[Passage]
-) -> list[Passage]:
+    passages: PassageStore, index: PassageIndex, organization_id: str, found: Sequence[P]
+) -> list[P]:
     """Returns passages with their vectors. One that the index has no vector of stays without."""
     points = await passages.points(organization_id, [passage.id for passage in found])
     ids = {point.point_id: passage_id for passage_id, point in points.items()}

@@ -17,11 +17,11 @@ from mnemesh_retrieval.rerankers.reranking import Reranking, readable
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve, resolve_all
 from mnemesh_retrieval.words.sparse import WordQuery
 from mnemesh_retrieval.words.speakers import name_words, without_names
+from mnemesh_types.archival import PassageHit
 
 from mnemesh_archival.model import ranking
 from mnemesh_archival.model.passages import Passage, PassageFilter, PassagePosition, validate_filter
 from mnemesh_archival.model.search import (
-    PassageHit,
     PassageSearch,
     SearchKind,
     SearchResult,
