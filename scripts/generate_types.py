@@ -38,6 +38,22 @@ MODULES: Final = {
         "archival",
         ["Archive", "ArchiveFilter", "Passage", "PassageHit", "GetArchivalSummaryResponse as ArchivalSummary"],
     ),
+    "files": (
+        "files",
+        [
+            *(
+                "Folder",
+                "FolderFilter",
+                "File",
+                "FileFilter",
+                "UploadFileHeader as FileHeader",
+                "Upload",
+                "UploadOutcome",
+            ),
+            *("FileView", "FileLimits", "Directories", "GrepMatch", "FileMatchCount as FileMatches", "SkippedFile"),
+            *("FileHit", "Citation"),
+        ],
+    ),
 }
 """The modules: the package, and the messages and enums that get a twin with all that they contain. A twin has
 the name of its message, or the one after `as`."""
@@ -45,6 +61,7 @@ the name of its message, or the one after `as`."""
 UNSPECIFIED: Final = {
     "mnemesh.blocks.v1.BlockOperation": "UPDATE",
     "mnemesh.archival.v1.PassageSource": "",
+    "mnemesh.files.v1.DuplicateHandling": "SUFFIX",
 }
 """The member that UNSPECIFIED means, where the contract gives it a meaning. "" gives it a member of its own."""
 
@@ -58,6 +75,8 @@ ALWAYS: Final = {
     "mnemesh.types.v1.Provenance": "Provenance()",
     "mnemesh.types.v1.Usage": "Usage()",
     "mnemesh.archival.v1.PassageHit.passage": "Passage()",
+    "mnemesh.files.v1.Upload.header": "FileHeader()",
+    "mnemesh.files.v1.Directories.limits": "FileLimits()",
     "google.protobuf.Timestamp": "EPOCH",
     "google.protobuf.Duration": "timedelta()",
 }
@@ -134,17 +153,26 @@ def contained(field: FieldDescriptor) -> Descriptor | EnumDescriptor | None:
 class Module:
     """The text of one generated module."""
 
-    def __init__(self, contracts: Contracts, name: str, package: str, names: list[str], homes: dict[str, str]) -> None:
+    def __init__(
+        self,
+        contracts: Contracts,
+        name: str,
+        package: str,
+        names: list[str],
+        homes: dict[str, str],
+        renamed: dict[str, str],
+    ) -> None:
         self._contracts = contracts
+        self._renamed = renamed
         self._name = name
         self._package = package
         self._homes = homes
         self._types: dict[str, Descriptor | EnumDescriptor] = {}
         self._imports: set[str] = set()
-        self._renamed: dict[str, str] = {}
         for each in names:
             name, _, twin = each.partition(" as ")
-            self._renamed[f"mnemesh.{package}.v1.{name}"] = twin or name
+            if twin:
+                renamed[f"mnemesh.{package}.v1.{name}"] = twin
             self._add(contracts.find(f"mnemesh.{package}.v1.{name}"))
 
     def _add(self, kind: Descriptor | EnumDescriptor) -> None:
@@ -273,17 +301,18 @@ class Module:
                 "import mnemesh_types.convert  # noqa: F401",
             }
             return name
-        home = self._homes[kind.full_name]
+        home, name = self._homes[kind.full_name], self._renamed.get(kind.full_name, kind.name)
         if home != self._name:
-            self._imports.add(f"from mnemesh_types.{home} import {kind.name}")
-        return str(kind.name)
+            self._imports.add(f"from mnemesh_types.{home} import {name}")
+        return str(name)
 
 
 def generate() -> dict[str, str]:
     """Returns the generated modules: the name of each file, and its text."""
     contracts = Contracts()
     homes: dict[str, str] = {}
-    modules = [Module(contracts, name, package, names, homes) for name, (package, names) in MODULES.items()]
+    renamed: dict[str, str] = {}
+    modules = [Module(contracts, name, package, names, homes, renamed) for name, (package, names) in MODULES.items()]
     return {f"{name}.py": module.text() for name, module in zip(MODULES, modules, strict=True)}
 
 

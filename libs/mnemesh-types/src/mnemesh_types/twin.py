@@ -173,6 +173,11 @@ def enum_from_proto(enum: type[E], number: int, field: str) -> E:
     return by_number[number]  # type: ignore[no-any-return]
 
 
+def number_of(member: Enum) -> Any:
+    """Returns the number of a member in the contract."""
+    return next(numbers for _, numbers in _ENUMS.values() if member in numbers)[member]
+
+
 def optional_field(message: Message, name: str) -> Any:
     """Returns the value of a field with presence, or None if it is not set."""
     return getattr(message, name) if message.HasField(name) else None

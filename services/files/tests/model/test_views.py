@@ -1,7 +1,16 @@
 """Views of windows: exact texts of the three styles, ranges, pages and truncation."""
 
 import pytest
-from mnemesh_files.model.windows import TRUNCATED, FileLimits, ViewStyle, Window, rendered, shown_characters, window_of
+from mnemesh_files.model.windows import (
+    DEFAULT_LIMITS,
+    TRUNCATED,
+    ViewStyle,
+    Window,
+    rendered,
+    shown_characters,
+    window_of,
+)
+from mnemesh_types.files import FileLimits
 
 CODE = ["def one():", "    return 1  ", "", "x = one()"]
 PROSE = ["# Title", "", 'It rains. "Really?" Yes!  And 3.5 litres, e.g. here.', "    indented"]
@@ -66,5 +75,5 @@ def test_no_view_is_longer_than_its_limit(limit: int) -> None:
 
 
 def test_all_open_files_fit_into_a_response() -> None:
-    assert shown_characters(FileLimits()) == 50_000
+    assert shown_characters(DEFAULT_LIMITS) == 50_000
     assert shown_characters(FileLimits(1_000, 1_000_000)) == 2_000

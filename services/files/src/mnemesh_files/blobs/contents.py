@@ -15,9 +15,10 @@ from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.metrics import Counter
 from mnemesh_kit.time import Clock
+from mnemesh_types.files import FileHeader
 
 from mnemesh_files.errors import FileTooLarge
-from mnemesh_files.model.files import LIFETIME, Content, FileHeader, UploadPart, verify_content
+from mnemesh_files.model.files import LIFETIME, Content, UploadPart, verify_content
 from mnemesh_files.store.file_rows import BlobRecords
 
 PIECE_BYTES: Final = 1 << 20

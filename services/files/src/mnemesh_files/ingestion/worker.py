@@ -29,13 +29,14 @@ from mnemesh_sandbox.egress.downloads import Downloader, DownloadFailed, Downloa
 from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkAccess
 from mnemesh_sandbox.egress.resolver import Resolver
 from mnemesh_sandbox.egress.targets import require_allowed, target_of
+from mnemesh_types.files import FileHeader, FileStatus
 
 from mnemesh_files.blobs.contents import BlobStore, Contents
 from mnemesh_files.chunks import Passage, passages_of
 from mnemesh_files.clients import ArchivalClient, NewPassage
 from mnemesh_files.errors import ArchiveGone, ContentMismatch, ContentMissing, FileTooLarge, LeaseLost
 from mnemesh_files.ingestion.remover import SUBJECT
-from mnemesh_files.model.files import FileHeader, FilePassage, FileStatus, Job, ParsedText, planned_passages
+from mnemesh_files.model.files import FilePassage, Job, ParsedText, planned_passages
 from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument, ParserUnavailable
 from mnemesh_files.parsers.parser import DocumentParser
 from mnemesh_files.store.ingestion import IngestionStore

@@ -9,10 +9,9 @@ from enum import Enum
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_types.files import FileLimits, FileStatus, FileView, Folder
 
-from mnemesh_files.model.files import FileStatus
-from mnemesh_files.model.folders import Folder
-from mnemesh_files.model.windows import DEFAULT_LIMITS, FileLimits, FileView, ViewStyle, Window, window_of
+from mnemesh_files.model.windows import DEFAULT_LIMITS, ViewStyle, Window, window_of
 
 MAX_LISTED_FILES: Final = 200
 """The number of files of a folder that directories list, besides open ones."""

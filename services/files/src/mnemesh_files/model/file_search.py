@@ -6,12 +6,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 import re2  # type: ignore[import-untyped]
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_text
+from mnemesh_types.files import FileHit, FileMatches, GrepMatch, SkippedFile
 
 from mnemesh_files.errors import FilePatternInvalid
 
@@ -46,15 +46,6 @@ _MAX_NAME: Final = 512
 _LINES: Final = re.compile(r":(\d{1,9})(?:-(\d{1,9}))?\]")
 
 
-class SkipCause(StrEnum):
-    """The reason why a file was not searched."""
-
-    FILE_TOO_LARGE = "file_too_large"
-    TOTAL_TOO_LARGE = "total_too_large"
-    NOT_READY = "not_ready"
-    TIMEOUT = "timeout"
-
-
 @dataclass(frozen=True, slots=True)
 class GrepQuery:
     """A search by pattern."""
@@ -77,40 +68,9 @@ class FoundLine:
     """The position after its last byte, without the line feed."""
 
 
-@dataclass(frozen=True, slots=True)
-class GrepMatch:
-    """A line that matches, with the lines around it."""
-
-    file_id: str
-    file_name: str
-    line: int
-    text: str
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    page: int | None = None
-
-    @property
-    def size(self) -> int:
-        """The size of its texts in bytes."""
-        return sum(len(line.encode()) for line in (self.text, *self.before, *self.after))
-
-
-@dataclass(frozen=True, slots=True)
-class FileMatches:
-    """The number of matches in a file."""
-
-    file_id: str
-    file_name: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedFile:
-    """A file that was not searched."""
-
-    file_id: str
-    file_name: str
-    cause: SkipCause
+def size_of(match: GrepMatch) -> int:
+    """Returns the size of the texts of a match in bytes."""
+    return sum(len(line.encode()) for line in (match.text, *match.lines_before, *match.lines_after))
 
 
 @dataclass(slots=True)
@@ -244,43 +204,12 @@ def _line(text: bytes, start: int, end: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FileHit:
-    """A passage that a search found."""
-
-    file_id: str
-    file_name: str
-    passage_id: str
-    text: str
-    score: float
-    start_line: int
-    end_line: int
-    start_page: int | None = None
-    end_page: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class FileSearchResult:
     """The result of a search, best first."""
 
     hits: tuple[FileHit, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     degraded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedCitation:
-    """A citation in a text, with what it cites."""
-
-    start: int
-    end: int
-    file_name: str
-    start_line: int
-    end_line: int
-    file_id: str | None = None
-    """None if the citation is unresolved."""
-    start_page: int | None = None
-    end_page: int | None = None
-    quote: str = ""
 
 
 def require_query(query: str) -> str:

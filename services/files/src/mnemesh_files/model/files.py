@@ -7,13 +7,16 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
-from enum import Enum, StrEnum
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from enum import Enum
 from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_line
+from mnemesh_types import files
+from mnemesh_types.files import FileFilter, FileHeader
+from mnemesh_types.provenance import Provenance
 
 from mnemesh_files.errors import ContentMismatch
 
@@ -75,19 +78,6 @@ def suffixed(name: str, number: int) -> str:
     return stem[: MAX_NAME_CHARS - len(ending)] + ending
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """The subjects that created and last changed a resource, and ids that clients store with it."""
-
-    created_by_id: str = ""
-    last_updated_by_id: str = ""
-    project_id: str | None = None
-    template_id: str | None = None
-    base_template_id: str | None = None
-    deployment_id: str | None = None
-    entity_id: str | None = None
-
-
 PROVENANCE: Final = tuple(each.name for each in fields(Provenance))
 """The fields of `Provenance`, which are columns of the tables of folders and files."""
 CLIENT_PROVENANCE: Final = PROVENANCE[2:]
@@ -106,46 +96,10 @@ def validate_provenance(provenance: Provenance, field: str) -> None:
             require_line(value, f"{field}.{name}", max_chars=MAX_ID_CHARS)
 
 
-class FileStatus(StrEnum):
-    """The processing status of a file; see the contract."""
-
-    FETCHING = "fetching"
-    PENDING = "pending"
-    PARSING = "parsing"
-    EMBEDDING = "embedding"
-    COMPLETED = "completed"
-    ERROR = "error"
-
-
 @dataclass(frozen=True, slots=True)
-class File:
-    """A file of a folder."""
+class File(files.File):
+    """A file of a folder, with what callers do not see."""
 
-    id: str
-    folder_id: str
-    name: str
-    """Unique in the folder."""
-    original_name: str
-    media_type: str
-    size_bytes: int
-    sha256: str
-    """In lower-case hexadecimal; empty before an import has the content."""
-    status: FileStatus
-    created_at: datetime
-    updated_at: datetime
-    error_message: str | None = None
-    total_chunks: int | None = None
-    chunks_embedded: int | None = None
-    total_lines: int | None = None
-    total_chars: int | None = None
-    total_pages: int | None = None
-    warnings: tuple[str, ...] = ()
-    path: str | None = None
-    original_created_at: datetime | None = None
-    original_updated_at: datetime | None = None
-    metadata: str | None = None
-    revision: int = 1
-    source_url: str | None = None
     media_type_given: bool = False
     """Whether the client gave the type; then detection does not change it."""
     blob_id: str | None = None
@@ -154,7 +108,6 @@ class File:
     """The parsed text that views show; None if there is none. Agents can open the file if it is set."""
     searchable: bool = False
     """Whether the passages of `text_id` are in the archive."""
-    provenance: Provenance = field(default_factory=Provenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,42 +132,6 @@ class TextPart:
         return max(1, bisect_right(self.page_starts, line)) if self.page_starts else None
 
 
-class DuplicateHandling(Enum):
-    """What an upload does if the folder has a file with the name."""
-
-    SKIP = "skip"
-    ERROR = "error"
-    SUFFIX = "suffix"
-    REPLACE = "replace"
-
-
-class UploadOutcome(StrEnum):
-    """What an upload did."""
-
-    CREATED = "created"
-    SKIPPED = "skipped"
-    REPLACED = "replaced"
-
-
-@dataclass(frozen=True, slots=True)
-class FileHeader:
-    """What a client says of a file."""
-
-    folder_id: str
-    original_name: str
-    name: str | None = None
-    """None: the original name."""
-    media_type: str | None = None
-    """None: detected."""
-    duplicate_handling: DuplicateHandling = DuplicateHandling.SUFFIX
-    size_bytes: int | None = None
-    sha256: str | None = None
-    path: str | None = None
-    original_created_at: datetime | None = None
-    original_updated_at: datetime | None = None
-    metadata: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Content:
     """The content of a file, in the blob store."""
@@ -222,20 +139,6 @@ class Content:
     blob_id: str
     size_bytes: int
     sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileFilter:
-    """A filter of files. All conditions must hold; unset ones match every file."""
-
-    file_ids: tuple[str, ...] = ()
-    folder_id: str | None = None
-    name: str | None = None
-    name_search: str | None = None
-    """A part of the name or the original name, in any case."""
-    statuses: tuple[FileStatus, ...] = ()
-    agent_id: str | None = None
-    """The agent that holds the files."""
 
 
 class FileOrder(Enum):
@@ -308,17 +211,6 @@ def validate_filter(filter_: FileFilter) -> None:
         value = getattr(filter_, name)
         if value is not None:
             require_line(value, f"filter.{name}", max_chars=MAX_FILTER_CHARS)
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An upload that can be continued."""
-
-    id: str
-    header: FileHeader
-    received_bytes: int
-    created_at: datetime
-    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_types.files import FileLimits, FileView
 
 MAX_FILES_OPEN: Final = 1_000
 """The largest limit on open files that an agent can have."""
@@ -24,16 +25,7 @@ TRUNCATED: Final = "...[TRUNCATED]\n# NOTE: This block is truncated, use functio
 _SENTENCE_END: Final = re.compile(r"""(?:[.!?…]["'”’»)\]]*\s+(?=[^\sa-z])|[。！？]["'”’」』）]*\s*(?=\S))""")
 
 
-@dataclass(frozen=True, slots=True)
-class FileLimits:
-    """The amount of file content that an agent sees at once."""
-
-    max_files_open: int = 5
-    per_file_view_window_char_limit: int = 50_000
-    """In Unicode code points."""
-
-
-DEFAULT_LIMITS: Final = FileLimits()
+DEFAULT_LIMITS: Final = FileLimits(max_files_open=5, per_file_view_window_char_limit=50_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +48,6 @@ class Window:
 
 
 WHOLE_FILE: Final = Window()
-
-
-@dataclass(frozen=True, slots=True)
-class FileView:
-    """The visible part of a file. A page is that of the first or the last line; None in a file without pages."""
-
-    start_line: int | None
-    end_line: int | None
-    total_lines: int
-    start_page: int | None = None
-    end_page: int | None = None
 
 
 def require_valid_limits(limits: FileLimits) -> FileLimits:

@@ -10,13 +10,12 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
+from mnemesh_types.files import Folder
 
 from mnemesh_files.model.windows import view_of
 from mnemesh_files.rpc.convert.agent_files import (
     agent_file_to_proto,
-    citation_to_proto,
     directories_to_proto,
-    file_hit_to_proto,
     file_order_from_proto,
     file_request_from_proto,
     filter_from_proto,
@@ -24,16 +23,12 @@ from mnemesh_files.rpc.convert.agent_files import (
     grep_query_from_proto,
     grep_result_to_proto,
     limits_from_proto,
-    limits_to_proto,
     reference_from_proto,
-    skipped_to_proto,
-    view_to_proto,
 )
 from mnemesh_files.rpc.convert.files import (
     agent_id_from_proto,
     file_id_from_proto,
     folder_id_from_proto,
-    folder_to_proto,
 )
 from mnemesh_files.usecases.agent_files import AgentFileService
 from mnemesh_files.usecases.file_search import FileSearchService, GrepService
@@ -56,7 +51,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
             opens_files=request.open_files,
         )
         return pb.AttachFolderResponse(
-            folder=None if done.folder is None else folder_to_proto(done.folder),
+            folder=None if done.folder is None else done.folder.to_proto(),
             folder_count=done.folder_count,
             directories_revision=done.revision,
         )
@@ -78,7 +73,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
             query,
             by_name=folders_by_name(request.order_by),
         )
-        page = bounded(query, found.map(folder_to_proto))
+        page = bounded(query, found.map(Folder.to_proto))
         return pb.ListAgentFoldersResponse(folders=page.items, next_page_token=next_page_token(query, page))
 
     async def ListAgentFiles(self, request: pb.ListAgentFilesRequest, context: Any) -> pb.ListAgentFilesResponse:
@@ -109,7 +104,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
                     file=agent_file_to_proto(each, with_text=True),
                     previous_view=None
                     if (window := previous[each.file.file_id]) is None
-                    else view_to_proto(view_of(window, each.file.total_lines, each.file.page_starts)),
+                    else view_of(window, each.file.total_lines, each.file.page_starts).to_proto(),
                 )
                 for each in shown
             ],
@@ -144,10 +139,10 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
             request.limit,
             [file_id_from_proto(each, f"file_ids[{index}]") for index, each in enumerate(request.file_ids)],
         )
-        hits, token = bounded_hits(request, [file_hit_to_proto(hit) for hit in found.hits[offset:]])
+        hits, token = bounded_hits(request, [hit.to_proto() for hit in found.hits[offset:]])
         return pb.SearchFilesResponse(
             hits=hits,
-            skipped=[skipped_to_proto(file) for file in found.skipped],
+            skipped=[file.to_proto() for file in found.skipped],
             degraded=found.degraded,
             next_page_token=token,
         )
@@ -155,7 +150,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
     async def ResolveCitations(self, request: pb.ResolveCitationsRequest, context: Any) -> pb.ResolveCitationsResponse:
         agent_id = agent_id_from_proto(request.agent_id)
         found = await self._search.resolve_citations(current_principal(), agent_id, request.text)
-        return pb.ResolveCitationsResponse(citations=[citation_to_proto(each) for each in found])
+        return pb.ResolveCitationsResponse(citations=[each.to_proto() for each in found])
 
     async def GetDirectories(self, request: pb.GetDirectoriesRequest, context: Any) -> pb.GetDirectoriesResponse:
         found = await self._agents.directories(
@@ -182,7 +177,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
             limits_from_proto(request),
             request_key(request, "SetFileLimits"),
         )
-        return pb.SetFileLimitsResponse(limits=limits_to_proto(limits), evicted=evicted, directories_revision=revision)
+        return pb.SetFileLimitsResponse(limits=limits.to_proto(), evicted=evicted, directories_revision=revision)
 
     async def EraseAgent(self, request: pb.EraseAgentRequest, context: Any) -> pb.EraseAgentResponse:
         folders, files = await self._agents.erase_agent(

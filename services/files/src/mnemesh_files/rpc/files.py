@@ -12,25 +12,22 @@ from mnemesh.files.v1 import folders_service_pb2_grpc as folders_pb_grpc
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
+from mnemesh_types.files import Folder
+from mnemesh_types.twin import number_of, optional_field
 
+from mnemesh_files.model.files import File
 from mnemesh_files.rpc.convert.files import (
     file_filter_from_proto,
     file_header_from_proto,
     file_id_from_proto,
     file_order_from_proto,
-    file_to_proto,
-    folder_draft_from_proto,
     folder_filter_from_proto,
     folder_id_from_proto,
     folder_order_from_proto,
-    folder_to_proto,
-    optional_field,
-    outcome_to_proto,
     require_agent_order,
     text_to_proto,
     upload_from_proto,
     upload_id_from_proto,
-    upload_to_proto,
     written_data_from_proto,
 )
 from mnemesh_files.usecases.agent_files import AgentFileService
@@ -49,21 +46,21 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
         self, request: folders_pb.CreateFolderRequest, context: Any
     ) -> folders_pb.CreateFolderResponse:
         """Creates a folder."""
-        draft, key = folder_draft_from_proto(request.folder), request_key(request, "CreateFolder")
+        draft, key = Folder.from_proto(request.folder, "folder"), request_key(request, "CreateFolder")
         folder = await self._folders.create(current_principal(), draft, key)
-        return folders_pb.CreateFolderResponse(folder=folder_to_proto(folder))
+        return folders_pb.CreateFolderResponse(folder=folder.to_proto())
 
     async def GetFolder(self, request: folders_pb.GetFolderRequest, context: Any) -> folders_pb.GetFolderResponse:
         """Returns a folder."""
         folder = await self._folders.get(current_principal(), folder_id_from_proto(request.folder_id))
-        return folders_pb.GetFolderResponse(folder=folder_to_proto(folder))
+        return folders_pb.GetFolderResponse(folder=folder.to_proto())
 
     async def ListFolders(self, request: folders_pb.ListFoldersRequest, context: Any) -> folders_pb.ListFoldersResponse:
         """Returns a page of folders."""
         query, order = page_query(request), folder_order_from_proto(request.order_by)
         filter_ = folder_filter_from_proto(request.filter)
         found = await self._folders.list_page(current_principal(), filter_, query, order)
-        page = bounded(query, found.map(folder_to_proto))
+        page = bounded(query, found.map(Folder.to_proto))
         return folders_pb.ListFoldersResponse(folders=page.items, next_page_token=next_page_token(query, page))
 
     async def CountFolders(
@@ -80,11 +77,11 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
         folder = await self._folders.update(
             current_principal(),
             folder_id_from_proto(request.folder.id, "folder.id"),
-            folder_draft_from_proto(request.folder),
+            Folder.from_proto(request.folder, "folder"),
             request.update_mask.paths,
             request_key(request, "UpdateFolder"),
         )
-        return folders_pb.UpdateFolderResponse(folder=folder_to_proto(folder))
+        return folders_pb.UpdateFolderResponse(folder=folder.to_proto())
 
     async def DeleteFolder(
         self, request: folders_pb.DeleteFolderRequest, context: Any
@@ -118,13 +115,13 @@ class FilesServicer(pb_grpc.FileServiceServicer):
         """Stores a file."""
         header, key, data = await upload_from_proto(request_iterator)
         file, outcome = await self._files.upload(current_principal(), header, data, key)
-        return pb.UploadFileResponse(file=file_to_proto(file), outcome=outcome_to_proto(outcome))
+        return pb.UploadFileResponse(file=file.to_proto(), outcome=number_of(outcome))
 
     async def StartUpload(self, request: pb.StartUploadRequest, context: Any) -> pb.StartUploadResponse:
         """Starts an upload."""
         header, key = file_header_from_proto(request.header), request_key(request, "StartUpload")
         upload = await self._uploads.start(current_principal(), header, key)
-        return pb.StartUploadResponse(upload=upload_to_proto(upload))
+        return pb.StartUploadResponse(upload=upload.to_proto())
 
     async def WriteUpload(
         self, request_iterator: AsyncIterator[pb.WriteUploadRequest], context: Any
@@ -132,18 +129,18 @@ class FilesServicer(pb_grpc.FileServiceServicer):
         """Appends data to an upload."""
         upload_id, offset, data = await written_data_from_proto(request_iterator)
         upload = await self._uploads.write(current_principal(), upload_id, offset, data)
-        return pb.WriteUploadResponse(upload=upload_to_proto(upload))
+        return pb.WriteUploadResponse(upload=upload.to_proto())
 
     async def GetUpload(self, request: pb.GetUploadRequest, context: Any) -> pb.GetUploadResponse:
         """Returns an upload."""
         upload = await self._uploads.get(current_principal(), upload_id_from_proto(request.upload_id))
-        return pb.GetUploadResponse(upload=upload_to_proto(upload))
+        return pb.GetUploadResponse(upload=upload.to_proto())
 
     async def FinishUpload(self, request: pb.FinishUploadRequest, context: Any) -> pb.FinishUploadResponse:
         """Stores an upload as a file."""
         upload_id, key = upload_id_from_proto(request.upload_id), request_key(request, "FinishUpload")
         file, outcome = await self._uploads.finish(current_principal(), upload_id, key)
-        return pb.FinishUploadResponse(file=file_to_proto(file), outcome=outcome_to_proto(outcome))
+        return pb.FinishUploadResponse(file=file.to_proto(), outcome=number_of(outcome))
 
     async def CancelUpload(self, request: pb.CancelUploadRequest, context: Any) -> pb.CancelUploadResponse:
         """Discards an upload."""
@@ -155,7 +152,7 @@ class FilesServicer(pb_grpc.FileServiceServicer):
         """Stores a file that is downloaded."""
         header, key = file_header_from_proto(request.header), request_key(request, "ImportFile")
         file, outcome = await self._files.import_url(current_principal(), request.url, header, key)
-        return pb.ImportFileResponse(file=file_to_proto(file), outcome=outcome_to_proto(outcome))
+        return pb.ImportFileResponse(file=file.to_proto(), outcome=number_of(outcome))
 
     async def GetFileText(self, request: pb.GetFileTextRequest, context: Any) -> pb.GetFileTextResponse:
         """Returns lines of a file."""
@@ -167,19 +164,19 @@ class FilesServicer(pb_grpc.FileServiceServicer):
     async def RetryFile(self, request: pb.RetryFileRequest, context: Any) -> pb.RetryFileResponse:
         """Processes a file again."""
         file_id, key = file_id_from_proto(request.file_id), request_key(request, "RetryFile")
-        return pb.RetryFileResponse(file=file_to_proto(await self._files.retry(current_principal(), file_id, key)))
+        return pb.RetryFileResponse(file=(await self._files.retry(current_principal(), file_id, key)).to_proto())
 
     async def GetFile(self, request: pb.GetFileRequest, context: Any) -> pb.GetFileResponse:
         """Returns a file."""
         file = await self._files.get(current_principal(), file_id_from_proto(request.file_id))
-        return pb.GetFileResponse(file=file_to_proto(file))
+        return pb.GetFileResponse(file=file.to_proto())
 
     async def ListFiles(self, request: pb.ListFilesRequest, context: Any) -> pb.ListFilesResponse:
         """Returns a page of files."""
         query, order = page_query(request), file_order_from_proto(request.order_by)
         filter_ = file_filter_from_proto(request.filter)
         found = await self._files.list_page(current_principal(), filter_, query, order)
-        page = bounded(query, found.map(file_to_proto))
+        page = bounded(query, found.map(File.to_proto))
         return pb.ListFilesResponse(files=page.items, next_page_token=next_page_token(query, page))
 
     async def CountFiles(self, request: pb.CountFilesRequest, context: Any) -> pb.CountFilesResponse:
@@ -199,6 +196,6 @@ class FilesServicer(pb_grpc.FileServiceServicer):
         """Streams the content of a file."""
         file_id = file_id_from_proto(request.file_id)
         file, pieces = await self._files.content(current_principal(), file_id, request.offset)
-        yield pb.GetFileContentResponse(file=file_to_proto(file))
+        yield pb.GetFileContentResponse(file=file.to_proto())
         async for piece in pieces:
             yield pb.GetFileContentResponse(data=piece)

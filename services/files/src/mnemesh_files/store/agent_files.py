@@ -14,6 +14,7 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
+from mnemesh_types.files import FileLimits, Folder
 
 from mnemesh_files.errors import FolderNotHeld
 from mnemesh_files.model.agent_files import (
@@ -30,8 +31,6 @@ from mnemesh_files.model.agent_files import (
     HeldFolder,
     Opening,
 )
-from mnemesh_files.model.folders import Folder
-from mnemesh_files.model.windows import FileLimits
 from mnemesh_files.store import agent_rows
 from mnemesh_files.store import agent_rows as rows
 from mnemesh_files.store.agent_rows import AgentRow, open_folder, open_windows

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
+from mnemesh_types.files import FileLimits, FileStatus
 
 from mnemesh_files.errors import AgentErased, FileNotHeld, FileNotParsed
 from mnemesh_files.model.agent_files import (
@@ -21,8 +22,7 @@ from mnemesh_files.model.agent_files import (
     require_requests,
     without_folder,
 )
-from mnemesh_files.model.files import FileStatus
-from mnemesh_files.model.windows import DEFAULT_LIMITS, FileLimits, Window, require_in_file
+from mnemesh_files.model.windows import DEFAULT_LIMITS, Window, require_in_file
 from mnemesh_files.store.tables import agent_files, agent_folders, agents, files, folders
 
 _f, _d, _a, _w = files.c, folders.c, agent_folders.c, agent_files.c

@@ -12,18 +12,11 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.errors import Aborted
 from mnemesh_kit.sql import Database
+from mnemesh_types.files import FileHeader, FileStatus
+from mnemesh_types.provenance import Provenance
 
 from mnemesh_files.errors import FileNotFound
-from mnemesh_files.model.files import (
-    PROVENANCE,
-    Content,
-    File,
-    FileHeader,
-    FileStatus,
-    Provenance,
-    media_type_of,
-    suffixed,
-)
+from mnemesh_files.model.files import PROVENANCE, Content, File, media_type_of, suffixed
 from mnemesh_files.store import agent_rows
 from mnemesh_files.store.tables import blobs, files, removals, segments, upload_parts
 

@@ -13,21 +13,10 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
+from mnemesh_types.files import DuplicateHandling, FileFilter, FileHeader, FileStatus, Upload, UploadOutcome
 
 from mnemesh_files.errors import FileNameTaken, FileNotFound, FileNotParsed, TooManyUploads, UploadNotFound
-from mnemesh_files.model.files import (
-    Content,
-    DuplicateHandling,
-    File,
-    FileFilter,
-    FileHeader,
-    FileOrder,
-    FileStatus,
-    TextPart,
-    Upload,
-    UploadOutcome,
-    UploadPart,
-)
+from mnemesh_files.model.files import Content, File, FileOrder, TextPart, UploadPart
 from mnemesh_files.store import agent_rows, file_rows, folder_rows
 from mnemesh_files.store import file_rows as rows
 from mnemesh_files.store.tables import blobs, files, request_ledger, upload_parts, uploads

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from mnemesh_types.files import Folder
+from mnemesh_types.provenance import Provenance
 
 from mnemesh_files.errors import FolderNameTaken, FolderNotFound
-from mnemesh_files.model.files import PROVENANCE, Provenance
-from mnemesh_files.model.folders import Folder
+from mnemesh_files.model.files import PROVENANCE
 from mnemesh_files.store.tables import folders
 
 _VALUES = ("id", "name", "description", "instructions", "metadata", "embedder", "chunk_size", "archive_id")

@@ -11,9 +11,10 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
+from mnemesh_types.files import Folder, FolderFilter
 
 from mnemesh_files.errors import FolderNameTaken, FolderNotFound
-from mnemesh_files.model.folders import Folder, FolderDraft, FolderFilter, FolderOrder
+from mnemesh_files.model.folders import FolderOrder
 from mnemesh_files.store import agent_rows, file_rows
 from mnemesh_files.store import folder_rows as rows
 from mnemesh_files.store.file_rows import RemovalKind
@@ -44,9 +45,7 @@ class FolderStore:
         self._clock = clock
         self._requests = Ledger(database, request_ledger, clock)
 
-    async def intend(
-        self, organization_id: str, folder_id: str, draft: FolderDraft, key: RequestKey | None
-    ) -> str | None:
+    async def intend(self, organization_id: str, folder_id: str, draft: Folder, key: RequestKey | None) -> str | None:
         """Records that an archive for a new folder will be created, so that it is removed if the folder never is.
 
         Returns:
@@ -131,7 +130,7 @@ class FolderStore:
         self,
         organization_id: str,
         folder_id: str,
-        values: FolderDraft,
+        values: Folder,
         fields: frozenset[str],
         subject_id: str,
         key: RequestKey | None,

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock
+from mnemesh_types.files import FileStatus
 
 from mnemesh_files.errors import LeaseLost
-from mnemesh_files.model.files import Content, FilePassage, FileStatus, Job, ParsedText
+from mnemesh_files.model.files import Content, FilePassage, Job, ParsedText
 from mnemesh_files.store import agent_rows, file_rows, folder_rows
 from mnemesh_files.store import file_rows as rows
 from mnemesh_files.store.agent_rows import open_ready_file

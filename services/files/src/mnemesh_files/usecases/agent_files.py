@@ -16,6 +16,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
+from mnemesh_types.files import FileLimits, Folder
 
 from mnemesh_files.clients import AgentsClient
 from mnemesh_files.model.agent_files import (
@@ -31,16 +32,7 @@ from mnemesh_files.model.agent_files import (
     Opening,
     ShownFile,
 )
-from mnemesh_files.model.folders import Folder
-from mnemesh_files.model.windows import (
-    FileLimits,
-    RenderedView,
-    Window,
-    rendered,
-    require_valid_limits,
-    shown_characters,
-    view_of,
-)
+from mnemesh_files.model.windows import RenderedView, Window, rendered, require_valid_limits, shown_characters, view_of
 from mnemesh_files.store.agent_files import AgentFileStore, AnnouncementStore
 from mnemesh_files.store.ingestion import TextStore
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from mnemesh_kit.call_context import Principal, remaining
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_types.files import Citation, FileHit, FileMatches, FileStatus, GrepMatch, SkipCause, SkippedFile
 
 from mnemesh_files.clients import PassageSearchClient
 from mnemesh_files.errors import FileNotHeld
@@ -30,15 +31,9 @@ from mnemesh_files.model.file_search import (
     MAX_SEARCHED_IDS,
     MAX_TOTAL_BYTES,
     CitedLines,
-    FileHit,
-    FileMatches,
     FileSearchResult,
-    GrepMatch,
     GrepQuery,
     GrepResult,
-    ResolvedCitation,
-    SkipCause,
-    SkippedFile,
     citations,
     compiled,
     found_lines,
@@ -48,8 +43,8 @@ from mnemesh_files.model.file_search import (
     quoted,
     require_citing_text,
     require_query,
+    size_of,
 )
-from mnemesh_files.model.files import FileStatus
 from mnemesh_files.model.windows import page_of
 from mnemesh_files.store.agent_files import AgentFileStore
 from mnemesh_files.store.ingestion import TextStore
@@ -99,7 +94,7 @@ class _Scan:
 
     def _file(self, file: HeldFile, text: bytes) -> None:
         if cause := self._refusal(len(text)):
-            self.skipped.append(SkippedFile(file.file_id, file.name, cause))
+            self.skipped.append(SkippedFile(file.file_id, file.name, cause=cause))
             return
         self.size += len(text)
         count = 0
@@ -120,13 +115,13 @@ class _Scan:
                     page_starts=file.page_starts,
                 )
                 self.matches.append(match)
-                self.page_size += match.size
+                self.page_size += size_of(match)
             self.total += 1
             count += 1
         if count:
             self.counts[file.file_id] = FileMatches(file.file_id, file.name, count)
         if self.timed_out:
-            self.skipped.append(SkippedFile(file.file_id, file.name, SkipCause.TIMEOUT))
+            self.skipped.append(SkippedFile(file.file_id, file.name, cause=SkipCause.TIMEOUT))
         else:
             self.searched += 1
 
@@ -171,13 +166,13 @@ class GrepService:
         included = [file for file in sorted(files, key=lambda file: file.name) if is_included(file.name)]
         ready = [file for file in included if file.text_id is not None]
         unready = [
-            SkippedFile(file.file_id, file.name, SkipCause.NOT_READY)
+            SkippedFile(file.file_id, file.name, cause=SkipCause.NOT_READY)
             for file in included
             if file.text_id is None and not file.is_image
         ]
         done = await self._search(caller.organization_id, ready, scan)
         if not scan.capped:
-            scan.skipped += [SkippedFile(file.file_id, file.name, SkipCause.TIMEOUT) for file in ready[done:]]
+            scan.skipped += [SkippedFile(file.file_id, file.name, cause=SkipCause.TIMEOUT) for file in ready[done:]]
         await self._use(caller, agent_id, scan)
         return _result(scan, unready)
 
@@ -264,7 +259,7 @@ class FileSearchService:
             raise InvalidArgument(f"file_ids must have at most {MAX_SEARCHED_IDS:,} values.", field="file_ids")
         held = await self._searched(caller, agent_id, file_ids)
         skipped = tuple(
-            SkippedFile(file.file_id, file.name, SkipCause.NOT_READY)
+            SkippedFile(file.file_id, file.name, cause=SkipCause.NOT_READY)
             for file in held.values()
             if file.status is not FileStatus.COMPLETED and not file.is_searchable
         )
@@ -301,7 +296,7 @@ class FileSearchService:
                 raise FileNotHeld(file_id, f"file_ids[{index}]", names)
         return held
 
-    async def resolve_citations(self, caller: Principal, agent_id: str, text: str) -> list[ResolvedCitation]:
+    async def resolve_citations(self, caller: Principal, agent_id: str, text: str) -> list[Citation]:
         """Returns the citations of a text in its order, each with the lines that it cites. Raises InvalidArgument."""
         require_citing_text(text)
         if "]" not in text:
@@ -313,8 +308,10 @@ class FileSearchService:
         found = islice(citations(text, {**short, **names}), MAX_CITATIONS)
         return [await self._resolved(caller, cited, files.get(cited.file_id or "")) for cited in found]
 
-    async def _resolved(self, caller: Principal, cited: CitedLines, file: HeldFile | None) -> ResolvedCitation:
-        unresolved = ResolvedCitation(cited.start, cited.end, cited.file_name, cited.start_line, cited.end_line)
+    async def _resolved(self, caller: Principal, cited: CitedLines, file: HeldFile | None) -> Citation:
+        unresolved = Citation(
+            cited.start, cited.end, cited.file_name, start_line=cited.start_line, end_line=cited.end_line
+        )
         if file is None or file.text_id is None:
             return unresolved
         first, last = cited.start_line, min(cited.end_line, file.total_lines)
@@ -323,13 +320,13 @@ class FileSearchService:
         lines = await self._texts.lines(
             caller.organization_id, file.file_id, file.text_id, first, last, MAX_QUOTE_CHARACTERS
         )
-        return ResolvedCitation(
+        return Citation(
             cited.start,
             cited.end,
             file.name,
+            file.file_id,
             first,
             last,
-            file.file_id,
             page_of(first, file.page_starts),
             page_of(last, file.page_starts),
             quoted(lines or []),

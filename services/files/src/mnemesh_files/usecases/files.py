@@ -12,22 +12,11 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
+from mnemesh_types.files import FileFilter, FileHeader, Upload, UploadOutcome
 
 from mnemesh_files.blobs.contents import Contents
 from mnemesh_files.errors import UploadGap
-from mnemesh_files.model.files import (
-    LIFETIME,
-    File,
-    FileFilter,
-    FileHeader,
-    FileOrder,
-    TextPart,
-    Upload,
-    UploadOutcome,
-    UploadPart,
-    validate_filter,
-    validated_header,
-)
+from mnemesh_files.model.files import LIFETIME, File, FileOrder, TextPart, UploadPart, validate_filter, validated_header
 from mnemesh_files.store.files import FileStore, UploadStore
 from mnemesh_files.store.folders import FolderStore
 
@@ -232,7 +221,7 @@ class UploadService:
         self._contents.require_size(header)
         await self._folders.get(caller.organization_id, header.folder_id)
         now = self._clock.now()
-        upload = Upload(self._ids.new("upload"), header, 0, now, now + LIFETIME)
+        upload = Upload(self._ids.new("upload"), header, 0, created_at=now, expires_at=now + LIFETIME)
         upload_id = await self._uploads.start(caller.organization_id, upload, self._limit, key)
         return await self.get(caller, upload_id)
 

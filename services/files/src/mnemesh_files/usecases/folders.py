@@ -10,19 +10,12 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
+from mnemesh_types.files import Folder, FolderFilter
 
 from mnemesh_files.clients import ArchivalClient
 from mnemesh_files.errors import EmbedderUnknown
 from mnemesh_files.ingestion.remover import archive_request
-from mnemesh_files.model.folders import (
-    Folder,
-    FolderDraft,
-    FolderFilter,
-    FolderOrder,
-    validate_filter,
-    validated_draft,
-    validated_update,
-)
+from mnemesh_files.model.folders import FolderOrder, validate_filter, validated_draft, validated_update
 from mnemesh_files.store.folders import FolderStore
 
 
@@ -54,7 +47,7 @@ class FolderService:
         self._ids = ids
         self._removals_added = removals_added
 
-    async def create(self, caller: Principal, draft: FolderDraft, key: RequestKey | None) -> Folder:
+    async def create(self, caller: Principal, draft: Folder, key: RequestKey | None) -> Folder:
         """Creates a folder and the archive of its passages.
 
         The archive comes first. An intention is recorded before, so that an archive without a folder is removed.
@@ -74,20 +67,19 @@ class FolderService:
                 await self._store.forget_intention(caller.organization_id, folder_id)
                 raise
             now = self._clock.now()
-            folder = Folder(
+            provenance = replace(
+                draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id
+            )
+            folder = replace(
+                draft,
                 id=folder_id,
-                name=draft.name,
-                description=draft.description,
-                instructions=draft.instructions,
-                metadata=draft.metadata,
                 embedder=archive.embedder,
-                chunk_size=draft.chunk_size,
                 archive_id=archive.id,
+                file_count=0,
+                size_bytes=0,
                 created_at=now,
                 updated_at=now,
-                provenance=replace(
-                    draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id
-                ),
+                provenance=provenance,
             )
             created = await self._store.create(caller.organization_id, folder, key)
         return await self.get(caller, created)
@@ -109,7 +101,7 @@ class FolderService:
         return await self._store.count(caller.organization_id, filter_)
 
     async def update(
-        self, caller: Principal, folder_id: str, draft: FolderDraft, fields: Sequence[str], key: RequestKey | None
+        self, caller: Principal, folder_id: str, draft: Folder, fields: Sequence[str], key: RequestKey | None
     ) -> Folder:
         """Sets the named fields. Raises FolderNameTaken."""
         values = validated_update(draft, fields)

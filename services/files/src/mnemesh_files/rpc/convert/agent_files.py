@@ -10,6 +10,8 @@ from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_line, require_no_nul
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_types.files import FileLimits
+from mnemesh_types.twin import number_of
 
 from mnemesh_files.model.agent_files import (
     AgentFileFilter,
@@ -20,17 +22,8 @@ from mnemesh_files.model.agent_files import (
     HeldFile,
     ShownFile,
 )
-from mnemesh_files.model.file_search import (
-    DEFAULT_CONTEXT_LINES,
-    FileHit,
-    GrepQuery,
-    GrepResult,
-    ResolvedCitation,
-    SkipCause,
-    SkippedFile,
-)
-from mnemesh_files.model.files import FileStatus
-from mnemesh_files.model.windows import FileLimits, FileView, view_of
+from mnemesh_files.model.file_search import DEFAULT_CONTEXT_LINES, GrepQuery, GrepResult
+from mnemesh_files.model.windows import view_of
 from mnemesh_files.rpc.convert.files import file_id_from_proto, folder_id_from_proto
 
 MAX_REFERENCE_CHARACTERS: Final = 600
@@ -40,9 +33,6 @@ _ORDERS: Final[Mapping[int, AgentFileOrder]] = {
     rpc.AGENT_FILE_ORDER_BY_LAST_ACCESS_TIME: AgentFileOrder.USED,
     rpc.AGENT_FILE_ORDER_BY_NAME: AgentFileOrder.NAME,
 }
-
-
-_STATUSES: Final = {status: pb.FileStatus.Value(f"FILE_STATUS_{status.name}") for status in FileStatus}
 
 
 def reference_from_proto(message: rpc.FileReference, field: str) -> FileReference:
@@ -65,7 +55,7 @@ def limits_from_proto(request: rpc.SetFileLimitsRequest) -> FileLimits | None:
     """Returns the limits of a request; None removes those of the agent."""
     if not request.HasField("limits"):
         return None
-    return FileLimits(request.limits.max_files_open, request.limits.per_file_view_window_char_limit)
+    return FileLimits.from_proto(request.limits, "limits")
 
 
 def filter_from_proto(request: rpc.ListAgentFilesRequest) -> AgentFileFilter:
@@ -91,27 +81,6 @@ def folders_by_name(order_by: int) -> bool:
     return order_by == rpc.AGENT_FOLDER_ORDER_BY_NAME
 
 
-def limits_to_proto(limits: FileLimits) -> pb.FileLimits:
-    """Returns limits as a message."""
-    return pb.FileLimits(
-        max_files_open=limits.max_files_open,
-        per_file_view_window_char_limit=limits.per_file_view_window_char_limit,
-    )
-
-
-def view_to_proto(view: FileView | None) -> pb.FileView | None:
-    """Returns a view as a message."""
-    if view is None:
-        return None
-    return pb.FileView(
-        start_line=view.start_line,
-        end_line=view.end_line,
-        total_lines=view.total_lines,
-        start_page=view.start_page,
-        end_page=view.end_page,
-    )
-
-
 def agent_file_to_proto(shown: ShownFile, *, with_text: bool) -> pb.AgentFile:
     """Returns a file of an agent as a message."""
     file = shown.file
@@ -121,10 +90,10 @@ def agent_file_to_proto(shown: ShownFile, *, with_text: bool) -> pb.AgentFile:
         folder_id=file.folder_id,
         name=file.name,
         is_open=file.is_open,
-        view=view_to_proto(shown.view),
+        view=None if shown.view is None else shown.view.to_proto(),
         visible_content=shown.text if with_text and file.is_open else None,
         truncated=shown.truncated,
-        status=_STATUSES[file.status],
+        status=number_of(file.status),
         last_access_time=optional_timestamp_to_proto(file.used_at),
         media_type=file.media_type,
         size_bytes=file.size_bytes,
@@ -149,7 +118,7 @@ def directories_to_proto(directories: Directories, opened: Mapping[str, ShownFil
             )
             for held in directories.folders
         ],
-        limits=limits_to_proto(directories.limits),
+        limits=directories.limits.to_proto(),
         open_files=directories.open_files,
         update_time=optional_timestamp_to_proto(directories.changed_at),
     )
@@ -161,14 +130,11 @@ def _directory_file(file: HeldFile, shown: ShownFile | None) -> pb.DirectoryFile
         file_id=file.file_id,
         name=file.name,
         is_open=file.is_open,
-        view=view_to_proto(view),
+        view=None if view is None else view.to_proto(),
         value=shown.text if shown is not None else "",
         truncated=shown is not None and shown.truncated,
-        status=_STATUSES[file.status],
+        status=number_of(file.status),
     )
-
-
-_CAUSES = {cause: rpc.SkipCause.Value(f"SKIP_CAUSE_{cause.name}") for cause in SkipCause}
 
 
 def grep_query_from_proto(request: rpc.GrepFilesRequest) -> GrepQuery:
@@ -185,61 +151,12 @@ def grep_query_from_proto(request: rpc.GrepFilesRequest) -> GrepQuery:
 def grep_result_to_proto(result: GrepResult) -> rpc.GrepFilesResponse:
     """Returns the result of a search by pattern as a message."""
     return rpc.GrepFilesResponse(
-        matches=[
-            rpc.GrepMatch(
-                file_id=match.file_id,
-                file_name=match.file_name,
-                line=match.line,
-                text=match.text,
-                lines_before=match.before,
-                lines_after=match.after,
-                page=match.page,
-            )
-            for match in result.matches
-        ],
+        matches=[match.to_proto() for match in result.matches],
         total_matches=result.total,
-        files=[
-            rpc.FileMatchCount(file_id=file.file_id, file_name=file.file_name, count=file.count)
-            for file in result.files
-        ],
+        files=[file.to_proto() for file in result.files],
         files_searched=result.files_searched,
-        skipped=[skipped_to_proto(file) for file in result.skipped],
+        skipped=[file.to_proto() for file in result.skipped],
         capped=result.capped,
         timed_out=result.timed_out,
         next_offset=result.next_offset,
     )
-
-
-def file_hit_to_proto(hit: FileHit) -> rpc.FileHit:
-    """Returns a hit of a search by similarity and words as a message."""
-    return rpc.FileHit(
-        file_id=hit.file_id,
-        file_name=hit.file_name,
-        passage_id=hit.passage_id,
-        text=hit.text,
-        score=hit.score,
-        start_line=hit.start_line,
-        end_line=hit.end_line,
-        start_page=hit.start_page,
-        end_page=hit.end_page,
-    )
-
-
-def citation_to_proto(citation: ResolvedCitation) -> rpc.Citation:
-    """Returns a citation as a message."""
-    return rpc.Citation(
-        start=citation.start,
-        end=citation.end,
-        file_name=citation.file_name,
-        file_id=citation.file_id,
-        start_line=citation.start_line,
-        end_line=citation.end_line,
-        start_page=citation.start_page,
-        end_page=citation.end_page,
-        quote=citation.quote,
-    )
-
-
-def skipped_to_proto(file: SkippedFile) -> rpc.SkippedFile:
-    """Returns a file that a search left out as a message."""
-    return rpc.SkippedFile(file_id=file.file_id, file_name=file.file_name, cause=_CAUSES[file.cause])
