@@ -8,9 +8,10 @@ hand. The twins of the contracts are generated (`scripts/generate_types.py`).
 | in the message | in the twin |
 |---|---|
 | `optional`, or a message that may be absent | None as default |
+| a message that must be given | a default; the object of the default, and no equal one, is absent in the message |
 | `repeated` | a tuple |
 | a map | a dict |
-| a timestamp, a duration | `datetime` in UTC, `timedelta`; a time that must be given is EPOCH if it is not |
+| a timestamp, a duration | `datetime` in UTC, `timedelta` |
 | an enum | a StrEnum, see `contract_enum` |
 | a message with a twin | the twin |
 | a oneof of messages | one field, named like the oneof, with the twin that is set |
@@ -37,7 +38,7 @@ E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""The value of a time that must be given and is not. `to_proto` leaves out this object, and no other of its value."""
+"""The value of a time that must be given and is not."""
 _NAMES: Final = {
     "create_time": "created_at",
     "update_time": "updated_at",
@@ -227,10 +228,6 @@ def _time_from_proto(message: Timestamp) -> datetime:
     return timestamp_from_proto(message, "")
 
 
-def _time_to_proto(instant: datetime) -> Timestamp | None:
-    return None if instant is EPOCH else timestamp_to_proto(instant)
-
-
 def _duration_from_proto(message: Duration) -> timedelta:
     return timedelta(seconds=message.seconds, microseconds=message.nanos // 1_000)
 
@@ -257,8 +254,8 @@ def _converters(message: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any
     return _READERS.get(twin) or _reader(twin), _WRITERS.get(twin) or _writer(twin)
 
 
-def _attributes(twin: type[Twin[Any]]) -> Iterator[tuple[Any, str, bool]]:
-    """Yields the fields of the message that the twin has, their attributes, and whether None is their default.
+def _attributes(twin: type[Twin[Any]]) -> Iterator[tuple[Any, str, Any]]:
+    """Yields the fields of the message that the twin has, their attributes, and their defaults.
 
     A oneof that is one attribute has its first field.
     """
@@ -270,13 +267,13 @@ def _attributes(twin: type[Twin[Any]]) -> Iterator[tuple[Any, str, bool]]:
         name = oneof.name if whole_oneof(oneof) else attribute_name(field.name)
         if name in own and name not in seen:
             seen.add(name)
-            yield field, name, own[name].default is None
+            yield field, name, own[name].default
 
 
 def _reader(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
-    names: dict[str, Any] = {"twin": twin, "set_field": set_field, "EPOCH": EPOCH}
+    names: dict[str, Any] = {"twin": twin, "set_field": set_field}
     arguments = []
-    for field, attribute, nullable in _attributes(twin):
+    for field, attribute, default in _attributes(twin):
         value, item = f"m.{field.name}", "{}"
         if whole_oneof(field.containing_oneof):
             arguments.append(f"{attribute}=set_field(m, {field.containing_oneof.name!r})")
@@ -296,9 +293,9 @@ def _reader(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
         if field.is_repeated:
             each = f"[{item.format('each')} for each in {value}]"
             arguments.append(f"{attribute}=tuple({value if item == '{}' else each})")
-        elif nullable or _is_time(field):
-            absent = None if nullable else "EPOCH"
-            arguments.append(f"{attribute}={item.format(value)} if m.HasField({field.name!r}) else {absent}")
+        elif default is None or field.message_type is not None:
+            names[f"d_{attribute}"] = default
+            arguments.append(f"{attribute}={item.format(value)} if m.HasField({field.name!r}) else d_{attribute}")
         else:
             arguments.append(f"{attribute}={item.format(value)}")
     _READERS[twin] = read = _compiled(twin, f"def convert(m): return twin({', '.join(arguments)})", names)
@@ -308,7 +305,7 @@ def _reader(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
 def _writer(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
     names: dict[str, Any] = {"message": twin._message, "fields_of": fields_of}
     arguments = []
-    for field, attribute, nullable in _attributes(twin):
+    for field, attribute, default in _attributes(twin):
         value, item = f"t.{attribute}", "{}"
         if whole_oneof(field.containing_oneof):
             arguments.append(f"**fields_of(message, {value})")
@@ -323,15 +320,14 @@ def _writer(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
         if field.enum_type is not None:
             names[f"w_{attribute}"], item = _ENUMS[field.enum_type.full_name][1], f"w_{attribute}[{{}}]"
         elif field.message_type is not None:
-            convert = _converters(field.message_type)[1]
-            names[f"w_{attribute}"] = _time_to_proto if _is_time(field) and not nullable else convert
-            item = f"w_{attribute}({{}})"
+            names[f"w_{attribute}"], item = _converters(field.message_type)[1], f"w_{attribute}({{}})"
         if item == "{}":
             arguments.append(f"{field.name}={value}")
         elif field.is_repeated:
             arguments.append(f"{field.name}=[{item.format('each')} for each in {value}]")
-        elif nullable:
-            arguments.append(f"{field.name}=None if {value} is None else {item.format(value)}")
+        elif default is None or field.message_type is not None:
+            names[f"d_{attribute}"] = default
+            arguments.append(f"{field.name}=None if {value} is d_{attribute} else {item.format(value)}")
         else:
             arguments.append(f"{field.name}={item.format(value)}")
     _WRITERS[twin] = write = _compiled(twin, f"def convert(t): return message({', '.join(arguments)})", names)
@@ -341,11 +337,6 @@ def _writer(twin: type[Twin[Any]]) -> Callable[[Any], Any]:
 def _compiled(twin: type, source: str, names: dict[str, Any]) -> Callable[[Any], Any]:
     exec(compile(source, f"<{twin.__qualname__}>", "exec"), names)  # noqa: S102  # built from descriptors alone
     return names["convert"]  # type: ignore[no-any-return]
-
-
-def _is_time(field: Any) -> bool:
-    kind = field.message_type
-    return not field.is_repeated and kind is not None and kind.full_name == "google.protobuf.Timestamp"
 
 
 def _is_map(field: Any) -> bool:
