@@ -58,6 +58,7 @@ _NAMES: Final = {
 
 _TWINS: Final[dict[str, type[Twin[Any]]]] = {}
 _ENUMS: Final[dict[str, tuple[dict[int, Any], dict[Any, int]]]] = {}
+_ENUM_CLASSES: Final[dict[type[Enum], tuple[dict[int, Any], dict[Any, int]]]] = {}
 _CONVERTERS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {}
 _READERS: Final[dict[type, Callable[[Any], Any]]] = {}
 _WRITERS: Final[dict[type, Callable[[Any], Any]]] = {}
@@ -155,7 +156,7 @@ def contract_enum(wrapper: Any, unspecified: str | None = None) -> Callable[[typ
                 by_number[value.number] = enum[name]
         numbers = {member: number for number, member in sorted(by_number.items(), reverse=True)}
         numbers |= {member: number for number, member in by_number.items() if number}
-        _ENUMS[descriptor.full_name] = (by_number, numbers)
+        _ENUMS[descriptor.full_name] = _ENUM_CLASSES[enum] = (by_number, numbers)
         return enum
 
     return register
@@ -168,7 +169,7 @@ def register(message: type[M], read: Callable[[M], T], write: Callable[[T], M]) 
 
 def enum_from_proto(enum: type[E], number: int, field: str) -> E:
     """Returns the member for a number of the contract. Raises InvalidArgument if there is none. Metadata: field."""
-    by_number = next(found for found, numbers in _ENUMS.values() if isinstance(next(iter(numbers)), enum))
+    by_number = _ENUM_CLASSES[enum][0]
     if number not in by_number:
         raise _unknown(number, field)
     return by_number[number]  # type: ignore[no-any-return]
@@ -176,7 +177,7 @@ def enum_from_proto(enum: type[E], number: int, field: str) -> E:
 
 def number_of(member: Enum) -> Any:
     """Returns the number of a member in the contract."""
-    return next(numbers for _, numbers in _ENUMS.values() if member in numbers)[member]
+    return _ENUM_CLASSES[type(member)][1][member]
 
 
 def optional_field(message: Message, name: str) -> Any:

@@ -13,10 +13,11 @@ from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.loop.services import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.model.conversations import MessageHits, NamedTime
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, NewBlock
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory
 from mnemesh_orchestrator.model.episodes import MemoryHits, MemoryScope, PassageHit
 from mnemesh_orchestrator.model.rules import WebPart, WebQuery, WebResult
 from mnemesh_orchestrator.model.runs import Run
+from mnemesh_types.blocks import Block
 
 from ..support.files import Files
 
@@ -53,22 +54,22 @@ class Services:
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
         self._note("edit", request_id, author, label, edit)
-        return Block("block-1", label, "", 10)
+        return Block(id="block-1", label=label, value="", limit=10)
 
-    async def create(self, request_id: str, agent_id: str, block: NewBlock) -> Block:
+    async def create(self, request_id: str, agent_id: str, block: Block) -> Block:
         self._note("create", request_id, agent_id, block)
-        return Block("block-1", block.label, block.value, 20_000, block.description)
+        return Block(id="block-1", label=block.label, value=block.value, limit=20_000, description=block.description)
 
     async def detach(self, request_id: str, agent_id: str, label: str) -> None:
         self._note("detach", request_id, agent_id, label)
 
     async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
         self._note("relabel", request_id, block_id, label)
-        return Block(block_id, label, "", 10)
+        return Block(id=block_id, label=label, value="", limit=10)
 
     async def describe(self, request_id: str, block_id: str, description: str) -> Block:
         self._note("describe", request_id, block_id, description)
-        return Block(block_id, "x", "", 10, description)
+        return Block(id=block_id, label="x", value="", limit=10, description=description)
 
     async def insert(self, request_id: str, agent_id: str, text: str, tags: Any = (), **_: Any) -> str:
         self._note("insert", request_id, agent_id, text, tuple(tags))

@@ -5,15 +5,8 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from mnemesh_orchestrator.model.core_memory import (
-    Append,
-    BlockEdit,
-    InsertLine,
-    Patch,
-    ReplaceAll,
-    ReplaceUnique,
-    Rethink,
-)
+from mnemesh_orchestrator.model.core_memory import BlockEdit
+from mnemesh_types.blocks import AppendEdit, InsertLineEdit, PatchEdit, ReplaceAllEdit, ReplaceUniqueEdit, RethinkEdit
 
 from .conftest import AUTHOR, EDITED, Make
 
@@ -32,13 +25,13 @@ async def test_send_message_has_no_effect(tools: BuiltinTools, tiers: Any, call:
 @pytest.mark.parametrize(
     ("name", "given", "edit", "text"),
     [
-        ("core_memory_append", {"content": "x"}, Append("x"), ""),
-        ("core_memory_replace", {"old_content": "a", "new_content": ""}, ReplaceAll("a", ""), ""),
-        ("memory_replace", {"old_str": "a", "new_str": "b"}, ReplaceUnique("a", "b"), EDITED),
-        ("memory_insert", {"new_str": "x"}, InsertLine(-1, "x"), EDITED),
-        ("memory_insert", {"new_str": "x", "insert_line": 0}, InsertLine(0, "x"), EDITED),
-        ("memory_rethink", {"new_memory": "whole"}, Rethink("whole"), EDITED),
-        ("memory_apply_patch", {"patch": "@@\n+x"}, Patch("@@\n+x"), EDITED),
+        ("core_memory_append", {"content": "x"}, AppendEdit("x"), ""),
+        ("core_memory_replace", {"old_content": "a", "new_content": ""}, ReplaceAllEdit("a", ""), ""),
+        ("memory_replace", {"old_str": "a", "new_str": "b"}, ReplaceUniqueEdit("a", "b"), EDITED),
+        ("memory_insert", {"new_str": "x"}, InsertLineEdit(-1, "x"), EDITED),
+        ("memory_insert", {"new_str": "x", "insert_line": 0}, InsertLineEdit(0, "x"), EDITED),
+        ("memory_rethink", {"new_memory": "whole"}, RethinkEdit("whole"), EDITED),
+        ("memory_apply_patch", {"patch": "@@\n+x"}, PatchEdit("@@\n+x"), EDITED),
     ],
 )
 async def test_edit_is_one_effect_of_the_agent(
@@ -52,12 +45,12 @@ async def test_edit_is_one_effect_of_the_agent(
 @pytest.mark.parametrize(
     ("name", "given", "edit"),
     [
-        ("memory_replace", {"old_string": "a", "new_string": "b", "label": "human"}, ReplaceUnique("a", "b")),
-        ("memory_insert", {"new_string": "x", "label": "human"}, InsertLine(-1, "x")),
+        ("memory_replace", {"old_string": "a", "new_string": "b", "label": "human"}, ReplaceUniqueEdit("a", "b")),
+        ("memory_insert", {"new_string": "x", "label": "human"}, InsertLineEdit(-1, "x")),
         (
             "memory",
             {"command": "str_replace", "path": "/memories/human", "old_string": "a", "new_string": "b"},
-            ReplaceUnique("a", "b"),
+            ReplaceUniqueEdit("a", "b"),
         ),
     ],
 )
@@ -79,7 +72,7 @@ async def test_rethink_memory_names_its_block_by_another_argument(tools: Builtin
     """Agents of earlier systems have this form of memory_rethink."""
     result = await tools.execute(call("rethink_memory", new_memory="whole", target_block_label="human"))
     assert (result.ok, result.text) == (True, EDITED)
-    assert tiers.asked == [("edit", "step-1/0/0", AUTHOR, "human", Rethink("whole"))]
+    assert tiers.asked == [("edit", "step-1/0/0", AUTHOR, "human", RethinkEdit("whole"))]
 
 
 async def test_finishing_edits_returns_an_empty_text(tools: BuiltinTools, call: Make) -> None:

@@ -4,14 +4,18 @@ from typing import Any
 
 import pytest
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.model.core_memory import Block, CoreMemory, InsertLine, NewBlock, ReplaceUnique
+from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_types.blocks import Block, InsertLineEdit, ReplaceUniqueEdit
 
 from .conftest import AUTHOR, EDITED, Make
 
 HELD = CoreMemory(
     "agent-1",
     3,
-    (Block("block-1", "human", "", 10), Block("block-2", "policy", "", 10, read_only=True)),
+    (
+        Block(id="block-1", label="human", value="", limit=10),
+        Block(id="block-2", label="policy", value="", limit=10, read_only=True),
+    ),
 )
 
 
@@ -20,27 +24,27 @@ HELD = CoreMemory(
     [
         (
             {"command": "create", "path": "/memories/team/plans", "description": "Plans", "file_text": "none"},
-            ("create", "step-1/0/0", "agent-1", NewBlock("team_plans", "none", "Plans")),
+            ("create", "step-1/0/0", "agent-1", Block(label="team_plans", value="none", description="Plans")),
             "Successfully created memory block 'team_plans'",
         ),
         (
             {"command": "create", "path": "/plans", "description": "Plans"},
-            ("create", "step-1/0/0", "agent-1", NewBlock("plans", "", "Plans")),
+            ("create", "step-1/0/0", "agent-1", Block(label="plans", value="", description="Plans")),
             "Successfully created memory block 'plans'",
         ),
         (
             {"command": "str_replace", "path": "/memories/human", "old_str": "a", "new_str": "b"},
-            ("edit", "step-1/0/0", AUTHOR, "human", ReplaceUnique("a", "b")),
+            ("edit", "step-1/0/0", AUTHOR, "human", ReplaceUniqueEdit("a", "b")),
             EDITED,
         ),
         (
             {"command": "insert", "path": "/memories/human", "insert_text": "x"},
-            ("edit", "step-1/0/0", AUTHOR, "human", InsertLine(-1, "x")),
+            ("edit", "step-1/0/0", AUTHOR, "human", InsertLineEdit(-1, "x")),
             EDITED,
         ),
         (
             {"command": "insert", "path": "human", "insert_line": 2, "insert_text": "x"},
-            ("edit", "step-1/0/0", AUTHOR, "human", InsertLine(2, "x")),
+            ("edit", "step-1/0/0", AUTHOR, "human", InsertLineEdit(2, "x")),
             EDITED,
         ),
         (
@@ -110,7 +114,7 @@ async def test_refused_memory_commands_change_nothing(
 
 
 async def test_repeated_rename_or_delete_succeeds(tools: BuiltinTools, tiers: Any, call: Make) -> None:
-    tiers.core = CoreMemory("agent-1", 4, (Block("block-1", "zoe", "", 10),))
+    tiers.core = CoreMemory("agent-1", 4, (Block(id="block-1", label="zoe", value="", limit=10),))
     renamed = await tools.execute(call("memory", command="rename", old_path="human", new_path="zoe"))
     assert renamed.ok
     deleted = await tools.execute(call("memory", command="delete", path="human"))

@@ -25,19 +25,17 @@ from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.errors import REMOTE, LeaseLost
 from mnemesh_orchestrator.model.conversations import StepCommit
-from mnemesh_orchestrator.model.core_memory import (
-    AgentAuthor,
-    Append,
-    Block,
-    BlockEdit,
-    InsertLine,
-    NewBlock,
-    Patch,
-    ReplaceAll,
-    ReplaceUnique,
-    Rethink,
-)
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit
 from mnemesh_orchestrator.model.episodes import ArchivalSummary
+from mnemesh_types.blocks import (
+    AppendEdit,
+    Block,
+    InsertLineEdit,
+    PatchEdit,
+    ReplaceAllEdit,
+    ReplaceUniqueEdit,
+    RethinkEdit,
+)
 from mnemesh_types.messages import Message, Role, TextPart
 
 NOW = datetime(2026, 1, 20, tzinfo=UTC)
@@ -121,7 +119,9 @@ async def test_core_memory_is_read_with_its_blocks_unless_unchanged(
     client = BlocksClient(channel)
     held = await client.get("agent-1")
     assert held is not None
-    assert held.blocks == (Block("block-1", "human", "v", 9, None, True, 4),)
+    assert held.blocks == (
+        Block(id="block-1", label="human", value="v", limit=9, description=None, read_only=True, revision=4),
+    )
     assert (held.revision, held.updated_at) == (5, None)
     fakes.responses["GetCoreMemory"] = blocks.GetCoreMemoryResponse(not_modified=True)
     assert await client.get("agent-1", 5) is None
@@ -133,14 +133,14 @@ async def test_core_memory_is_read_with_its_blocks_unless_unchanged(
 @pytest.mark.parametrize(
     ("edit", "kind", "sent"),
     [
-        (Append("x"), "append", blocks.AppendEdit(text="x")),
-        (ReplaceAll("a", "b"), "replace_all", blocks.ReplaceAllEdit(old_text="a", new_text="b")),
-        (ReplaceUnique("a", ""), "replace_unique", blocks.ReplaceUniqueEdit(old_text="a")),
-        (InsertLine(-1, "x"), "insert_line", blocks.InsertLineEdit(line=-1, text="x")),
-        (InsertLine(3, "x", 7), "insert_line", blocks.InsertLineEdit(line=3, text="x", base_revision=7)),
-        (Rethink("x"), "rethink", blocks.RethinkEdit(value="x")),
-        (Rethink("x", 7), "rethink", blocks.RethinkEdit(value="x", base_revision=7)),
-        (Patch("x"), "patch", blocks.PatchEdit(patch="x")),
+        (AppendEdit("x"), "append", blocks.AppendEdit(text="x")),
+        (ReplaceAllEdit("a", "b"), "replace_all", blocks.ReplaceAllEdit(old_text="a", new_text="b")),
+        (ReplaceUniqueEdit("a", ""), "replace_unique", blocks.ReplaceUniqueEdit(old_text="a")),
+        (InsertLineEdit(-1, "x"), "insert_line", blocks.InsertLineEdit(line=-1, text="x")),
+        (InsertLineEdit(3, "x", 7), "insert_line", blocks.InsertLineEdit(line=3, text="x", base_revision=7)),
+        (RethinkEdit("x"), "rethink", blocks.RethinkEdit(value="x")),
+        (RethinkEdit("x", 7), "rethink", blocks.RethinkEdit(value="x", base_revision=7)),
+        (PatchEdit("x"), "patch", blocks.PatchEdit(patch="x")),
     ],
 )
 async def test_edit_has_its_author(
@@ -158,7 +158,7 @@ async def test_edit_has_its_author(
 
 async def test_blocks_are_created_attached_detached_and_renamed(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = BlocksClient(channel)
-    await client.create("r1", "agent-1", NewBlock("plans", "v", "d", metadata="{}", tags=("t",)))
+    await client.create("r1", "agent-1", Block(label="plans", value="v", description="d", metadata="{}", tags=("t",)))
     await client.attach("r2", "agent-1", "block-1")
     await client.detach("r3", "agent-1", "plans")
     await client.relabel("r4", "block-1", "goals")
@@ -332,7 +332,10 @@ async def test_deadline_of_a_tool_call_is_its_timeout_and_a_margin(
         status=execution.EXECUTION_STATUS_SUCCESS, result="5", stdout="a\nb\n", changed_blocks={"human": "new"}
     )
     context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada", "project_id": None}
-    given: dict[str, Any] = {"blocks": [Block("block-1", "human", "old", 500, "The user.")], "environment": {"K": "V"}}
+    given: dict[str, Any] = {
+        "blocks": [Block(id="block-1", label="human", value="old", limit=500, description="The user.")],
+        "environment": {"K": "V"},
+    }
     result, changed = await client.execute("tool-1", "{}", **context, **given)
     assert (result.ok, result.text, result.stdout, result.stderr) == (True, "5", ("a", "b"), ())
     assert changed == {"human": "new"}

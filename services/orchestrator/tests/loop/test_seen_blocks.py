@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_testkit.plugin import Sample
+from mnemesh_types.blocks import Block
 from mnemesh_types.messages import ToolReturn
 
 from ..support.faults import Crash, Faults
@@ -132,7 +132,7 @@ async def test_own_edit_does_not_hide_an_earlier_change_of_another_writer(world:
 
 async def test_unseen_block_is_not_overwritten(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_names=TOOLS)
-    given = NewBlock("plan", "Ship on Friday.")
+    given = Block(label="plan", value="Ship on Friday.")
     other = await world.agent(process, blocks=(given,))
     (plan,) = world.blocks.held[other.id]
 
@@ -171,7 +171,7 @@ async def test_crash_at_any_point_changes_neither_edits_nor_refusals(tmp_path: P
     async def life(world: World, point: int | None) -> tuple[Any, ...]:
         world.faults, world.model.requests = Faults(), []
         world.blocks.effects.clear()
-        given = (NewBlock("human", "Nothing yet."), NewBlock("shared", "Ours"))
+        given = (Block(label="human", value="Nothing yet."), Block(label="shared", value="Ours"))
         agent = await world.agent(world.process(), tool_names=TOOLS, blocks=given)
         world.faults = Faults()
         world.faults.crashes_at = point

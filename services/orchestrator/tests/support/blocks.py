@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
-from mnemesh_orchestrator.clients.blocks import BlocksClient, block_from_proto
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_testkit.mesh.local_services import LocalChannel
+from mnemesh_types.blocks import Block
 
 from .synchronous import run_now
 
@@ -30,7 +31,7 @@ class Blocks(BlocksClient):
     def blocks(self) -> dict[str, Block]:
         """Every block by id, in the order of creation."""
         request = blocks_service_pb2.ListBlocksRequest(page_size=1000)
-        found = {block.id: block_from_proto(block) for block in run_now(self._stub.ListBlocks(request)).blocks}
+        found = {block.id: Block.from_proto(block) for block in run_now(self._stub.ListBlocks(request)).blocks}
         return {block_id: found[block_id] for block_id in (*self._created, *found) if block_id in found}
 
     @property

@@ -5,8 +5,8 @@ from typing import Any
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.groups import Group, GroupFilter
+from mnemesh_types.blocks import Block
 
 from .world import ME, Process, World
 
@@ -39,9 +39,11 @@ class Cast:
 async def new_cast(world: World, process: Process) -> Cast:
     """Creates the agents and the blocks."""
     agents = [await world.agent(process, name=name) for name in ("Zoe", "Ada", "Max", "Eve")]
-    owner = await world.agent(process, name="Owner", blocks=(NewBlock("plan", "Win."), NewBlock("notes", "None.")))
+    owner = await world.agent(
+        process, name="Owner", blocks=(Block(label="plan", value="Win."), Block(label="notes", value="None."))
+    )
     plan, notes = world.blocks.held[owner.id]
-    own_plan = await world.agent(process, blocks=(NewBlock("plan", "Mine."),))
+    own_plan = await world.agent(process, blocks=(Block(label="plan", value="Mine."),))
     return Cast(world, agents, plan, notes, own_plan)
 
 

@@ -7,9 +7,9 @@ import pytest
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentType
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.groups import Group, GroupFilter, GroupOrder
+from mnemesh_types.blocks import Block
 from mnemesh_types.provenance import Provenance
 
 from .world import ME, SYSTEM, Process, World
@@ -18,7 +18,7 @@ DRAFT = AgentDraft(
     AgentType.LETTA_V1,
     name="Ada's",
     system=SYSTEM,
-    blocks=(NewBlock("human", "Ada."), NewBlock("persona", "A friend.", read_only=True)),
+    blocks=(Block(label="human", value="Ada."), Block(label="persona", value="A friend.", read_only=True)),
     enable_sleeptime=True,
     provenance=Provenance(project_id="project-1"),
 )

@@ -22,7 +22,6 @@ from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.conversations import ContextWindow
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
@@ -42,6 +41,7 @@ from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, 
 from mnemesh_orchestrator.usecases.conversations import ConversationService
 from mnemesh_orchestrator.usecases.groups import GroupChanges, GroupService
 from mnemesh_orchestrator.usecases.runs import RunService, StepService
+from mnemesh_types.blocks import Block
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
 from .faults import Crash, Faults, watched
@@ -283,7 +283,7 @@ class World:
 
     async def agent(self, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
         """Creates an agent with a block `human`, as a client would."""
-        draft.setdefault("blocks", (NewBlock("human", "Nothing yet."),))
+        draft.setdefault("blocks", (Block(label="human", value="Nothing yet."),))
         draft.setdefault("system", SYSTEM)
         return await process.lifecycle.create(ME, None, AgentDraft(kind, **draft))
 

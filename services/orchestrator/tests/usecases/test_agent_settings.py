@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_orchestrator.model.agents import AgentFilter, AgentType, CompactionSettings
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.models import (
@@ -18,6 +17,7 @@ from mnemesh_orchestrator.model.models import (
     ResponseFormat,
     require_settings_of,
 )
+from mnemesh_types.blocks import Block
 
 from ..support.world import ME, Process, World
 
@@ -91,16 +91,16 @@ async def test_unusable_setting_is_refused_by_creation_and_by_update(
 @pytest.mark.parametrize(
     ("field", "block"),
     [
-        ("blocks[1].limit", NewBlock("human", "Ada.", limit=-1)),
-        ("blocks[1]", NewBlock("human", "x" * 50, limit=10)),
-        ("blocks[1].label", NewBlock("a b", "Ada.")),
+        ("blocks[1].limit", Block(label="human", value="Ada.", limit=-1)),
+        ("blocks[1]", Block(label="human", value="x" * 50, limit=10)),
+        ("blocks[1].label", Block(label="a b", value="Ada.")),
     ],
     ids=["negative limit", "value above the limit", "label"],
 )
 async def test_refused_block_is_named_and_leaves_nothing(
-    world: World, process: Process, field: str, block: NewBlock
+    world: World, process: Process, field: str, block: Block
 ) -> None:
-    draft = AgentDraft(AgentType.LETTA_V1, blocks=(NewBlock("persona", "Kind."), block))
+    draft = AgentDraft(AgentType.LETTA_V1, blocks=(Block(label="persona", value="Kind."), block))
     with pytest.raises(MnemeshError) as refused:
         await process.lifecycle.create(ME, None, draft)
     assert refused.value.field == field

@@ -12,9 +12,9 @@ from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationDraft, ConversationFilter
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_types.blocks import Block
 from mnemesh_types.messages import Role
 
 from ..support.faults import Crash, Faults
@@ -291,7 +291,9 @@ async def test_conversation_is_not_found_for_another_agent(world: World, process
 
 
 async def test_edits_of_isolated_blocks_do_not_leak(world: World, process: Process) -> None:
-    agent = await world.agent(process, blocks=(NewBlock("human", "Nothing yet."), NewBlock("task", "None.")))
+    agent = await world.agent(
+        process, blocks=(Block(label="human", value="Nothing yet."), Block(label="task", value="None."))
+    )
     thread = await opened(process, agent, isolated_block_labels=("task",))
     assert thread.isolated_block_ids == tuple(world.blocks.held[thread.id])
     world.model.follow(
@@ -325,7 +327,7 @@ async def test_edits_of_isolated_blocks_do_not_leak(world: World, process: Proce
 async def test_isolated_block_is_neither_renamed_nor_deleted(
     world: World, process: Process, command: dict[str, str]
 ) -> None:
-    blocks = (NewBlock("human", "Nothing yet."), NewBlock("task", "None."))
+    blocks = (Block(label="human", value="Nothing yet."), Block(label="task", value="None."))
     agent = await world.agent(process, AgentType.MEMGPT, blocks=blocks)
     thread = await opened(process, agent, isolated_block_labels=("task",))
     held = {holder: list(ids) for holder, ids in world.blocks.held.items()}

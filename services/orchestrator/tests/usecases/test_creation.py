@@ -12,9 +12,9 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import AgentFilter, AgentState, AgentType, AttachedTool
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft, ErasureScope
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
+from mnemesh_types.blocks import Block
 
 from ..support.faults import Crash, Faults
 from ..support.model import call, say
@@ -24,7 +24,7 @@ DRAFT = AgentDraft(
     AgentType.LETTA_V1,
     name="Ada's",
     system=SYSTEM,
-    blocks=(NewBlock("human", "Ada."), NewBlock("persona", "A friend.", read_only=True)),
+    blocks=(Block(label="human", value="Ada."), Block(label="persona", value="A friend.", read_only=True)),
     tool_names=("probe",),
     tool_sources=('def shout(text: str):\n    """Shouts.\n\n    Args:\n        text: A text.\n    """',),
     tags=("b", "a", "b"),
@@ -277,7 +277,7 @@ async def test_deletion_erases_the_agent_in_every_service(world: World, process:
 async def test_deletion_keeps_resources_that_existed_before_the_agent(
     world: World, process: Process, scope: ErasureScope, *, interrupted: bool
 ) -> None:
-    owner = await world.agent(process, blocks=(NewBlock("rules", "Be kind."),))
+    owner = await world.agent(process, blocks=(Block(label="rules", value="Be kind."),))
     await world.archival.insert("r-1", owner.id, "The team's passage.")
     (lent,), (archive,) = world.blocks.held[owner.id], world.archival.archives()
     agent = await world.agent(process, block_ids=(lent,), archive_ids=(archive.id,))

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentType, shows_line_numbers
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft
+from mnemesh_types.blocks import Block
 
 from ..support.world import ME, Process, World, lines
 
 GOLDEN = Path(__file__).parent / "golden"
-BLOCKS = (NewBlock("human", "Ada.", "Who speaks."), NewBlock("persona", "A friend.", "Who you are."))
+BLOCKS = (
+    Block(label="human", value="Ada.", description="Who speaks."),
+    Block(label="persona", value="A friend.", description="Who you are."),
+)
 
 
 def beginning(world: World, agent: Agent) -> str:

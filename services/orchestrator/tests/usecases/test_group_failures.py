@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from mnemesh_kit.errors import Aborted, AlreadyExists, Internal, MnemeshError, Unavailable
 from mnemesh_orchestrator.errors import GroupRevisionMismatch
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.groups import Group, GroupFilter, ManagerConfig, ManagerType
 from mnemesh_testkit.plugin import Sample
+from mnemesh_types.blocks import Block
 
 from ..support.faults import Crash, Faults
 from ..support.group_cast import Cast, key, new_cast, no_group_is_left
@@ -231,7 +231,7 @@ async def test_sleeptime_group_survives_a_crash_at_any_point(tmp_path: Path, sam
                 await process.groups.delete(ME, None, group.id)
             assert not (await process.agents.get(ME, manager.id)).enable_sleeptime, point
             # The link has ended: what the manager gets, it alone gets.
-            other = await world.agent(process, blocks=(NewBlock("later", "Alone."),))
+            other = await world.agent(process, blocks=(Block(label="later", value="Alone."),))
             (later,) = world.blocks.held[other.id]
             world.blocks.give(manager.id, later)
             assert all(later not in world.blocks.held.get(partner.id, ()) for partner in partners), point

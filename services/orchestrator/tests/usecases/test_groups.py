@@ -13,7 +13,6 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import GroupRevisionMismatch
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.conversations import MessageQuery
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.groups import (
     GroupFilter,
     GroupOrder,
@@ -21,6 +20,7 @@ from mnemesh_orchestrator.model.groups import (
     ManagerType,
 )
 from mnemesh_orchestrator.store.tables import groups
+from mnemesh_types.blocks import Block
 
 from ..support.group_cast import Cast, key, new_cast, no_group_is_left
 from ..support.world import ME, Process, World
@@ -220,7 +220,7 @@ async def test_sleeptime_group_links_its_agents(world: World, process: Process, 
     held = world.blocks.held
     assert set(held[others[0].id]) == set(held[eve.id]) >= {cast.plan, cast.notes}
     # What one of them gets, all of them get.
-    archive = await world.agent(process, blocks=(NewBlock("archive", "Empty."),))
+    archive = await world.agent(process, blocks=(Block(label="archive", value="Empty."),))
     (block,) = world.blocks.held[archive.id]
     world.blocks.give(others[0].id, block)
     assert cast.holders(block) == "3"

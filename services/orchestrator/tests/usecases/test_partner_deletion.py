@@ -3,9 +3,9 @@
 import pytest
 from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import ErasureScope
 from mnemesh_orchestrator.model.groups import Group
+from mnemesh_types.blocks import Block
 
 from ..support.faults import Crash, Faults
 from ..support.pairs import (
@@ -29,7 +29,7 @@ async def test_deletion_of_an_agent_deletes_its_partner_and_their_group(
     world: World, process: Process, scope: ErasureScope
 ) -> None:
     agent, partner, _ = await pair(process, (await create(process)).id)
-    await world.blocks.create("r-1", partner.id, NewBlock("found", "By the partner."))
+    await world.blocks.create("r-1", partner.id, Block(label="found", value="By the partner."))
     await world.archival.insert("r-2", partner.id, "A passage.")
     erased = await process.lifecycle.delete(ME, agent.id, scope)
     assert (erased.agents, erased.contexts, erased.deleted_blocks, erased.archives, erased.passages) == (2, 2, 4, 1, 1)
@@ -88,7 +88,7 @@ async def test_deletion_of_the_last_partner_ends_the_group(world: World, process
     (left,) = await groups_of(process)
     assert left.agent_ids == (second.id,)
     assert (await process.agents.get(ME, agent.id)).enable_sleeptime
-    await world.blocks.create("r-1", second.id, NewBlock("shared", "Still."))
+    await world.blocks.create("r-1", second.id, Block(label="shared", value="Still."))
     erased = await process.lifecycle.delete(ME, second.id)
     assert (erased.agents, erased.deleted_blocks) == (1, 0)
     assert await groups_of(process) == []

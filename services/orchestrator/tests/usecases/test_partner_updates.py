@@ -8,8 +8,8 @@ from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, NotFound, Un
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import AgentRevisionMismatch, GroupChanged
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
+from mnemesh_types.blocks import Block
 
 from ..support.faults import Crash, Faults
 from ..support.pairs import (
@@ -211,7 +211,7 @@ async def test_partner_whose_group_was_deleted_is_used_again(world: World, proce
     agent, partner, group = await pair(process, (await create(process)).id)
     await process.groups.delete(ME, None, group.id)
     assert not (await process.agents.get(ME, agent.id)).enable_sleeptime
-    await world.blocks.create("r-1", agent.id, NewBlock("later", "Not shared."))
+    await world.blocks.create("r-1", agent.id, Block(label="later", value="Not shared."))
     for call in ("blocks.link", "partners.begin"):
         world.faults.unavailable = {call: 1}
         with pytest.raises(Unavailable):

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_orchestrator.model.agents import AgentFilter, AgentType, AttachedTool, LinkKind
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, Append, NewBlock
+from mnemesh_orchestrator.model.core_memory import AgentAuthor
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.groups import ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
+from mnemesh_types.blocks import AppendEdit, Block
 from mnemesh_types.provenance import Provenance
 
 from ..support.faults import Crash, Faults
@@ -62,8 +63,8 @@ async def test_group_begins_with_the_count_of_turns_of_the_draft(process: Proces
 
 async def test_agent_and_partner_share_what_they_store(world: World, process: Process) -> None:
     agent, partner, _ = await pair(process, (await process.lifecycle.create(ME, None, DRAFT)).id)
-    await world.blocks.create("r-1", agent.id, NewBlock("plans", "None."))
-    await world.blocks.edit("r-2", AgentAuthor(partner.id), "plans", Append("Tea at five."))
+    await world.blocks.create("r-1", agent.id, Block(label="plans", value="None."))
+    await world.blocks.edit("r-2", AgentAuthor(partner.id), "plans", AppendEdit("Tea at five."))
     assert world.blocks.value(agent.id, "plans") == "None.\nTea at five."
     await world.blocks.detach("r-3", agent.id, "human")
     assert await labels(world, partner) == {"persona", "plans", "memory_persona"}
@@ -137,7 +138,7 @@ async def test_agent_without_a_partner_makes_no_further_calls(world: World, proc
 
 
 async def test_own_block_of_the_agent_under_the_label_of_the_partner_is_shared(world: World, process: Process) -> None:
-    draft = replace(DRAFT, blocks=(NewBlock("memory_persona", "Mine."),))
+    draft = replace(DRAFT, blocks=(Block(label="memory_persona", value="Mine."),))
     agent, partner, _ = await pair(process, (await process.lifecycle.create(ME, None, draft)).id)
     assert world.blocks.value(partner.id, "memory_persona") == "Mine."
     assert await labels(world, partner) == await labels(world, agent) == {"memory_persona"}

@@ -5,21 +5,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from mnemesh_kit.errors import Aborted
+from mnemesh_types.blocks import (
+    AppendEdit,
+    Block,
+    InsertLineEdit,
+    PatchEdit,
+    ReplaceAllEdit,
+    ReplaceUniqueEdit,
+    RethinkEdit,
+)
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.clients.blocks import BlocksClient
-from mnemesh_orchestrator.model.core_memory import (
-    Append,
-    Block,
-    BlockEdit,
-    CoreMemory,
-    InsertLine,
-    NewBlock,
-    Patch,
-    ReplaceAll,
-    ReplaceUnique,
-    Rethink,
-)
+from mnemesh_orchestrator.model.core_memory import BlockEdit, CoreMemory
 from mnemesh_orchestrator.prompt.assembly import restored
 
 END_OF_BLOCK = -1
@@ -35,17 +33,19 @@ _ROOT: Final = "/memories/"
 
 async def append(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs core_memory_append."""
-    await _edit(blocks, call, arguments["label"], Append(arguments["content"]))
+    await _edit(blocks, call, arguments["label"], AppendEdit(arguments["content"]))
 
 
 async def replace_all(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs core_memory_replace."""
-    await _edit(blocks, call, arguments["label"], ReplaceAll(arguments["old_content"], arguments["new_content"]))
+    await _edit(blocks, call, arguments["label"], ReplaceAllEdit(arguments["old_content"], arguments["new_content"]))
 
 
 async def replace(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_replace."""
-    return await apply_edit(blocks, call, arguments["label"], ReplaceUnique(arguments["old_str"], arguments["new_str"]))
+    return await apply_edit(
+        blocks, call, arguments["label"], ReplaceUniqueEdit(arguments["old_str"], arguments["new_str"])
+    )
 
 
 async def insert(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
@@ -57,24 +57,24 @@ async def insert(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str
 async def rethink(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_rethink."""
     label = arguments["label"]
-    return await apply_edit(blocks, call, label, Rethink(arguments["new_memory"], call.base_revision(label)))
+    return await apply_edit(blocks, call, label, RethinkEdit(arguments["new_memory"], call.base_revision(label)))
 
 
 async def rethink_target(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs rethink_memory, the earlier form of memory_rethink."""
     label = arguments["target_block_label"]
-    return await apply_edit(blocks, call, label, Rethink(arguments["new_memory"], call.base_revision(label)))
+    return await apply_edit(blocks, call, label, RethinkEdit(arguments["new_memory"], call.base_revision(label)))
 
 
 async def apply_patch(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_apply_patch."""
-    return await apply_edit(blocks, call, arguments["label"], Patch(arguments["patch"]))
+    return await apply_edit(blocks, call, arguments["label"], PatchEdit(arguments["patch"]))
 
 
-def insert_edit(call: BuiltinCall, label: str, text: str, arguments: Mapping[str, Any]) -> InsertLine:
+def insert_edit(call: BuiltinCall, label: str, text: str, arguments: Mapping[str, Any]) -> InsertLineEdit:
     """Returns an edit that inserts text after a line that the agent has seen, or appends it if no line is given."""
     line = arguments.get("insert_line", END_OF_BLOCK)
-    return InsertLine(line, text, None if line == END_OF_BLOCK else call.base_revision(label))
+    return InsertLineEdit(line, text, None if line == END_OF_BLOCK else call.base_revision(label))
 
 
 async def apply_edit(blocks: BlocksClient, call: BuiltinCall, label: str, edit: BlockEdit) -> str:
@@ -125,14 +125,16 @@ async def run_command(blocks: BlocksClient, call: BuiltinCall, arguments: Mappin
 async def _create(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     label, description = _label(arguments, "path"), _required(arguments, "description")
     # Texts that the model copied from another block have the form in which it saw them.
-    block = NewBlock(label, restored(arguments.get("file_text", ""), label), restored(description, label))
+    block = Block(
+        label=label, value=restored(arguments.get("file_text", ""), label), description=restored(description, label)
+    )
     created = await blocks.create(call.effect(0), call.agent_id, block)
     call.record_edit(label, created.revision)
     return f"Successfully created memory block '{label}'"
 
 
 async def _str_replace(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
-    edit = ReplaceUnique(_required(arguments, "old_str"), _required(arguments, "new_str"))
+    edit = ReplaceUniqueEdit(_required(arguments, "old_str"), _required(arguments, "new_str"))
     return await apply_edit(blocks, call, _label(arguments, "path"), edit)
 
 

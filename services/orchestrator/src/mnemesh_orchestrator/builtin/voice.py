@@ -8,6 +8,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from mnemesh_kit.time import Clock
+from mnemesh_types.blocks import RethinkEdit
 from mnemesh_types.messages import text_of
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
@@ -16,7 +17,6 @@ from mnemesh_orchestrator.builtin.search import message_result, passage_result
 from mnemesh_orchestrator.clients.archival import ArchivalClient
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
-from mnemesh_orchestrator.model.core_memory import Rethink
 from mnemesh_orchestrator.model.episodes import PassageHit
 
 USER_BLOCK: Final = "human"
@@ -79,7 +79,9 @@ async def store_memories(archival: ArchivalClient, call: BuiltinCall, arguments:
 
 async def rethink_user_memory(blocks: BlocksClient, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs rethink_user_memory: replaces the block about the user."""
-    return await apply_edit(blocks, call, USER_BLOCK, Rethink(arguments["new_memory"], call.base_revision(USER_BLOCK)))
+    return await apply_edit(
+        blocks, call, USER_BLOCK, RethinkEdit(arguments["new_memory"], call.base_revision(USER_BLOCK))
+    )
 
 
 def transcript(text: str) -> Mapping[int, str]:

@@ -1,7 +1,6 @@
 """The blocks service over gRPC."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -13,24 +12,12 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import Aborted, NotFound
-from mnemesh_kit.time import optional_timestamp_from_proto
-from mnemesh_types.convert import provenance_from_proto
+from mnemesh_types.blocks import AUTHOR, Block
+from mnemesh_types.twin import fields_of
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_field, map_other, named_record, record_of
-from mnemesh_orchestrator.model.core_memory import (
-    AgentAuthor,
-    Append,
-    Block,
-    BlockEdit,
-    CoreMemory,
-    InsertLine,
-    NewBlock,
-    Patch,
-    ReplaceAll,
-    ReplaceUnique,
-    Rethink,
-)
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.transfers import ExportScope, IdMap, ImportTarget, Outcome, Record, RecordType
 
@@ -53,7 +40,7 @@ class BlocksClient:
         """
         request = rpc.GetCoreMemoryRequest(agent_id=agent_id, if_revision=if_revision, conversation_id=conversation_id)
         response = await self._stub.GetCoreMemory(request, timeout=deadlines.READ)
-        return None if response.not_modified else core_memory_from_proto(response.core_memory)
+        return None if response.not_modified else CoreMemory.from_proto(response.core_memory)
 
     async def isolate(
         self,
@@ -92,37 +79,23 @@ class BlocksClient:
             request_id=request_id,
             agent_id=author.agent_id,
             label=label,
-            author=_author_to_proto(author),
+            author=AUTHOR.to_proto(author),
             conversation_id=author.conversation_id,
-            **_EDITS[type(edit)](edit),
+            **fields_of(rpc.EditBlockRequest, edit),
         )
         response = await self._stub.EditBlock(request, timeout=deadlines.WRITE)
-        return block_from_proto(response.block)
+        return Block.from_proto(response.block)
 
-    async def create(self, request_id: str, agent_id: str, block: NewBlock) -> Block:
+    async def create(self, request_id: str, agent_id: str, block: Block) -> Block:
         """Creates a block for the agent, with which it is deleted, and attaches it."""
         request = rpc.CreateBlockRequest(
             request_id=request_id,
-            block=pb.Block(
-                label=block.label,
-                description=block.description,
-                value=block.value,
-                limit=block.limit,
-                read_only=block.read_only,
-                metadata=block.metadata,
-                tags=block.tags,
-                identity_ids=block.identity_ids,
-                name=block.name,
-                hidden=block.hidden,
-                is_template=block.is_template,
-                template_name=block.template_name,
-                preserve_on_migration=block.preserve_on_migration,
-            ),
+            block=block.to_proto(),
             agent_ids=[agent_id],
             created_for_agent_id=agent_id,
         )
         response = await self._stub.CreateBlock(request, timeout=deadlines.WRITE)
-        return block_from_proto(response.block)
+        return Block.from_proto(response.block)
 
     async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
         """Attaches an existing block to the agent."""
@@ -234,66 +207,7 @@ class BlocksClient:
     async def _update(self, request_id: str, block: pb.Block, path: str) -> Block:
         request = rpc.UpdateBlockRequest(request_id=request_id, block=block, update_mask=FieldMask(paths=[path]))
         response = await self._stub.UpdateBlock(request, timeout=deadlines.WRITE)
-        return block_from_proto(response.block)
-
-
-_OPTIONAL: Final[tuple[Any, ...]] = ("description", "name", "metadata", "template_name", "created_for_agent_id")
-
-
-def block_from_proto(block: pb.Block) -> Block:
-    """Returns the block of a message."""
-    return Block(
-        id=block.id,
-        label=block.label,
-        value=block.value,
-        limit=block.limit,
-        read_only=block.read_only,
-        revision=block.revision,
-        tags=tuple(block.tags),
-        hidden=block.hidden,
-        is_template=block.is_template,
-        preserve_on_migration=block.preserve_on_migration,
-        identity_ids=tuple(block.identity_ids),
-        content_revision=block.content_revision,
-        created_at=optional_timestamp_from_proto(block, "create_time"),
-        updated_at=optional_timestamp_from_proto(block, "update_time"),
-        provenance=replace(
-            provenance_from_proto(block.provenance),
-            created_by_id=block.provenance.created_by_id,
-            last_updated_by_id=block.provenance.last_updated_by_id,
-        ),
-        **{name: getattr(block, name) for name in _OPTIONAL if block.HasField(name)},
-    )
-
-
-def core_memory_from_proto(core_memory: pb.CoreMemory) -> CoreMemory:
-    """Returns the core memory of a message."""
-    return CoreMemory(
-        agent_id=core_memory.agent_id,
-        revision=core_memory.revision,
-        blocks=tuple(block_from_proto(block) for block in core_memory.blocks),
-        updated_at=optional_timestamp_from_proto(core_memory, "update_time", "update_time"),
-    )
-
-
-def _author_to_proto(author: AgentAuthor) -> pb.Author:
-    agent = pb.AgentAuthor(agent_id=author.agent_id, tool_call_id=author.tool_call_id, run_id=author.run_id)
-    return pb.Author(agent=agent)
-
-
-_EDITS: Final[dict[type[BlockEdit], Callable[[Any], dict[str, Any]]]] = {
-    Append: lambda edit: {"append": rpc.AppendEdit(text=edit.text)},
-    ReplaceAll: lambda edit: {"replace_all": rpc.ReplaceAllEdit(old_text=edit.old_text, new_text=edit.new_text)},
-    ReplaceUnique: lambda edit: {
-        "replace_unique": rpc.ReplaceUniqueEdit(old_text=edit.old_text, new_text=edit.new_text)
-    },
-    InsertLine: lambda edit: {
-        "insert_line": rpc.InsertLineEdit(line=edit.line, text=edit.text, base_revision=edit.base_revision)
-    },
-    Rethink: lambda edit: {"rethink": rpc.RethinkEdit(value=edit.value, base_revision=edit.base_revision)},
-    Patch: lambda edit: {"patch": rpc.PatchEdit(patch=edit.patch)},
-}
-"""The field of the request that has the edit."""
+        return Block.from_proto(response.block)
 
 
 class BlockRecords:

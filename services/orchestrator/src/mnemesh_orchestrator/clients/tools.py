@@ -20,11 +20,11 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError, Unavailable
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
 from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_types.blocks import Block
 from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_other, record_of
-from mnemesh_orchestrator.model.core_memory import Block
 from mnemesh_orchestrator.model.files import returned_images
 from mnemesh_orchestrator.model.rules import (
     AnswerCall,

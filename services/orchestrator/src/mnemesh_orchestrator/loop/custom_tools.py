@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from mnemesh_kit.errors import NOT_BEGUN, TEMPORARY, MnemeshError, Unavailable
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.time import Clock
+from mnemesh_types.blocks import Block, RethinkEdit
 from mnemesh_types.messages import ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
@@ -23,7 +24,7 @@ from mnemesh_orchestrator.loop.state import TurnContext
 from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import PlannedCall
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, Rethink, SeenRevisions
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory, SeenRevisions
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, ToolProgress
 from mnemesh_orchestrator.model.rules import (
     CallProgress,
@@ -115,7 +116,7 @@ async def run_custom(
     problems = []
     for ordinal, (label, value) in enumerate(sorted(changed.items())):
         block = core.block(label)
-        edit = Rethink(value, block.revision if block is not None else None)
+        edit = RethinkEdit(value, block.revision if block is not None else None)
         try:
             await edit_block(f"{effect_prefix}/{ordinal}", author, label, edit)
         except TEMPORARY:

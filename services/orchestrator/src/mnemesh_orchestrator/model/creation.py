@@ -10,6 +10,7 @@ import msgspec
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.secret_variables import require_valid_variables
+from mnemesh_types.blocks import Block
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.agents import (
@@ -24,7 +25,6 @@ from mnemesh_orchestrator.model.agents import (
     require_prompt_key,
     valid_agent_fields,
 )
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType, require_valid_count
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
@@ -233,7 +233,7 @@ class AgentDraft:
     tool_names: tuple[str, ...] = ()
     tool_ids: tuple[str, ...] = ()
     tool_sources: tuple[str, ...] = ()
-    blocks: tuple[NewBlock, ...] = ()
+    blocks: tuple[Block, ...] = ()
     block_ids: tuple[str, ...] = ()
     archive_ids: tuple[str, ...] = ()
     folder_ids: tuple[str, ...] = ()

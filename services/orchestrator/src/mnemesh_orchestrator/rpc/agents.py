@@ -32,7 +32,6 @@ from mnemesh_orchestrator.rpc.convert.agents import (
     agent_to_proto,
     agent_update_from_proto,
     context_window_to_proto,
-    core_memory_to_proto,
     draft_from_proto,
     erased_to_proto,
     prompt_to_proto,
@@ -131,7 +130,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         (message,) = await self._agents_to_proto((agent,), request.view)
         response = rpc.GetAgentResponse(agent=message)
         if request.view.blocks:
-            response.core_memory.CopyFrom(core_memory_to_proto(await self._service.core_memory(caller, agent.id)))
+            response.core_memory.CopyFrom((await self._service.core_memory(caller, agent.id)).to_proto())
         if request.view.cost and (cost := await self._service.cost(caller, agent.id)) is not None:
             response.cost_nano_usd = cost
         return response
@@ -358,7 +357,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         memories: list[CoreMemory] = []
         size = 0
         for agent in agents:
-            memory = core_memory_to_proto(await self._service.core_memory(current_principal(), agent.id))
+            memory = (await self._service.core_memory(current_principal(), agent.id)).to_proto()
             size += agent.ByteSize() + memory.ByteSize()
             if memories and query.max_bytes is not None and size > query.max_bytes:
                 break

@@ -9,6 +9,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
 from mnemesh_kit.time import Clock
+from mnemesh_types.blocks import Block
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
@@ -35,7 +36,6 @@ from mnemesh_orchestrator.model.agents import (
     shows_line_numbers,
     valid_agent_fields,
 )
-from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import PERSONA_LABEL, AgentDraft, Deletion, Erased, ErasureScope, Partnership
 from mnemesh_orchestrator.model.episodes import ArchivalSummary, MemoryExtractionSettings
 from mnemesh_orchestrator.model.groups import GroupState
@@ -210,7 +210,7 @@ class AgentParts:
         partner, group = partnership.partner, partnership.group
         memory, archival = self._services.core_memory, self._services.archival
         if (await self._context.core_memory(agent_id)).block(PERSONA_LABEL) is None:
-            own = NewBlock(PERSONA_LABEL, partner_persona(partner.type), PERSONA_DESCRIPTION)
+            own = Block(label=PERSONA_LABEL, value=partner_persona(partner.type), description=PERSONA_DESCRIPTION)
             await self._create_block(f"{partner.id}/block/{PERSONA_LABEL}", partner, own)
         await memory.link(f"{partner.id}/link", group.id, (agent_id, partner.id), agent_id)
         archive_ids = await archival.archives_of(agent_id)
@@ -226,7 +226,7 @@ class AgentParts:
         """Returns the sequence id of the newest message of an agent; 0 if it has none. Raises Unavailable."""
         return await self._services.recall.newest_sequence_id(agent_id)
 
-    async def _create_block(self, request_id: str, agent: Agent, new: NewBlock) -> None:
+    async def _create_block(self, request_id: str, agent: Agent, new: Block) -> None:
         await self._services.core_memory.create(request_id, agent.id, new)
 
     async def _create_window(self, agent: Agent, initial: Sequence[InputMessage] | None, system_text: str) -> None:

@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
-from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, require_id
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_types.blocks import Block
 from mnemesh_types.convert import message_to_proto, provenance_from_proto, provenance_to_proto
 
 from mnemesh_orchestrator.model.agents import (
@@ -24,7 +24,6 @@ from mnemesh_orchestrator.model.agents import (
     SystemPrompt,
 )
 from mnemesh_orchestrator.model.conversations import ContextWindowReport
-from mnemesh_orchestrator.model.core_memory import Block, CoreMemory, NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft, Erased
 from mnemesh_orchestrator.model.files import limits_in_effect
 from mnemesh_orchestrator.model.models import ModelSettings
@@ -217,41 +216,6 @@ def erased_to_proto(erased: Erased) -> pb.ErasureReport:
     return pb.ErasureReport(**asdict(erased))
 
 
-def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:
-    """Returns the message of a core memory, for views of agents."""
-    return blocks_pb2.CoreMemory(
-        agent_id=core.agent_id,
-        revision=core.revision,
-        blocks=[_block_to_proto(block) for block in core.blocks],
-        update_time=optional_timestamp_to_proto(core.updated_at),
-    )
-
-
-def _block_to_proto(block: Block) -> blocks_pb2.Block:
-    return blocks_pb2.Block(
-        id=block.id,
-        label=block.label,
-        description=block.description,
-        value=block.value,
-        limit=block.limit,
-        read_only=block.read_only,
-        revision=block.revision,
-        name=block.name,
-        tags=block.tags,
-        metadata=block.metadata,
-        hidden=block.hidden,
-        is_template=block.is_template,
-        template_name=block.template_name,
-        preserve_on_migration=block.preserve_on_migration,
-        identity_ids=block.identity_ids,
-        created_for_agent_id=block.created_for_agent_id,
-        content_revision=block.content_revision,
-        create_time=optional_timestamp_to_proto(block.created_at),
-        update_time=optional_timestamp_to_proto(block.updated_at),
-        provenance=provenance_to_proto(block.provenance),
-    )
-
-
 def context_window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
     """Returns the message of the report of a context window."""
     texts = (report.system, report.core_memory, report.tool_rules, report.directories, report.metadata)
@@ -338,7 +302,7 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         tool_names=tuple(dict.fromkeys(request.tool_names)),
         tool_ids=tuple(require_id(tool_id, "tool", "tool_ids") for tool_id in request.tool_ids),
         tool_sources=tuple(request.tool_sources),
-        blocks=tuple(_block_from_proto(block) for block in request.blocks),
+        blocks=tuple(Block.from_proto(block, f"blocks[{at}]") for at, block in enumerate(request.blocks)),
         block_ids=tuple(require_id(block_id, "block", "block_ids") for block_id in request.block_ids),
         archive_ids=tuple(require_id(archive_id, "archive", "archive_ids") for archive_id in request.archive_ids),
         folder_ids=tuple(
@@ -358,24 +322,6 @@ def _refuse_fields_of_others(request: rpc.CreateAgentRequest) -> None:
         raise InvalidArgument(
             "agent.group_ids must not be set. Use CreateGroup or UpdateGroup.", field="agent.group_ids"
         )
-
-
-def _block_from_proto(block: blocks_pb2.Block) -> NewBlock:
-    return NewBlock(
-        label=block.label,
-        value=block.value,
-        description=optional_field(block, "description"),
-        limit=block.limit,
-        read_only=block.read_only,
-        metadata=optional_field(block, "metadata"),
-        tags=tuple(block.tags),
-        identity_ids=tuple(block.identity_ids),
-        name=optional_field(block, "name"),
-        hidden=block.hidden,
-        is_template=block.is_template,
-        template_name=optional_field(block, "template_name"),
-        preserve_on_migration=block.preserve_on_migration,
-    )
 
 
 def rules_from_proto(agent: pb.Agent) -> tuple[ToolRule, ...]:
