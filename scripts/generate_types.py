@@ -54,6 +54,14 @@ MODULES: Final = {
             *("FileHit", "Citation"),
         ],
     ),
+    "agents": (
+        "agents",
+        [
+            *("ModelSettings", "ModelPrice", "CompactionSettings", "CompactionResult", "SystemPrompt", "ErasureReport"),
+            *("MemoryExtractionMode as ExtractionMode", "MemoryExtractionScope as ExtractionScope"),
+            *("MemoryExtractionSettings", "Conversation"),
+        ],
+    ),
 }
 """The modules: the package, and the messages and enums that get a twin with all that they contain. A twin has
 the name of its message, or the one after `as`."""
@@ -61,9 +69,13 @@ the name of its message, or the one after `as`."""
 UNSPECIFIED: Final = {
     "mnemesh.blocks.v1.BlockOperation": "UPDATE",
     "mnemesh.archival.v1.PassageSource": "",
+    "mnemesh.agents.v1.CompactionMode": "",
+    "mnemesh.agents.v1.MemoryExtractionMode": "ON_DEMAND",
+    "mnemesh.agents.v1.MemoryExtractionScope": "AGENT",
     "mnemesh.files.v1.DuplicateHandling": "SUFFIX",
 }
-"""The member that UNSPECIFIED means, where the contract gives it a meaning. "" gives it a member of its own."""
+"""The member that UNSPECIFIED means, where the contract gives it a meaning. "" gives it a member of its own,
+which is an empty text."""
 
 HAND_WRITTEN: Final = {
     "mnemesh.types.v1.Message": "messages.Message",
@@ -219,13 +231,17 @@ class Module:
         prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
         meaning = UNSPECIFIED.get(enum.full_name)
         argument = f', "{meaning}"' if meaning else ""
-        lines = [f"@contract_enum({self._wrapper(enum)}{argument})", f"class {enum.name}(StrEnum):"]
+        lines = [
+            f"@contract_enum({self._wrapper(enum)}{argument})",
+            f"class {self._renamed.get(enum.full_name, enum.name)}(StrEnum):",
+        ]
         lines.append(f"    {self._documented(enum)}\n")
         for value in enum.values:
             name = value.name.removeprefix(prefix)
             if value.number == 0 and name == "UNSPECIFIED" and meaning != "":
                 continue
-            lines.append(f'    {name} = "{name.lower()}"')
+            text = name.lower() if value.number else ""
+            lines.append(f'    {name} = "{text}"')
             lines.append(_indented(self._contracts.docstring(f"{enum.full_name}.{value.name}")))
         return "\n".join(line for line in lines if line.strip()) + "\n"
 

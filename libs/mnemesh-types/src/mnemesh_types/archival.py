@@ -17,7 +17,7 @@ from mnemesh_types.twin import EPOCH, Twin, contract_enum
 class PassageSource(StrEnum):
     """The origin of a passage."""
 
-    UNSPECIFIED = "unspecified"
+    UNSPECIFIED = ""
     AGENT = "agent"
     FILE = "file"
     IMPORT = "import"

@@ -185,6 +185,11 @@ def optional_field(message: Message, name: str) -> Any:
     return getattr(message, name) if message.HasField(name) else None
 
 
+def optional_to_proto(value: Twin[M] | None) -> M | None:
+    """Returns the message of a twin; None, which leaves a field unset, for None."""
+    return None if value is None else value.to_proto()
+
+
 def set_field(message: Message, oneof: str) -> Any:
     """Returns the twin of the field of a oneof that is set, or None."""
     name = message.WhichOneof(oneof)

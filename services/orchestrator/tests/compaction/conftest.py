@@ -9,8 +9,8 @@ import pytest
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Message, Role
 from mnemesh_types.usage import Usage
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_types.agents import CompactionSettings
 
 from ..support.world import ME, Process, World
 from .conftest import small_agent

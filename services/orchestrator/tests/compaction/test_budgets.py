@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 import pytest
 from mnemesh_orchestrator.compaction.tokens import schemas_tokens, tokenizer_for, unsent_message_ids
 from mnemesh_orchestrator.loop.state import longest_prompt, prompt_limit
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
-from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_types.agents import CompactionSettings, ModelSettings
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from ..support.world import ME, Process, World, require_valid

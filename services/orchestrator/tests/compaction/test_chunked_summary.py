@@ -13,8 +13,8 @@ from mnemesh_orchestrator.compaction.planner import SummaryFailed
 from mnemesh_orchestrator.compaction.summarizers import MAX_PARTS, MIN_CAPACITY, ChunkedReader
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
-from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_types.agents import CompactionSettings, ModelSettings
 from mnemesh_types.messages import Role
 
 from ..support.faults import Crash, Faults

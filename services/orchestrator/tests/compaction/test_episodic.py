@@ -9,10 +9,11 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_orchestrator.compaction.stored_memory import EPISODIC_HEADING
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.messages import Approve, Role
 
 from ..support.faults import Crash, Faults

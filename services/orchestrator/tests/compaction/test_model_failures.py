@@ -18,10 +18,11 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderUnavailable,
 )
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_orchestrator.model.runs import COMPACTION, StepFilter, StepStatus, StopReason
 from mnemesh_testkit.timeouts import scaled
+from mnemesh_types.agents import CompactionSettings, ModelSettings
 from mnemesh_types.messages import Role
 from mnemesh_types.usage import Usage
 

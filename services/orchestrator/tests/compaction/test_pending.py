@@ -2,10 +2,11 @@
 
 import pytest
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
+from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.messages import Approve
 
 from ..support.model import Item, call, say

@@ -10,9 +10,10 @@ from mnemesh_orchestrator.llm.openai_chat import render_body as openai_chat
 from mnemesh_orchestrator.llm.openai_responses import render_body as openai_responses
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.wire import encode_body
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
+from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_orchestrator.model.rules import RunFirst
+from mnemesh_types.agents import CompactionSettings
 
 from ..support.model import Item, call, say, together
 from ..support.world import ME, Process, World

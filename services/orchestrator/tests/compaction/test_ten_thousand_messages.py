@@ -18,8 +18,9 @@ from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_chat import render_body as openai_chat
 from mnemesh_orchestrator.llm.openai_responses import render_body as openai_responses
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from ..support.model import Item, call, say

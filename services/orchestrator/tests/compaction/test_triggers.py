@@ -6,9 +6,10 @@ import pytest
 from mnemesh_orchestrator.compaction.planner import trigger_tokens
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderRefused
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy
+from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
 from mnemesh_orchestrator.model.events import CompactionEvent, MessageEvent
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.messages import Role
 
 from ..support.model import Item, call, say

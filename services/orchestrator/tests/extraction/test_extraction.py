@@ -12,11 +12,12 @@ from mnemesh_kit.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
-from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
-from mnemesh_orchestrator.model.episodes import Change, ExtractionMode, ExtractionScope, MemoryExtractionSettings
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.episodes import Change, MemoryExtractionSettings
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.usecases.memory_extractions import MAX_UNREADABLE
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories
+from mnemesh_types.agents import CompactionSettings, ExtractionMode, ExtractionScope
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
 

@@ -3,7 +3,8 @@
 import pytest
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.core_memory import memory_access
-from mnemesh_orchestrator.model.episodes import ExtractionScope, MemoryExtractionSettings, MemoryScope
+from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings, MemoryScope
+from mnemesh_types.agents import ExtractionScope
 
 BY_SENDER = MemoryExtractionSettings(scope=ExtractionScope.SENDER)
 ANA, BO, GROUP, CONVERSATION = new_id("identity"), new_id("identity"), new_id("group"), new_id("conv")

@@ -7,7 +7,8 @@ import pytest
 from mnemesh_orchestrator.llm.anthropic_messages import CLOSING, OPENING, render_body
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.wire import encode_body
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ResponseFormat
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import (
     ImagePart,
     OmittedReasoningPart,

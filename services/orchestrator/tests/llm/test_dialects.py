@@ -13,9 +13,10 @@ from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.provider import make_client
 from mnemesh_orchestrator.llm.settings import DIALECTS, Api, LlmSettings, ProviderSettings
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply, raw_stream
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ReasoningPart, Role, TextPart
 from starlette.requests import Request
 from starlette.responses import JSONResponse

@@ -17,8 +17,9 @@ from mnemesh_orchestrator.llm import anthropic_messages, openai_chat, openai_res
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.settings import Api
 from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat
 from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import (
     ContentPart,
     ImagePart,

@@ -3,7 +3,8 @@
 import pytest
 from mnemesh_orchestrator.llm.port import DEFAULT_LIMITS
 from mnemesh_orchestrator.llm.provider import Provider, cost_of, model_figures
-from mnemesh_orchestrator.model.models import FigureSource, ModelPrice
+from mnemesh_orchestrator.model.models import FigureSource
+from mnemesh_types.agents import ModelPrice
 from mnemesh_types.usage import Usage
 
 from .windows import at

@@ -7,7 +7,8 @@ from typing import Any
 
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmClient, LlmEvent, LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.settings import Api, ProviderSettings
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ToolSchema
+from mnemesh_orchestrator.model.models import ModelInfo, ToolSchema
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ContentPart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 NOON = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)

@@ -9,12 +9,13 @@ from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import LlmClient
 from mnemesh_orchestrator.llm.settings import Api
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.openai_responses import FakeResponses
 from mnemesh_testkit.fakes.server import FakeProvider, Fault, Reply, status
 from mnemesh_testkit.wires import Wire, encoded
+from mnemesh_types.agents import ModelSettings
 
 from ..support.model import OneOffer, OneProvider
 from ..support.world import World

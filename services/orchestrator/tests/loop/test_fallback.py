@@ -23,8 +23,8 @@ from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.events import StepStarted
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import RunStatus, StepFilter, StopReason
+from mnemesh_types.agents import ModelSettings
 
 from ..support.faults import Crash, Faults
 from ..support.model import HANDLE, Cut, Item, by_place, call, say

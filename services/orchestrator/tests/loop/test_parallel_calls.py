@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import RunFirst, ToolResult
+from mnemesh_types.agents import ModelSettings
 
 from ..support.model import call, say, together
 from ..support.world import Process, World, lines, require_valid

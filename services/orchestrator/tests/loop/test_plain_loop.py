@@ -7,9 +7,9 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiredBeforeExit
 from mnemesh_orchestrator.model.runs import RunStatus, StepFilter, StopReason
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ImagePart, TextPart, ToolStatus
 
 from ..support.model import call, raw_call, say, together

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
 from mnemesh_orchestrator.model.inputs import ClientSkill, InputMessage, RunConfig
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.model import call, say

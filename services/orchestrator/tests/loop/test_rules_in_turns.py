@@ -5,7 +5,6 @@ import json
 import pytest
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import (
     ChildArguments,
     Conditional,
@@ -18,6 +17,7 @@ from mnemesh_orchestrator.model.rules import (
     ToolRule,
 )
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ToolStatus
 
 from ..support.model import call, say, together

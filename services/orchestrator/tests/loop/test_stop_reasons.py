@@ -15,9 +15,9 @@ from mnemesh_orchestrator.llm.errors import (
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import StopEvent
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval, RunFirst
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
+from mnemesh_types.agents import ModelSettings
 
 from ..support.model import Held, Item, call, say, together
 from ..support.world import ME, Process, World, lines, require_valid, told

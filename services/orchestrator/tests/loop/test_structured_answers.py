@@ -8,15 +8,10 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.llm.schemas import format_instruction
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import MessageEvent, StepStarted
-from mnemesh_orchestrator.model.models import (
-    ModelInfo,
-    ModelSettings,
-    ResponseFormat,
-    require_valid_format,
-    schema_problem,
-)
+from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, require_valid_format, schema_problem
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Approve, TextPart
 
 from ..support.model import USAGE, call, raw_call, say

@@ -6,8 +6,8 @@ import pytest
 from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import Delta, MessageEvent, RunEvent, StepStarted
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import RequiresApproval, RunFirst
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ReasoningPart, TextPart
 
 from ..support.model import Cut, call, say, together

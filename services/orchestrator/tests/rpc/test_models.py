@@ -9,7 +9,8 @@ import pytest
 from mnemesh.agents.v1 import models_pb2
 from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh_kit.paging import PageQuery, page_of
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.model.models import ModelInfo
+from mnemesh_types.agents import ModelSettings
 
 if TYPE_CHECKING:
     from .conftest import Wire

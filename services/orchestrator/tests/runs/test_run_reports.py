@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.llm.errors import ProviderUnavailable
 from mnemesh_orchestrator.loop.metrics import MAX_MODELS, TurnMetrics
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.store.leases import QueueCounts
 from mnemesh_testkit.timeouts import scaled
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.usage import Usage
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs

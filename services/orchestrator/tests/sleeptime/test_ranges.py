@@ -8,8 +8,8 @@ from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.conversations import ConversationDraft
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import PoolLimits, RunFilter, RunStatus, StopReason
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Approve, Role, TextPart
 
 from ..support.faults import Faults

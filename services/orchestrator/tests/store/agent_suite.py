@@ -14,11 +14,11 @@ from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool, Correction
 from mnemesh_orchestrator.model.creation import Deletion, DeletionStart, ErasureScope
 from mnemesh_orchestrator.model.events import RunEnd
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.usage import Usage
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made, ran

@@ -13,10 +13,10 @@ from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationFilter, ConversationOrigin
 from mnemesh_orchestrator.model.events import RunEnd
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_types.agents import ModelSettings
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
 
@@ -25,7 +25,15 @@ NO_ORIGIN = ConversationOrigin()
 
 
 def a_thread(agent: Agent, clock: FrozenClock, **fields: Any) -> Conversation:
-    return Conversation(new_id("conv"), ORG, agent.id, False, clock.now(), clock.now(), **fields)
+    return Conversation(
+        id=new_id("conv"),
+        organization_id=ORG,
+        agent_id=agent.id,
+        is_default=False,
+        created_at=clock.now(),
+        updated_at=clock.now(),
+        **fields,
+    )
 
 
 async def opened(threads: ConversationStore, agent: Agent, clock: FrozenClock, **fields: Any) -> Conversation:

@@ -207,7 +207,12 @@ def a_rest(run: Run, clock: FrozenClock) -> Run:
 async def made_conversation(threads: ConversationStore, agent: Agent, clock: FrozenClock) -> str:
     id_ = new_id("conv")
     conversation = Conversation(
-        id_, agent.organization_id, agent.id, is_default=False, created_at=clock.now(), updated_at=clock.now()
+        id=id_,
+        organization_id=agent.organization_id,
+        agent_id=agent.id,
+        is_default=False,
+        created_at=clock.now(),
+        updated_at=clock.now(),
     )
     await threads.begin_creation(None, conversation, ConversationOrigin())
     await threads.activate(conversation, None)

@@ -18,7 +18,8 @@ from mnemesh_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.model.models import ModelInfo
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ReasoningPart, Role, TextPart
 from mnemesh_types.usage import Usage
 

@@ -25,7 +25,6 @@ from mnemesh_orchestrator.model.conversations import ContextWindow
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter
 from mnemesh_orchestrator.orchestrator import Orchestrator
 from mnemesh_orchestrator.processors import Processors
@@ -41,6 +40,7 @@ from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, 
 from mnemesh_orchestrator.usecases.conversations import ConversationService
 from mnemesh_orchestrator.usecases.groups import GroupChanges, GroupService
 from mnemesh_orchestrator.usecases.runs import RunService, StepService
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.blocks import Block
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 

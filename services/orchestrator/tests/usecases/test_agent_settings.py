@@ -7,16 +7,11 @@ from typing import Any
 
 import pytest
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
-from mnemesh_orchestrator.model.agents import AgentFilter, AgentType, CompactionSettings
+from mnemesh_orchestrator.model.agents import AgentFilter, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
-from mnemesh_orchestrator.model.models import (
-    FigureSource,
-    ModelInfo,
-    ModelSettings,
-    ResponseFormat,
-    require_settings_of,
-)
+from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ResponseFormat, require_settings_of
+from mnemesh_types.agents import CompactionSettings, ModelSettings
 from mnemesh_types.blocks import Block
 
 from ..support.world import ME, Process, World

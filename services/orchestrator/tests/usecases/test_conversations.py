@@ -13,7 +13,7 @@ from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationDraft, ConversationFilter
 from mnemesh_orchestrator.model.inputs import OnBusy
-from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.blocks import Block
 from mnemesh_types.messages import Role
 

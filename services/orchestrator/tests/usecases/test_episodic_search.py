@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.model.agents import Agent, AgentType, AttachedTool, CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, AgentType, AttachedTool
 from mnemesh_orchestrator.model.rules import ContinueLoop
+from mnemesh_types.agents import CompactionSettings
 
 from ..support.model import call, say
 from ..support.world import ME, Process, World, lines

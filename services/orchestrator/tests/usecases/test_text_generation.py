@@ -4,8 +4,9 @@ import pytest
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderUnavailable
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_orchestrator.model.runs import RunFilter
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.model import USAGE, say

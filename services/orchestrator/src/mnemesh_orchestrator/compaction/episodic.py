@@ -10,6 +10,7 @@ from mnemesh_kit.errors import FailedPrecondition, MnemeshError, Unavailable
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.secret_patterns import find_secrets
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.clients.recall import RecallClient
@@ -51,7 +52,7 @@ from mnemesh_orchestrator.model.episodes import (
     MemoryExtractionSettings,
     MemoryScope,
 )
-from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.models import settings_over
 
 _PENDING = re.compile(r"new-(\d+)-(\d+)")
 
@@ -279,7 +280,7 @@ class FactExtractor:
             else:
                 found.append(SummaryModel(info, info.effective(overrides), other))
         if own.api != "rehearsal":
-            own_settings = own.effective(overrides.over(agent.model_settings))
+            own_settings = own.effective(settings_over(overrides, agent.model_settings))
             found.append(SummaryModel(own, own_settings, client))
         return found
 

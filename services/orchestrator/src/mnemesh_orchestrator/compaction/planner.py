@@ -6,11 +6,11 @@ from itertools import pairwise
 from math import ceil
 from typing import Final, Protocol
 
+from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.messages import Message, Role
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest
-from mnemesh_orchestrator.model.agents import CompactionSettings
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.core_memory import MemoryAccess, memory_access
 from mnemesh_orchestrator.model.episodes import EpisodeCommit

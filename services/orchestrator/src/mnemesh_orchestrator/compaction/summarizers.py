@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import structlog
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.compaction.planner import Summary, SummaryFailed, SummaryRequest
@@ -23,7 +24,7 @@ from mnemesh_orchestrator.compaction.transcript import (
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, settings_over
 
 _log = structlog.get_logger("mnemesh.compaction")
 
@@ -219,7 +220,7 @@ class SelfSummarizer:
         compaction = request.compaction
         settings = compaction.llm_request.settings
         if compaction.settings.model_settings is not None:
-            settings = compaction.settings.model_settings.over(settings)
+            settings = settings_over(compaction.settings.model_settings, settings)
         history, choice = compaction.llm_request.messages[: request.cut.end], _tool_choice(compaction.llm_request)
         return replace(
             compaction.llm_request,
@@ -264,7 +265,9 @@ async def summary_models(models: ModelCatalog, request: SummaryRequest) -> tuple
             candidates.append(SummaryModel(info, info.effective(overrides), client))
     if own.api != "rehearsal":
         # The model is called as the agent calls it: its window may be known to the agent only.
-        candidates.append(SummaryModel(own, overrides.over(compaction.llm_request.settings), compaction.client))
+        candidates.append(
+            SummaryModel(own, settings_over(overrides, compaction.llm_request.settings), compaction.client)
+        )
     return tuple(candidates)
 
 

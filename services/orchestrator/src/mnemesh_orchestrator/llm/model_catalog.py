@@ -11,20 +11,14 @@ from typing import Final
 import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.sealing import SecretUnreadable
+from mnemesh_types.agents import ModelSettings
 
 from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderAuth, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import AttemptBudget, LlmClient, LlmEvent, LlmRequest, Sleep
 from mnemesh_orchestrator.llm.provider import REHEARSAL_WINDOW, Provider, RemoteClient
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE, RehearsalClient
 from mnemesh_orchestrator.llm.settings import Api, LlmSettings, ProviderSettings, bare_settings
-from mnemesh_orchestrator.model.models import (
-    FigureSource,
-    ModelInfo,
-    ModelOverride,
-    ModelSettings,
-    OwnModels,
-    ProviderRecord,
-)
+from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelOverride, OwnModels, ProviderRecord
 from mnemesh_orchestrator.store.providers import ProviderStore
 
 MNEMESH = "mnemesh"

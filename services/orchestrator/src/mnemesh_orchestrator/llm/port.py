@@ -8,11 +8,12 @@ from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 
 from mnemesh_kit.retries import Backoff
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ContentPart, Message
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat, ToolSchema
+from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
 
 Event = TypeVar("Event")
 Sleep = Callable[[float], Awaitable[None]]

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from mnemesh_types.agents import ModelPrice, ModelSettings
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient, thinks
@@ -27,7 +28,7 @@ from mnemesh_orchestrator.llm.openai_client import OpenAiEndpoint
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import CallLimits, Sleep
 from mnemesh_orchestrator.llm.settings import Api, Listing, ProviderSettings, dialect_of
-from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelPrice, ModelSettings, ServedModel
+from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ServedModel
 
 _VERSION: Final = re.compile(r"-(?:latest|\d{4}-\d{2}-\d{2}|\d{8}|\d{4})(?:-v\d+(?::\d+)?)?$|-v\d+:\d+$")
 """The end of a name that says which version of a model is meant."""

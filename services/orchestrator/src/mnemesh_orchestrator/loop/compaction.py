@@ -21,6 +21,7 @@ from mnemesh_kit.errors import (
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.time import Clock
 from mnemesh_kit.tracing import current_trace_id
+from mnemesh_types.agents import CompactionResult, CompactionSettings
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
 
@@ -49,7 +50,7 @@ from mnemesh_orchestrator.loop.rules import failure
 from mnemesh_orchestrator.loop.services import ContextReader, RecallWrites, RetryPolicy
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import summary_event
-from mnemesh_orchestrator.model.agents import Compaction, CompactionResult, CompactionSettings
+from mnemesh_orchestrator.model.agents import Compaction
 from mnemesh_orchestrator.model.conversations import ContextWindow
 from mnemesh_orchestrator.model.core_memory import memory_access
 from mnemesh_orchestrator.model.episodes import EpisodeCommit

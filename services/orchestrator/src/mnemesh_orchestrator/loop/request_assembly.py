@@ -12,6 +12,7 @@ import structlog
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.clients.files import FilesClient
@@ -24,7 +25,7 @@ from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.provider import reads_images
 from mnemesh_orchestrator.loop.services import ContextReader, OptionalServices
 from mnemesh_orchestrator.loop.state import StepState, TokenCounts, TurnContext, TurnState
-from mnemesh_orchestrator.model.agents import Agent, CompactionSettings, PromptPolicy, shows_line_numbers
+from mnemesh_orchestrator.model.agents import Agent, PromptPolicy, shows_line_numbers
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.conversations import ContextWindow
 from mnemesh_orchestrator.model.core_memory import CoreMemory

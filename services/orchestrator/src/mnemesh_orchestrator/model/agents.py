@@ -12,15 +12,14 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.text import require_json_object, require_no_nul, require_optional_text, require_text, require_texts
 from mnemesh_kit.time import zone_from_name
+from mnemesh_types.agents import CompactionResult, CompactionSettings, ModelSettings
 from mnemesh_types.messages import Message
 from mnemesh_types.provenance import Provenance
-from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryExtractionSettings, require_valid_extraction
 from mnemesh_orchestrator.model.files import MAX_FILES_OPEN, MAX_VIEW_CHARACTERS
 from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.models import (
-    ModelSettings,
     ResponseFormat,
     require_handle,
     require_valid_format,
@@ -40,23 +39,6 @@ _MAX_SCOPE: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionResult:
-    """Figures of a compaction.
-
-    Token counts are estimates of the whole request; message counts include the system message. `usage` are the tokens
-    that summary models used, as their providers counted them.
-    """
-
-    summary: str
-    summary_message_id: str | None
-    messages_before: int
-    messages_after: int
-    tokens_before: int
-    tokens_after: int
-    usage: Usage = Usage()
-
-
-@dataclass(frozen=True, slots=True)
 class Compaction:
     """A smaller window that can replace the one at `base_version`.
 
@@ -72,21 +54,6 @@ class Compaction:
     result: CompactionResult
     after_step: bool = False
     commits: tuple[EpisodeCommit, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionSettings:
-    """Settings of compaction. None takes the default of the compaction mode."""
-
-    mode: str = "sliding_window"
-    model: str | None = None
-    model_settings: ModelSettings | None = None
-    prompt: str | None = None
-    prompt_acknowledgement: bool | None = None
-    clip_chars: int | None = None
-    sliding_window_percentage: float | None = None
-    trigger_ratio: float | None = None
-    memory_scope: str | None = None
 
 
 def require_valid_compaction_settings(settings: CompactionSettings, field: str) -> CompactionSettings:
@@ -116,15 +83,6 @@ MAX_SYSTEM_PROMPT: Final = 1_000_000
 MAX_NAME: Final = 512
 _MAX_CONTINUATION: Final = 2_000
 _MAX_TIMEOUT: Final = 366 * 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class SystemPrompt:
-    """A template under its key."""
-
-    key: str
-    text: str
-    built_in: bool
 
 
 def require_prompt_key(key: str, field: str) -> str:

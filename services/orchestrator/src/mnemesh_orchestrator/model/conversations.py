@@ -8,11 +8,13 @@ from typing import Any, Final, Self
 
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.text import require_optional_text, require_texts
+from mnemesh_types import agents
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.inputs import OnBusy
-from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema, require_valid_settings
+from mnemesh_orchestrator.model.models import ToolSchema, require_valid_settings
 
 _MAX_TEXT: Final = 100_000
 _MAX_LABELS: Final = 100
@@ -20,28 +22,11 @@ _MAX_KEY: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(agents.Conversation):
     """A conversation of an agent with its own context window in recall. Its model and settings override the agent's."""
 
-    id: str
-    organization_id: str
-    agent_id: str
-    is_default: bool
-    created_at: datetime
-    updated_at: datetime
-    summary: str | None = None
-    description: str | None = None
-    archived: bool = False
-    model: str | None = None
-    model_settings: ModelSettings | None = None
-    forked_from_id: str | None = None
+    organization_id: str = ""
     created_by_id: str = ""
-    last_message_at: datetime | None = None
-    isolated_block_labels: tuple[str, ...] = ()
-    """Labels of isolated blocks: copies that replace the agent's blocks in this conversation."""
-    isolated_block_ids: tuple[str, ...] = ()
-    key: str | None = None
-    """The client's name for the conversation, unique among those of the agent."""
 
     @property
     def holder_id(self) -> str | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from mnemesh_kit.ids import is_id
 from mnemesh_types import blocks
+from mnemesh_types.agents import ExtractionScope
 from mnemesh_types.blocks import (
     AppendEdit,
     Block,
@@ -15,7 +16,7 @@ from mnemesh_types.blocks import (
     RethinkEdit,
 )
 
-from mnemesh_orchestrator.model.episodes import ExtractionScope, MemoryExtractionSettings, MemoryScope
+from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings, MemoryScope
 
 UNSEEN = 0
 """No block has this revision, so an edit that is based on it is refused."""

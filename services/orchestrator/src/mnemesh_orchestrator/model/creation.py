@@ -10,6 +10,7 @@ import msgspec
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.secret_variables import require_valid_variables
+from mnemesh_types.agents import CompactionSettings, ErasureReport, ModelSettings
 from mnemesh_types.blocks import Block
 from mnemesh_types.provenance import Provenance
 
@@ -19,7 +20,6 @@ from mnemesh_orchestrator.model.agents import (
     Agent,
     AgentType,
     AttachedTool,
-    CompactionSettings,
     PromptPolicy,
     base_rules,
     require_prompt_key,
@@ -28,7 +28,7 @@ from mnemesh_orchestrator.model.agents import (
 from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType, require_valid_count
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_orchestrator.model.rules import ToolRule
 
 PERSONA_LABEL: Final = "memory_persona"
@@ -336,22 +336,10 @@ class DeletionStart:
     group_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """The number of erased items by store."""
+class Erased(ErasureReport):
+    """The number of erased items by store. `runs` counts records of runs, in agents that were kept."""
 
-    agents: int = 0
-    messages: int = 0
-    contexts: int = 0
-    passages: int = 0
-    archives: int = 0
-    detached_blocks: int = 0
-    """Blocks that were kept."""
-    deleted_blocks: int = 0
-    episodes: int = 0
-    facts: int = 0
-    runs: int = 0
-    """Records of runs, in agents that were kept."""
+    __slots__ = ()
 
     def __add__(self, other: "Erased") -> "Erased":
         return Erased(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

@@ -7,9 +7,11 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_optional_text
+from mnemesh_types import agents
+from mnemesh_types.agents import ExtractionMode
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.model.models import ModelSettings, require_handle, require_valid_settings
+from mnemesh_orchestrator.model.models import require_handle, require_valid_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,31 +181,10 @@ MAX_CALLS: Final = 100
 _MAX_PROMPT: Final = 100_000
 
 
-class ExtractionMode(StrEnum):
-    """When facts are extracted."""
-
-    ON_DEMAND = "on_demand"
-    PER_TURN = "per_turn"
-
-
-class ExtractionScope(StrEnum):
-    """Where facts are stored."""
-
-    AGENT = "agent"
-    SENDER = "sender"
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryExtractionSettings:
+class MemoryExtractionSettings(agents.MemoryExtractionSettings):
     """The settings of an agent. None takes the default."""
 
-    mode: ExtractionMode = ExtractionMode.ON_DEMAND
-    frequency: int | None = None
-    model: str | None = None
-    model_settings: ModelSettings | None = None
-    prompt: str | None = None
-    scope: ExtractionScope = ExtractionScope.AGENT
-    max_calls_per_day: int | None = None
+    __slots__ = ()
 
     @property
     def turns(self) -> int | None:

@@ -6,11 +6,12 @@ from datetime import datetime
 from enum import StrEnum
 
 from mnemesh_kit.errors import INTERNAL_TEXT
+from mnemesh_types.agents import CompactionResult
 from mnemesh_types.messages import ApprovalDecision, ContentPart, Message, ToolCall, ToolReturn
 from mnemesh_types.usage import Usage
 from msgspec import Struct, structs
 
-from mnemesh_orchestrator.model.agents import Agent, Compaction, CompactionResult, Correction, MessageBuffer
+from mnemesh_orchestrator.model.agents import Agent, Compaction, Correction, MessageBuffer
 from mnemesh_orchestrator.model.approvals import Approval, Resumption
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.groups import GroupPlan, MemberTurn, SleeptimeTurn

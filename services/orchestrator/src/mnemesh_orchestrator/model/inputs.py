@@ -14,16 +14,12 @@ import msgspec
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object, require_line, require_no_nul, require_optional_text, require_text
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ContentPart, ImagePart, Role, TextPart
 
 from mnemesh_orchestrator.errors import OtidReused
 from mnemesh_orchestrator.model.agents import MAX_SYSTEM_PROMPT
-from mnemesh_orchestrator.model.models import (
-    ModelSettings,
-    ResponseFormat,
-    require_valid_format,
-    require_valid_settings,
-)
+from mnemesh_orchestrator.model.models import ResponseFormat, require_valid_format, require_valid_settings
 
 _MAX_MESSAGES: Final = 100
 _MAX_TEXT_BYTES: Final = 1_048_576

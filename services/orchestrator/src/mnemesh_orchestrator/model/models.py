@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_optional_text
+from mnemesh_types.agents import ModelPrice, ModelSettings
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -54,28 +55,10 @@ def _refuse_reference(uri: str) -> Any:
     raise ValueError(f"it refers to {uri}")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """Settings of a model call. None takes the model's own value."""
-
-    context_window: int | None = None
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    parallel_tool_calls: bool | None = None
-    inner_thoughts_in_kwargs: bool | None = None
-    enable_reasoner: bool | None = None
-    reasoning_effort: str | None = None
-    max_reasoning_tokens: int | None = None
-    strict_tool_schemas: bool | None = None
-    fallback_model: str | None = None
-    provider_options: str | None = None
-    plain_messages: bool | None = None
-
-    def over(self, base: "ModelSettings") -> "ModelSettings":
-        """Returns these settings, with `base` for those that are None."""
-        values = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return replace(base, **values)
+def settings_over(settings: ModelSettings, base: ModelSettings) -> ModelSettings:
+    """Returns the settings, with `base` for those that are None."""
+    values = {f.name: value for f in fields(settings) if (value := getattr(settings, f.name)) is not None}
+    return replace(base, **values)
 
 
 class FigureSource(StrEnum):
@@ -85,16 +68,6 @@ class FigureSource(StrEnum):
     TABLE = "table"
     OVERRIDE = "override"
     DEFAULT = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPrice:
-    """Prices in millionths of a US dollar per million tokens. None is unknown, zero is free."""
-
-    input: int | None = None
-    cached_input: int | None = None
-    cache_write: int | None = None
-    output: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +117,7 @@ class ModelInfo:
 
     def effective(self, settings: ModelSettings) -> ModelSettings:
         """Returns the settings of a call: unset ones are the model's, and no figure is above a known one of it."""
-        found = settings.over(self.defaults)
+        found = settings_over(settings, self.defaults)
         if self.window_source is not FigureSource.DEFAULT and found.context_window is not None:
             found = replace(found, context_window=min(found.context_window, self.context_window))
         if self.most_output is not None and found.max_output_tokens is not None:
@@ -402,7 +375,9 @@ class ModelOverride:
 
     def over(self, info: ModelInfo) -> ModelInfo:
         """Returns the model with the override applied."""
-        defaults = info.defaults if self.default_settings is None else self.default_settings.over(info.defaults)
+        defaults = (
+            info.defaults if self.default_settings is None else settings_over(self.default_settings, info.defaults)
+        )
         sources: dict[str, Any] = {}
         if self.context_window is not None:
             defaults = replace(defaults, context_window=self.context_window)

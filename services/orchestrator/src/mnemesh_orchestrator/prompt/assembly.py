@@ -10,9 +10,10 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.errors import NotFound
+from mnemesh_types.agents import SystemPrompt
 from mnemesh_types.blocks import Block
 
-from mnemesh_orchestrator.model.agents import MAX_SYSTEM_PROMPT, Agent, SystemPrompt
+from mnemesh_orchestrator.model.agents import MAX_SYSTEM_PROMPT, Agent
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.files import Directories, Directory, DirectoryFile, listed_files
 from mnemesh_orchestrator.model.inputs import ClientSkill

@@ -14,13 +14,13 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import PageQuery, bounded, next_page_token, page_of, page_query
+from mnemesh_types.agents import SystemPrompt
 from mnemesh_types.convert import tool_return_to_proto, usage_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.creation import ErasureScope
 from mnemesh_orchestrator.rpc.convert.agent_settings import (
     compaction_override_from_proto,
-    compaction_result_to_proto,
     extraction_report_to_proto,
     response_format_from_proto,
 )
@@ -33,8 +33,6 @@ from mnemesh_orchestrator.rpc.convert.agents import (
     agent_update_from_proto,
     context_window_to_proto,
     draft_from_proto,
-    erased_to_proto,
-    prompt_to_proto,
     request_without_secrets,
     tool_from_proto,
     window_update_from_proto,
@@ -180,7 +178,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         """Deletes an agent and what was created for it."""
         scope = ErasureScope(request.delete_unshared_blocks, request.delete_unshared_archives)
         erased = await self._lifecycle.delete(current_principal(), agent_id_from_proto(request.agent_id), scope)
-        return rpc.DeleteAgentResponse(report=erased_to_proto(erased))
+        return rpc.DeleteAgentResponse(report=erased.to_proto())
 
     async def AttachTool(self, request: rpc.AttachToolRequest, context: Context) -> rpc.AttachToolResponse:
         """Attaches a tool to an agent."""
@@ -287,7 +285,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             dry_run=request.dry_run,
             on_busy=on_busy_from_proto(request),
         )
-        return rpc.CompactConversationResponse(result=compaction_result_to_proto(result))
+        return rpc.CompactConversationResponse(result=result.to_proto())
 
     async def ExtractMemories(
         self, request: rpc.ExtractMemoriesRequest, context: Context
@@ -314,7 +312,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     ) -> rpc.GetSystemPromptResponse:
         """Returns the system prompt under a key."""
         prompt = self._prompts.get(current_principal(), request.key)
-        return rpc.GetSystemPromptResponse(system_prompt=prompt_to_proto(prompt))
+        return rpc.GetSystemPromptResponse(system_prompt=prompt.to_proto())
 
     async def ListSystemPrompts(
         self, request: rpc.ListSystemPromptsRequest, context: Context
@@ -324,7 +322,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             raise InvalidArgument("order_by must be a known value of SystemPromptOrderBy.", field="order_by")
         query = page_query(request)
         prompts = page_of(self._prompts.list(current_principal()), query, lambda prompt: prompt.key)
-        page = bounded(query, prompts.map(prompt_to_proto))
+        page = bounded(query, prompts.map(SystemPrompt.to_proto))
         return rpc.ListSystemPromptsResponse(system_prompts=page.items, next_page_token=next_page_token(query, page))
 
     async def ExportAgent(

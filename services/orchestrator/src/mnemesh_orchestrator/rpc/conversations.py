@@ -1,5 +1,6 @@
 """`mnemesh.agents.v1.ConversationService`."""
 
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -10,11 +11,11 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 
+from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.rpc.convert.conversations import (
     conversation_draft_from_proto,
     conversation_filter_from_proto,
     conversation_order_from_proto,
-    conversation_to_proto,
     conversation_update_from_proto,
 )
 from mnemesh_orchestrator.rpc.convert.fields import any_conversation_id_from_proto, optional_field
@@ -37,7 +38,7 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
         draft = conversation_draft_from_proto(request)
         key = request_key(request, "CreateConversation")
         conversation = await self._service.create(current_principal(), key, draft)
-        return rpc.CreateConversationResponse(conversation=conversation_to_proto(conversation))
+        return rpc.CreateConversationResponse(conversation=conversation.to_proto())
 
     async def GetConversation(
         self, request: rpc.GetConversationRequest, context: Context
@@ -46,7 +47,7 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
         caller = current_principal()
         conversation = await self._service.get(caller, any_conversation_id_from_proto(request.conversation_id))
         ids = await self._service.message_ids(caller, conversation.id) if request.include_message_ids else ()
-        return rpc.GetConversationResponse(conversation=conversation_to_proto(conversation, ids))
+        return rpc.GetConversationResponse(conversation=replace(conversation, message_ids=ids).to_proto())
 
     async def ListConversations(
         self, request: rpc.ListConversationsRequest, context: Context
@@ -56,7 +57,7 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
         query = page_query(request, default_ascending=False)
         filter_ = conversation_filter_from_proto(request)
         found = await self._service.list(current_principal(), filter_, order, query)
-        page = bounded(query, found.map(conversation_to_proto))
+        page = bounded(query, found.map(Conversation.to_proto))
         return rpc.ListConversationsResponse(conversations=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateConversation(
@@ -66,7 +67,7 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
         conversation_id, changes = conversation_update_from_proto(request)
         key = request_key(request, "UpdateConversation")
         conversation = await self._service.update(current_principal(), key, conversation_id, changes)
-        return rpc.UpdateConversationResponse(conversation=conversation_to_proto(conversation))
+        return rpc.UpdateConversationResponse(conversation=conversation.to_proto())
 
     async def DeleteConversation(
         self, request: rpc.DeleteConversationRequest, context: Context
@@ -92,4 +93,4 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
             optional_field(request, "summary"),
             on_busy_from_proto(request),
         )
-        return rpc.ForkConversationResponse(conversation=conversation_to_proto(conversation))
+        return rpc.ForkConversationResponse(conversation=conversation.to_proto())

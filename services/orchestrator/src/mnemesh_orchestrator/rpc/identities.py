@@ -12,7 +12,6 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_of, page_query
 
 from mnemesh_orchestrator.model.identities import Identity
-from mnemesh_orchestrator.rpc.convert.agents import erased_to_proto
 from mnemesh_orchestrator.rpc.convert.identities import (
     agent_ids_from_proto,
     attachments_from_proto,
@@ -95,7 +94,7 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
     async def EraseIdentity(self, request: rpc.EraseIdentityRequest, context: Context) -> rpc.EraseIdentityResponse:
         """Erases an identity with its agents and blocks."""
         erased = await self._service.erase(current_principal(), _identity_id(request.identity_id))
-        return rpc.EraseIdentityResponse(report=erased_to_proto(erased))
+        return rpc.EraseIdentityResponse(report=erased.to_proto())
 
     async def AttachIdentity(self, request: rpc.AttachIdentityRequest, context: Context) -> rpc.AttachIdentityResponse:
         """Attaches an identity to an agent or a block."""

@@ -10,6 +10,7 @@ import structlog
 from mnemesh_kit.call_context import Principal, as_principal, set_remaining
 from mnemesh_kit.errors import TEMPORARY, MnemeshError, Unavailable
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
@@ -38,7 +39,7 @@ from mnemesh_orchestrator.model.approvals import OpenRequest, open_request
 from mnemesh_orchestrator.model.conversations import ContextWindow, Conversation, default_conversation_id
 from mnemesh_orchestrator.model.events import TurnClaim, UnfinishedDecision
 from mnemesh_orchestrator.model.groups import start_of_kept
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, settings_over
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, ExitLoop, RequiresApproval, RunFirst, ToolRule
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.leases import LeaseRenewer
@@ -440,7 +441,7 @@ class TurnBuilder:
         """Returns the model of a run: the run's override, else the conversation's, else the agent's."""
         settings = agent.model_settings
         for override in (conversation.model_settings, run.config.model_settings):
-            settings = override.over(settings) if override is not None else settings
+            settings = settings_over(override, settings) if override is not None else settings
         if settings.inner_thoughts_in_kwargs is None:
             settings = replace(settings, inner_thoughts_in_kwargs=spec.inner_thoughts)
         handle = run.config.override_model or conversation.model or agent.model

@@ -209,9 +209,9 @@ def insert_agent(conn: sa.Connection, agent: Agent, creation: bytes | None = Non
     write_tags(conn, agent)
     write_links(conn, agent)
     conversation = Conversation(
-        agent.default_conversation_id,
-        agent.organization_id,
-        agent.id,
+        id=agent.default_conversation_id,
+        organization_id=agent.organization_id,
+        agent_id=agent.id,
         is_default=True,
         created_at=agent.created_at,
         updated_at=agent.updated_at,
@@ -333,9 +333,9 @@ def insert_group(conn: sa.Connection, group: Group, state: GroupState, **columns
     conn.execute(groups.insert(), row | group_columns(group) | {"state": state} | columns)
     _insert_members(conn, group)
     queue = Conversation(
-        group.conversation_id,
-        group.organization_id,
-        "",
+        id=group.conversation_id,
+        organization_id=group.organization_id,
+        agent_id="",
         is_default=False,
         created_at=group.created_at,
         updated_at=group.updated_at,

@@ -9,6 +9,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.blocks import Block
 from mnemesh_types.messages import Message
 
@@ -26,7 +27,6 @@ from mnemesh_orchestrator.model.agents import (
     MULTI_AGENT_TOOLS,
     Agent,
     AttachedTool,
-    CompactionSettings,
     base_rules,
     base_rules_by_default,
     base_tool_names,

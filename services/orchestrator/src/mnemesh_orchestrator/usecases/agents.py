@@ -16,6 +16,7 @@ from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.text import require_search_text, require_text
 from mnemesh_kit.time import Clock
 from mnemesh_kit.unicode import MAX_TEXT_BYTES, has_lone_surrogate, well_formed
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Message, Role, TextPart, ToolReturn
 from mnemesh_types.usage import Usage
 
@@ -43,7 +44,7 @@ from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, CoreMemory, memory_access
 from mnemesh_orchestrator.model.groups import require_valid_count
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat, ToolSchema, require_valid_format
+from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema, require_valid_format, settings_over
 from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
@@ -171,7 +172,7 @@ class AgentService:
         """
         settings = agent.model_settings
         if conversation is not None and conversation.model_settings is not None:
-            settings = conversation.model_settings.over(settings)
+            settings = settings_over(conversation.model_settings, settings)
         try:
             models = self._models.cached(agent.organization_id)
             info, _ = models.resolve((conversation and conversation.model) or agent.model)

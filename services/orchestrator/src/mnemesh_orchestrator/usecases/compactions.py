@@ -6,18 +6,14 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
+from mnemesh_types.agents import CompactionResult, CompactionSettings
 
 from mnemesh_orchestrator.compaction.planner import SummaryCall
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.compaction import WindowCompactor, WindowReplacement
 from mnemesh_orchestrator.loop.services import ContextReader
-from mnemesh_orchestrator.model.agents import (
-    Compaction,
-    CompactionResult,
-    CompactionSettings,
-    require_valid_compaction_settings,
-)
+from mnemesh_orchestrator.model.agents import Compaction, require_valid_compaction_settings
 from mnemesh_orchestrator.model.events import Lease
 from mnemesh_orchestrator.model.inputs import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.leases import ConversationLock

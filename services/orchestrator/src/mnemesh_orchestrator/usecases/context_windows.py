@@ -10,6 +10,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id, new_id
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import ModelSettings, SystemPrompt
 from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
@@ -28,7 +29,6 @@ from mnemesh_orchestrator.model.agents import (
     FirstMessages,
     MessageBuffer,
     PromptPolicy,
-    SystemPrompt,
     require_prompt_key,
     shows_line_numbers,
 )
@@ -44,7 +44,7 @@ from mnemesh_orchestrator.model.episodes import ArchivalSummary
 from mnemesh_orchestrator.model.events import Lease, TurnClaim
 from mnemesh_orchestrator.model.groups import ManagerType, buffer_of
 from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig, require_valid_inputs, valid_config
-from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
+from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.prompt.assembly import (
     Prompts,

@@ -221,7 +221,7 @@ class ImportWriter:
             return
         agent = batches.agent
         default = Conversation(
-            agent.default_conversation_id, agent.organization_id, agent.id, is_default=True,
+            id=agent.default_conversation_id, organization_id=agent.organization_id, agent_id=agent.id, is_default=True,
             created_at=agent.created_at, updated_at=agent.updated_at,
         )  # fmt: skip
         await self._restore_window(batches, Record(RecordType.CONVERSATION, default.id, Window(default)))

@@ -4,11 +4,12 @@ A model is served if its provider is configured. The list of models of a provide
 a turn reports a model that its provider does not have.
 """
 
+from mnemesh_types.agents import CompactionSettings, ModelSettings
+
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.model_catalog import OrganizationModels
-from mnemesh_orchestrator.model.agents import CompactionSettings
 from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, require_settings_of
+from mnemesh_orchestrator.model.models import ModelInfo, require_settings_of
 
 
 def require_served(models: OrganizationModels, handle: str, field: str) -> ModelInfo:

@@ -11,10 +11,10 @@ from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, ReasoningDelta, TextDelta, ToolCallDelta
 from mnemesh_orchestrator.llm.provider import served_models
 from mnemesh_orchestrator.llm.settings import Listing
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Fault, Reply, Usage, cut_stream, empty_answer, raw_stream
 from mnemesh_types import usage as model
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ReasoningPart, TextPart
 
 from ..windows import at, everything, hello, tool

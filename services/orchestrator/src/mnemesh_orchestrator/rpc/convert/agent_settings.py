@@ -1,23 +1,16 @@
 """Conversion of the settings of agents: model, compaction, extraction of memory, rules of tools."""
 
-from dataclasses import asdict, fields, replace
-from typing import Final
+from dataclasses import replace
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_types.agents import CompactionMode, CompactionSettings
 from mnemesh_types.convert import usage_to_proto
 
-from mnemesh_orchestrator.model.agents import CompactionResult, CompactionSettings
-from mnemesh_orchestrator.model.episodes import (
-    Change,
-    ExtractionMode,
-    ExtractionReport,
-    ExtractionScope,
-    MemoryExtractionSettings,
-)
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.episodes import Change, ExtractionReport, MemoryExtractionSettings
+from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_orchestrator.model.rules import (
     ChildArguments,
     Conditional,
@@ -32,39 +25,7 @@ from mnemesh_orchestrator.model.rules import (
     RunFirst,
     ToolRule,
 )
-from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, plain_fields, present_fields
-
-_COMPACTION_TO_PROTO: Final = {
-    "sliding_window": pb.COMPACTION_MODE_SLIDING_WINDOW,
-    "all": pb.COMPACTION_MODE_ALL,
-    "self_compact_sliding_window": pb.COMPACTION_MODE_SELF_COMPACT_SLIDING_WINDOW,
-    "self_compact_all": pb.COMPACTION_MODE_SELF_COMPACT_ALL,
-    "episodic": pb.COMPACTION_MODE_EPISODIC,
-}
-_OPTIONAL: Final = (
-    *("model", "prompt", "prompt_acknowledgement", "clip_chars", "memory_scope"),
-    *("sliding_window_percentage", "trigger_ratio"),
-)
-
-_EXTRACTION_TO_PROTO: Final = {
-    ExtractionMode.ON_DEMAND: pb.MEMORY_EXTRACTION_MODE_ON_DEMAND,
-    ExtractionMode.PER_TURN: pb.MEMORY_EXTRACTION_MODE_PER_TURN,
-}
-_SCOPE_TO_PROTO: Final = {
-    ExtractionScope.AGENT: pb.MEMORY_EXTRACTION_SCOPE_AGENT,
-    ExtractionScope.SENDER: pb.MEMORY_EXTRACTION_SCOPE_SENDER,
-}
-_FIELD: Final = "agent.memory_extraction"
-
-
-def settings_to_proto(settings: ModelSettings) -> pb.ModelSettings:
-    """Returns the message of settings. Settings that are None are not set."""
-    return pb.ModelSettings(**plain_fields(settings))
-
-
-def settings_from_proto(message: pb.ModelSettings) -> ModelSettings:
-    """Returns the settings of a message."""
-    return ModelSettings(**present_fields(message, *(field.name for field in fields(ModelSettings))))
+from mnemesh_orchestrator.rpc.convert.fields import optional_field
 
 
 def response_format_to_proto(format_: ResponseFormat | None) -> pb.ResponseFormat | None:
@@ -93,80 +54,24 @@ def response_format_from_proto(owner: pb.Agent | runs_pb2.RunConfig | rpc.Genera
             return ResponseFormat(str(kind))
 
 
-_COMPACTION_FROM_PROTO: Final = {number: mode for mode, number in _COMPACTION_TO_PROTO.items()} | {
-    pb.COMPACTION_MODE_UNSPECIFIED: "sliding_window"
-}
-
-
-def compaction_settings_to_proto(settings: CompactionSettings | None) -> pb.CompactionSettings | None:
-    """Returns the message of the settings, or None."""
-    if settings is None:
-        return None
-    values = plain_fields(settings)
-    values["mode"] = _COMPACTION_TO_PROTO[settings.mode]
-    if settings.model_settings is not None:
-        values["model_settings"] = settings_to_proto(settings.model_settings)
-    return pb.CompactionSettings(**values)
-
-
-def compaction_settings_from_proto(message: pb.CompactionSettings, field: str) -> CompactionSettings:
-    """Returns the settings of a message. Raises InvalidArgument if the mode is unknown."""
-    settings = settings_from_proto(message.model_settings) if message.HasField("model_settings") else None
-    mode = enum_from_proto(_COMPACTION_FROM_PROTO, message.mode, f"{field}.mode")
-    return CompactionSettings(mode=mode, model_settings=settings, **present_fields(message, *_OPTIONAL))
-
-
 def agent_compaction_from_proto(agent: pb.Agent) -> CompactionSettings | None:
     """Returns the compaction settings of an agent, or None for the defaults. Raises InvalidArgument."""
     if not agent.HasField("compaction_settings"):
         return None
-    return compaction_settings_from_proto(agent.compaction_settings, "agent.compaction_settings")
+    settings = CompactionSettings.from_proto(agent.compaction_settings, "agent.compaction_settings")
+    return replace(settings, mode=settings.mode or CompactionMode.SLIDING_WINDOW)
 
 
 def compaction_override_from_proto(request: rpc.CompactConversationRequest) -> CompactionSettings | None:
     """Returns the settings of one compaction, or None. Their mode is empty if the request has none."""
-    if not request.HasField("settings"):
-        return None
-    settings = compaction_settings_from_proto(request.settings, "settings")
-    is_set = request.settings.mode != pb.COMPACTION_MODE_UNSPECIFIED
-    return settings if is_set else replace(settings, mode="")
-
-
-def compaction_result_to_proto(result: CompactionResult) -> pb.CompactionResult:
-    """Returns the message of the figures of a compaction."""
-    return pb.CompactionResult(**{**asdict(result), "usage": usage_to_proto(result.usage)})
-
-
-_EXTRACTION_FROM_PROTO: Final = {number: mode for mode, number in _EXTRACTION_TO_PROTO.items()} | {
-    pb.MEMORY_EXTRACTION_MODE_UNSPECIFIED: ExtractionMode.ON_DEMAND
-}
-_SCOPE_FROM_PROTO: Final = {number: scope for scope, number in _SCOPE_TO_PROTO.items()} | {
-    pb.MEMORY_EXTRACTION_SCOPE_UNSPECIFIED: ExtractionScope.AGENT
-}
-
-
-def extraction_settings_to_proto(settings: MemoryExtractionSettings | None) -> pb.MemoryExtractionSettings | None:
-    """Returns the message of the settings, or None."""
-    if settings is None:
-        return None
-    values = plain_fields(settings)
-    values["mode"], values["scope"] = _EXTRACTION_TO_PROTO[settings.mode], _SCOPE_TO_PROTO[settings.scope]
-    if settings.model_settings is not None:
-        values["model_settings"] = settings_to_proto(settings.model_settings)
-    return pb.MemoryExtractionSettings(**values)
+    return CompactionSettings.from_proto(request.settings, "settings") if request.HasField("settings") else None
 
 
 def agent_extraction_from_proto(agent: pb.Agent) -> MemoryExtractionSettings | None:
     """Returns the settings of an agent, or None. Raises InvalidArgument."""
     if not agent.HasField("memory_extraction"):
         return None
-    message = agent.memory_extraction
-    return MemoryExtractionSettings(
-        mode=enum_from_proto(_EXTRACTION_FROM_PROTO, message.mode, f"{_FIELD}.mode"),
-        scope=enum_from_proto(_SCOPE_FROM_PROTO, message.scope, f"{_FIELD}.scope"),
-        model_settings=settings_from_proto(message.model_settings) if message.HasField("model_settings") else None,
-        **present_fields(message, "frequency", "model", "prompt", "max_calls_per_day"),
-    )
+    return MemoryExtractionSettings.from_proto(agent.memory_extraction, "agent.memory_extraction")
 
 
 def extraction_report_to_proto(report: ExtractionReport) -> rpc.ExtractMemoriesResponse:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 from mnemesh.agents.v1 import agents_pb2 as pb
@@ -10,8 +9,10 @@ from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, require_id
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.blocks import Block
 from mnemesh_types.convert import message_to_proto, provenance_from_proto, provenance_to_proto
+from mnemesh_types.twin import optional_to_proto
 
 from mnemesh_orchestrator.model.agents import (
     Agent,
@@ -21,25 +22,19 @@ from mnemesh_orchestrator.model.agents import (
     AgentType,
     LinkKind,
     PromptPolicy,
-    SystemPrompt,
 )
 from mnemesh_orchestrator.model.conversations import ContextWindowReport
-from mnemesh_orchestrator.model.creation import AgentDraft, Erased
+from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.files import limits_in_effect
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ToolRule
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.rpc.convert.agent_settings import (
     agent_compaction_from_proto,
     agent_extraction_from_proto,
-    compaction_settings_to_proto,
-    extraction_settings_to_proto,
     response_format_from_proto,
     response_format_to_proto,
     rule_from_proto,
     rule_to_proto,
-    settings_from_proto,
-    settings_to_proto,
 )
 from mnemesh_orchestrator.rpc.convert.fields import (
     conversation_id_from_proto,
@@ -132,11 +127,6 @@ def request_without_secrets(request: R, fingerprint: Callable[[str], str]) -> R:
     return copy
 
 
-def prompt_to_proto(prompt: SystemPrompt) -> pb.SystemPrompt:
-    """Returns the message of a system prompt."""
-    return pb.SystemPrompt(key=prompt.key, text=prompt.text, built_in=prompt.built_in)
-
-
 def agent_to_proto(
     agent: Agent,
     effective: ModelSettings,
@@ -164,8 +154,8 @@ def agent_to_proto(
         state=_STATE_TO_PROTO[agent.state],
         system=agent.system,
         model=agent.model,
-        model_settings=settings_to_proto(agent.model_settings),
-        effective_model_settings=settings_to_proto(effective),
+        model_settings=agent.model_settings.to_proto(),
+        effective_model_settings=effective.to_proto(),
         embedder=agent.embedder,
         tool_rules=[rule_to_proto(rule) for rule in agent.tool_rules],
         tags=agent.tags,
@@ -174,8 +164,8 @@ def agent_to_proto(
         prompt_policy=PROMPT_POLICY_TO_PROTO[agent.prompt_policy],
         message_buffer_autoclear=agent.message_buffer_autoclear,
         continuation_message=agent.continuation_message,
-        compaction_settings=compaction_settings_to_proto(agent.compaction_settings),
-        memory_extraction=extraction_settings_to_proto(agent.memory_extraction),
+        compaction_settings=optional_to_proto(agent.compaction_settings),
+        memory_extraction=optional_to_proto(agent.memory_extraction),
         response_format=response_format_to_proto(agent.response_format),
         enable_sleeptime=agent.enable_sleeptime,
         created_for_agent_id=agent.created_for_agent_id,
@@ -209,11 +199,6 @@ def agent_to_proto(
 
 def _milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e3)
-
-
-def erased_to_proto(erased: Erased) -> pb.ErasureReport:
-    """Returns the message of the report of an erasure."""
-    return pb.ErasureReport(**asdict(erased))
 
 
 def context_window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
@@ -276,7 +261,7 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         system=agent.system or None,
         system_prompt_key=optional_field(request, "system_prompt_key"),
         memory_variables=dict(request.memory_variables),
-        model_settings=settings_from_proto(agent.model_settings),
+        model_settings=ModelSettings.from_proto(agent.model_settings, "agent.model_settings"),
         embedder=optional_field(agent, "embedder"),
         tool_rules=rules_from_proto(agent),
         tags=tuple(agent.tags),
@@ -403,7 +388,7 @@ _READERS: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
     "description": _optional("description"),
     "system": lambda agent: agent.system,
     "model": lambda agent: agent.model,
-    "model_settings": lambda agent: settings_from_proto(agent.model_settings),
+    "model_settings": lambda agent: ModelSettings.from_proto(agent.model_settings, "agent.model_settings"),
     "embedder": _optional("embedder"),
     "tool_rules": rules_from_proto,
     "tags": lambda agent: tuple(agent.tags),

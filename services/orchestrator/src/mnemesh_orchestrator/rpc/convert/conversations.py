@@ -7,16 +7,13 @@ from mnemesh.agents.v1 import conversations_pb2 as pb
 from mnemesh.agents.v1 import conversations_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_types.agents import ModelSettings
 
 from mnemesh_orchestrator.model.conversations import (
-    Conversation,
     ConversationDraft,
     ConversationFilter,
     ConversationOrder,
 )
-from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.rpc.convert.agent_settings import settings_from_proto, settings_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import (
     any_conversation_id_from_proto,
     enum_from_proto,
@@ -32,41 +29,16 @@ _ORDER_FROM_PROTO: Final = {
 }
 
 
-def _settings(message: pb.Conversation) -> ModelSettings | None:
-    return settings_from_proto(message.model_settings) if message.HasField("model_settings") else None
-
-
 _READERS: Final[Mapping[str, Callable[[pb.Conversation], Any]]] = {
     "summary": lambda message: optional_field(message, "summary"),
     "description": lambda message: optional_field(message, "description"),
     "archived": lambda message: message.archived,
     "model": lambda message: optional_field(message, "model"),
-    "model_settings": _settings,
+    "model_settings": lambda message: (
+        ModelSettings.from_proto(message.model_settings) if message.HasField("model_settings") else None
+    ),
 }
 """The paths of an update mask, and the values that they read. An absent field clears its value."""
-
-
-def conversation_to_proto(conversation: Conversation, message_ids: tuple[str, ...] = ()) -> pb.Conversation:
-    """Returns the message of a conversation."""
-    settings = conversation.model_settings
-    return pb.Conversation(
-        id=conversation.id,
-        agent_id=conversation.agent_id,
-        is_default=conversation.is_default,
-        summary=conversation.summary,
-        description=conversation.description,
-        archived=conversation.archived,
-        model=conversation.model,
-        model_settings=None if settings is None else settings_to_proto(settings),
-        forked_from_id=conversation.forked_from_id,
-        isolated_block_labels=conversation.isolated_block_labels,
-        isolated_block_ids=conversation.isolated_block_ids,
-        message_ids=message_ids,
-        key=conversation.key,
-        last_message_time=optional_timestamp_to_proto(conversation.last_message_at),
-        create_time=timestamp_to_proto(conversation.created_at),
-        update_time=timestamp_to_proto(conversation.updated_at),
-    )
 
 
 def conversation_draft_from_proto(request: rpc.CreateConversationRequest) -> ConversationDraft:

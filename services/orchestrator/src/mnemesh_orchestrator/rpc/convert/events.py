@@ -35,7 +35,6 @@ from mnemesh_orchestrator.model.events import (
     ToolProgress,
     UsageEvent,
 )
-from mnemesh_orchestrator.rpc.convert.agent_settings import compaction_result_to_proto
 from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUS_TO_PROTO, STOP_REASON_TO_PROTO, run_error_to_proto
 
 
@@ -78,7 +77,7 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
         case MessageEvent() as body:
             result.message.CopyFrom(_message(body))
         case CompactionEvent(figures):
-            result.compaction.CopyFrom(pb.CompactionEvent(result=compaction_result_to_proto(figures)))
+            result.compaction.CopyFrom(pb.CompactionEvent(result=figures.to_proto()))
         case ErrorEvent(error):
             result.error.CopyFrom(pb.ErrorEvent(error=run_error_to_proto(error)))
         case StopEvent(reason, status):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 from mnemesh.agents.v1 import agents_pb2
@@ -12,6 +11,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object
 from mnemesh_kit.time import optional_timestamp_to_proto
+from mnemesh_types.agents import ModelPrice, ModelSettings
 
 from mnemesh_orchestrator.model.models import (
     Credentials,
@@ -19,15 +19,12 @@ from mnemesh_orchestrator.model.models import (
     FigureSource,
     ModelFilter,
     ModelInfo,
-    ModelPrice,
-    ModelSettings,
     ProviderCategory,
     ProviderDraft,
     ProviderFilter,
     ProviderOrder,
     ProviderView,
 )
-from mnemesh_orchestrator.rpc.convert.agent_settings import settings_from_proto
 from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, plain_fields, present_fields
 
 API_TO_PROTO: Final = {
@@ -77,7 +74,7 @@ def model_to_proto(info: ModelInfo) -> pb.Model:
         capabilities=pb.ModelCapabilities(**info.capabilities),
         hidden=info.hidden,
         default_settings=json.dumps(plain_fields(info.defaults)),
-        price=None if info.price is None else pb.ModelPrice(**asdict(info.price)),
+        price=None if info.price is None else info.price.to_proto(),
         last_seen_time=optional_timestamp_to_proto(info.last_seen_at),
     )
 
@@ -141,7 +138,7 @@ def model_filter_from_proto(request: rpc.ListModelsRequest) -> ModelFilter:
 def _price(model: pb.Model) -> ModelPrice | None:
     if not model.HasField("price"):
         return None
-    return ModelPrice(**present_fields(model.price, "input", "cached_input", "cache_write", "output"))
+    return ModelPrice.from_proto(model.price)
 
 
 def _default_settings(model: pb.Model) -> ModelSettings | None:
@@ -153,7 +150,7 @@ def _default_settings(model: pb.Model) -> ModelSettings | None:
         settings = agents_pb2.ModelSettings(**values)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{field} must have settings of models only: {error}.", field=field) from error
-    return settings_from_proto(settings)
+    return ModelSettings.from_proto(settings, field)
 
 
 _READERS: Final[Mapping[str, Callable[[pb.Model], Any]]] = {

@@ -12,8 +12,10 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.convert import part_to_proto, parts_from_proto, tool_return_from_proto, usage_to_proto
 from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, Deny, Role
+from mnemesh_types.twin import optional_to_proto
 from msgspec import structs
 
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
@@ -43,8 +45,6 @@ from mnemesh_orchestrator.model.runs import (
 from mnemesh_orchestrator.rpc.convert.agent_settings import (
     response_format_from_proto,
     response_format_to_proto,
-    settings_from_proto,
-    settings_to_proto,
 )
 from mnemesh_orchestrator.rpc.convert.fields import (
     any_conversation_id_from_proto,
@@ -211,7 +211,7 @@ def config_from_proto(message: pb.RunConfig) -> RunConfig:
         client_tools=client_tools_from_proto(message.client_tools),
         client_skills=tuple(ClientSkill(each.name, each.description, each.location) for each in message.client_skills),
         response_format=response_format_from_proto(message),
-        model_settings=settings_from_proto(message.model_settings) if message.HasField("model_settings") else None,
+        model_settings=ModelSettings.from_proto(message.model_settings) if message.HasField("model_settings") else None,
     )
 
 
@@ -241,7 +241,7 @@ def config_to_proto(config: RunConfig) -> pb.RunConfig:
             for skill in config.client_skills
         ],
         response_format=response_format_to_proto(config.response_format),
-        model_settings=None if config.model_settings is None else settings_to_proto(config.model_settings),
+        model_settings=optional_to_proto(config.model_settings),
     )
 
 

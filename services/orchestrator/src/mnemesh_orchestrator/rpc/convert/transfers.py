@@ -14,6 +14,7 @@ from mnemesh.archival.v1.passages_service_pb2 import VectorUse
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.time import optional_timestamp_from_proto, timestamp_from_proto, timestamp_to_proto
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.convert import usage_from_proto
 from mnemesh_types.provenance import Provenance
 
@@ -21,12 +22,9 @@ from mnemesh_orchestrator.model.agents import Agent, AttachedTool
 from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
 from mnemesh_orchestrator.model.groups import Group, require_valid_count
 from mnemesh_orchestrator.model.identities import Identity
-from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import Lineage, Run, RunError, RunOrigin, Step, StepStatus
 from mnemesh_orchestrator.model.transfers import FORMAT_VERSION, ImportOptions, ImportReport, Record, RecordType, Window
-from mnemesh_orchestrator.rpc.convert.agent_settings import settings_from_proto
 from mnemesh_orchestrator.rpc.convert.agents import agent_to_proto, draft_from_proto
-from mnemesh_orchestrator.rpc.convert.conversations import conversation_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields
 from mnemesh_orchestrator.rpc.convert.groups import group_draft_from_proto, group_to_proto
 from mnemesh_orchestrator.rpc.convert.identities import identity_draft_from_proto, identity_to_proto
@@ -120,22 +118,10 @@ def group_from_proto(message: groups_pb2.Group) -> Group:
 def conversation_from_proto(message: conversations_pb2.Conversation) -> Window:
     """Returns an exported conversation with its window. Raises InvalidArgument if a field cannot be read."""
     created_at, updated_at = _times(message, "conversation")
-    has_settings = message.HasField("model_settings")
-    conversation = Conversation(
-        id=message.id,
-        organization_id="",
-        agent_id=message.agent_id,
-        is_default=message.is_default,
-        created_at=created_at,
-        updated_at=updated_at,
-        archived=message.archived,
-        model_settings=settings_from_proto(message.model_settings) if has_settings else None,
-        last_message_at=optional_timestamp_from_proto(message, "last_message_time"),
-        isolated_block_labels=tuple(message.isolated_block_labels),
-        isolated_block_ids=tuple(message.isolated_block_ids),
-        **present_fields(message, "summary", "description", "model", "forked_from_id", "key"),
+    exported = replace(
+        Conversation.from_proto(message, "conversation"), created_at=created_at, updated_at=updated_at, message_ids=()
     )
-    return Window(conversation, tuple(message.message_ids))
+    return Window(exported, tuple(message.message_ids))
 
 
 def run_from_proto(message: runs_pb2.Run) -> Run:
@@ -274,7 +260,7 @@ _TO_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
     ),
     RecordType.AGENT: _agent_to_proto,
     RecordType.IDENTITY: identity_to_proto,
-    RecordType.CONVERSATION: lambda window: conversation_to_proto(window.conversation, window.message_ids),
+    RecordType.CONVERSATION: lambda window: replace(window.conversation, message_ids=window.message_ids).to_proto(),
     RecordType.RUN: _run_to_proto,
     RecordType.STEP: step_to_proto,
     RecordType.GROUP: group_to_proto,
