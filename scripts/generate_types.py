@@ -62,6 +62,19 @@ MODULES: Final = {
             *("MemoryExtractionSettings", "Conversation"),
         ],
     ),
+    "tools": (
+        "tools",
+        [
+            *("ToolType", "SourceType", "PackageRequirement as Requirement", "ToolPackages as PackagesStatus"),
+            *("ToolFilter", "AdHocTool", "CodeLanguage", "McpServerStatus", "McpAuthorizationGrant as OAuthGrant"),
+            *(
+                "McpProgramHealth as ProgramHealth",
+                "McpSchemaStatus as SchemaStatus",
+                "McpSchemaHealth as SchemaHealth",
+            ),
+            *("McpCaller", "McpProgress", "WebSearchResult as SearchResult", "SearchWebResponse as SearchAnswer"),
+        ],
+    ),
 }
 """The modules: the package, and the messages and enums that get a twin with all that they contain. A twin has
 the name of its message, or the one after `as`."""
@@ -73,6 +86,10 @@ UNSPECIFIED: Final = {
     "mnemesh.agents.v1.MemoryExtractionMode": "ON_DEMAND",
     "mnemesh.agents.v1.MemoryExtractionScope": "AGENT",
     "mnemesh.files.v1.DuplicateHandling": "SUFFIX",
+    "mnemesh.tools.v1.ToolType": "CUSTOM",
+    "mnemesh.tools.v1.SourceType": "PYTHON",
+    "mnemesh.tools.v1.CodeLanguage": "PYTHON",
+    "mnemesh.tools.v1.McpAuthorizationGrant": "AUTHORIZATION_CODE",
 }
 """The member that UNSPECIFIED means, where the contract gives it a meaning. "" gives it a member of its own,
 which is an empty text."""
@@ -89,10 +106,14 @@ ALWAYS: Final = {
     "mnemesh.archival.v1.PassageHit.passage": "Passage()",
     "mnemesh.files.v1.Upload.header": "FileHeader()",
     "mnemesh.files.v1.Directories.limits": "FileLimits()",
+    "mnemesh.tools.v1.WebSearchResult.published_time": None,
     "google.protobuf.Timestamp": "EPOCH",
     "google.protobuf.Duration": "timedelta()",
 }
 """Types of messages, or fields, that are there unless they are `optional`, and what they are if they are not given."""
+
+REQUIRED: Final = " = field(kw_only=True)"
+"""The end of a field without a default, which may follow fields with one."""
 
 WELL_KNOWN: Final = {"google.protobuf.Timestamp": "datetime", "google.protobuf.Duration": "timedelta"}
 SCALARS: Final = {
@@ -261,6 +282,7 @@ class Module:
         ]
         lines.append(_indented(self._documented(message)) + "\n")
         seen: set[str] = set()
+        has_default = False
         for field in message.fields:
             oneof = field.containing_oneof
             if whole_oneof(oneof):
@@ -268,8 +290,13 @@ class Module:
                     types = " | ".join(self._type(each.message_type) for each in oneof.fields)
                     lines.append(f"    {oneof.name}: {types} | None = None")
                 seen.add(oneof.name)
+                has_default = True
                 continue
-            lines.append(f"    {attribute_name(field.name)}: {self._field(field)}")
+            text = self._field(field)
+            if text.endswith(REQUIRED) and not has_default:
+                text = text.removesuffix(REQUIRED)
+            has_default = has_default or " = " in text
+            lines.append(f"    {attribute_name(field.name)}: {text}")
             lines.append(_indented(self._contracts.docstring(f"{message.full_name}.{field.name}")))
         return "\n".join(line for line in lines if line.strip()) + "\n"
 
@@ -287,7 +314,7 @@ class Module:
             return f"tuple[{annotation}, ...] = ()"
         is_optional = field.containing_oneof is not None
         if field.message_type is not None:
-            always = ALWAYS.get(field.full_name) or ALWAYS.get(field.message_type.full_name)
+            always = ALWAYS.get(field.full_name, ALWAYS.get(field.message_type.full_name))
             always = None if is_optional else always
             return f"{annotation} | None = None" if always is None else f"{annotation} = {always}"
         if is_optional:
@@ -295,7 +322,7 @@ class Module:
         if field.enum_type is not None:
             meaning = UNSPECIFIED.get(field.enum_type.full_name)
             if meaning is None:
-                return f"{annotation} = field(kw_only=True)"
+                return f"{annotation}{REQUIRED}"
             return f"{annotation} = {annotation}.{meaning or 'UNSPECIFIED'}"
         if field.type == FieldDescriptor.TYPE_BYTES:
             return 'bytes = b""'

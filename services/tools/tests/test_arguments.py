@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from mnemesh_tools.errors import ToolArgumentsInvalid
 from mnemesh_tools.model.executions import ExecutableTool, coerced_arguments
-from mnemesh_tools.model.tools import SourceType
 from mnemesh_tools.schema import coerce
+from mnemesh_types.tools import SourceType
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
 

@@ -22,9 +22,10 @@ from mnemesh_kit.time import SystemClock
 from mnemesh_tools.errors import ToolNameTaken
 from mnemesh_tools.model.definitions import complete_spec
 from mnemesh_tools.model.support import ServerSupport
-from mnemesh_tools.model.tools import BuiltinTools, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.model.tools import BuiltinTools, Tool, ToolOrder, ToolSpec
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.tools import SourceReader, ToolEnvironments, ToolService
+from mnemesh_types.tools import ToolFilter, ToolType
 
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")
 OWN = ToolSpec(source_code='def speak():\n    """Mine."""\n')

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh_kit.time import timestamp_from_proto
-from mnemesh_tools.model.tools import Requirement, SourceType, Tool, ToolSpec, ToolType
+from mnemesh_tools.model.tools import Tool, ToolSpec
 from mnemesh_tools.rpc.convert.tools import tool_spec_from_proto, tool_to_proto, written_fields_from_proto
+from mnemesh_types.tools import Requirement, SourceType, ToolType
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 text = st.text(st.characters(codec="utf-8"), max_size=30)

@@ -10,10 +10,10 @@ import pytest
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.errors import ToolSourceInvalid
-from mnemesh_tools.model.tools import SourceType
 from mnemesh_tools.schema import SourceFacts, from_source, read_in_process, read_source
 from mnemesh_tools.usecases import tools
 from mnemesh_tools.usecases.tools import SourceReader
+from mnemesh_types.tools import SourceType
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 

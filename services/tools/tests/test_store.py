@@ -15,9 +15,10 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import SystemClock
 from mnemesh_tools.errors import ToolNotFound
 from mnemesh_tools.model.support import ServerSupport
-from mnemesh_tools.model.tools import BuiltinTools, ToolFilter, ToolOrder, ToolSpec
+from mnemesh_tools.model.tools import BuiltinTools, ToolOrder, ToolSpec
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.tools import SourceReader, ToolEnvironments, ToolService
+from mnemesh_types.tools import ToolFilter
 
 SPEC = ToolSpec(source_code='def f():\n    """F."""\n', tags=("t",))
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")

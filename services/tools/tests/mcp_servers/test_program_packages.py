@@ -18,8 +18,8 @@ from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
 from mnemesh_tools.model.packages import Ecosystem, PackageSet
-from mnemesh_tools.model.tools import Requirement
 from mnemesh_tools.store.tools import ToolStore
+from mnemesh_types.tools import Requirement
 
 from ..conftest import Stubs, serve
 from ..packages.index import PackageIndex, serving

@@ -15,7 +15,7 @@ from mnemesh_testkit.errors import refused
 from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_tools.config import Config
 from mnemesh_tools.model.packages import npm_line
-from mnemesh_tools.model.tools import Requirement
+from mnemesh_types.tools import Requirement
 
 from ..conftest import Stubs, serve
 from .registry import Registry, serving

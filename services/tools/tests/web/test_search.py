@@ -20,9 +20,10 @@ from mnemesh_testkit.errors import refused
 from mnemesh_testkit.fakes.search_provider import KEY, FakeSearchProvider, FoundPage
 from mnemesh_tools.config import Config
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
-from mnemesh_tools.model.web import Category, SearchAnswer, WebSearch, moment, new_result, new_search
+from mnemesh_tools.model.web import Category, WebSearch, moment, new_result, new_search
 from mnemesh_tools.web.providers import Brave, Exa, Provider, Searxng, Tavily
 from mnemesh_tools.web.searcher import ATTEMPTS, WebSearcher
+from mnemesh_types.tools import SearchAnswer
 from starlette.responses import JSONResponse, Response
 
 from ..conftest import serve

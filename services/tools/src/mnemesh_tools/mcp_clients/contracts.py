@@ -12,9 +12,10 @@ import msgspec
 from mnemesh_kit.network import IpAddress
 from mnemesh_kit.unicode import well_formed
 from mnemesh_sandbox.redaction import Redactor
+from mnemesh_types.tools import OAuthGrant
 
 from mnemesh_tools.model.mcp_servers import TransportType
-from mnemesh_tools.model.mcp_settings import NO_PROGRAM, McpProgram, OAuthGrant
+from mnemesh_tools.model.mcp_settings import NO_PROGRAM, McpProgram
 from mnemesh_tools.model.mcp_tools import McpImage, RemoteTool
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024

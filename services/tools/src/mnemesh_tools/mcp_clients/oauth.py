@@ -23,6 +23,7 @@ from mcp.shared.auth import (
     ProtectedResourceMetadata,
 )
 from mnemesh_sandbox.redaction import Redactor
+from mnemesh_types.tools import OAuthGrant
 from pydantic import AnyUrl
 
 from mnemesh_tools.mcp_clients.contracts import (
@@ -34,7 +35,6 @@ from mnemesh_tools.mcp_clients.contracts import (
     OAuthState,
 )
 from mnemesh_tools.model.mcp_servers import TransportType
-from mnemesh_tools.model.mcp_settings import OAuthGrant
 
 NEEDED: Final = "The server asks for an authorization by a person: StartMcpAuthorization begins one."
 _REFUSED: Final = 401

@@ -13,6 +13,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.secret_variables import require_valid_variables
 from mnemesh_kit.text import require_json_object, require_text, require_texts
 from mnemesh_sandbox.egress.grants import ANY_HOST, MAX_HOSTS, HostInvalid, NetworkGrant, grant_of
+from mnemesh_types.tools import Requirement, SourceType, ToolType
 
 from mnemesh_tools.model.packages import npm_line, requirement_line
 from mnemesh_tools.model.support import require_known_models
@@ -26,10 +27,7 @@ from mnemesh_tools.model.tools import (
     MAX_TAGS,
     MAX_TEXT_CHARS,
     MAX_TIMEOUT_SECONDS,
-    Requirement,
-    SourceType,
     ToolSpec,
-    ToolType,
 )
 from mnemesh_tools.schema import SourceFacts, check_name
 

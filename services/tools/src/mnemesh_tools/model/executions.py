@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument, Unimplemented
@@ -14,6 +13,7 @@ from mnemesh_kit.text import require_no_nul, require_text
 from mnemesh_sandbox import AgentView, Outcome, OutcomeStatus
 from mnemesh_sandbox.egress.connections import NetworkConnection
 from mnemesh_sandbox.egress.grants import ANY_HOST, NetworkGrant
+from mnemesh_types.tools import AdHocTool, CodeLanguage, Requirement, SourceType, ToolType
 
 from mnemesh_tools.errors import ToolArgumentsInvalid
 from mnemesh_tools.model.definitions import network_grant, parse_object, parse_parameters, require_valid_packages
@@ -27,33 +27,11 @@ from mnemesh_tools.model.support import (
     require_no_packages,
     require_packages_of_language,
 )
-from mnemesh_tools.model.tools import (
-    DEFAULT_RETURN_CHARS,
-    DEFAULT_TIMEOUT_SECONDS,
-    Requirement,
-    SourceType,
-    Tool,
-    ToolType,
-)
+from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, DEFAULT_TIMEOUT_SECONDS, Tool
 from mnemesh_tools.schema import SourceFacts, coerce, is_name
 
 AD_HOC_SOURCE: Final = "ad_hoc.source_code"
 MAX_ARGUMENTS_CHARS: Final = 1_048_576
-
-
-@dataclass(frozen=True, slots=True)
-class AdHocTool:
-    """A tool that is executed without being stored."""
-
-    source_code: str
-    source_type: SourceType = SourceType.PYTHON
-    name: str | None = None
-    """The function to call; None calls the last one of the source."""
-    args_json_schema: str | None = None
-    pip_requirements: tuple[Requirement, ...] = ()
-    npm_requirements: tuple[Requirement, ...] = ()
-    allow_network: bool = False
-    network_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,16 +265,6 @@ MAX_TOOLS: Final = 200
 MAX_CALLS: Final = 100
 """The calls of one program; further ones fail."""
 _MAX_PARAMETERS: Final = 1_000
-
-
-class CodeLanguage(Enum):
-    """The language of a program."""
-
-    PYTHON = "python"
-    JAVASCRIPT = "javascript"
-    TYPESCRIPT = "typescript"
-    R = "r"
-    JAVA = "java"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Final
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_line, require_text
+from mnemesh_types.tools import McpServerStatus
 
 from mnemesh_tools.model.mcp_settings import (
     NO_PROGRAM,
@@ -41,16 +42,6 @@ class TransportType(Enum):
     STDIO = "stdio"
     SSE = "sse"
     STREAMABLE_HTTP = "streamable_http"
-
-
-class McpServerStatus(Enum):
-    """The result of the last contact."""
-
-    UNKNOWN = "unknown"
-    REACHABLE = "reachable"
-    UNREACHABLE = "unreachable"
-    DISABLED = "disabled"
-    UNAUTHORIZED = "unauthorized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +128,6 @@ class McpServerFilter:
     ids: tuple[str, ...] = ()
     name: str | None = None
     transports: tuple[TransportType, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class McpCaller:
-    """The agent on whose behalf a server is contacted."""
-
-    agent_id: str | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def require_valid_name(name: str) -> str:

@@ -6,16 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import Enum
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_line, require_no_nul, require_text
+from mnemesh_types.tools import OAuthGrant, Requirement
 
 from mnemesh_tools.model.definitions import network_grant, require_valid_packages
-from mnemesh_tools.model.tools import Requirement
 
 MAX_VALUE_CHARS: Final = 10_000
 MAX_VARIABLES: Final = 200
@@ -109,13 +108,6 @@ def filled(value: str, variables: Mapping[str, str], missing: set[str]) -> str:
 MAX_ID_CHARS: Final = 2_000
 MAX_SCOPE_CHARS: Final = 2_000
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-
-
-class OAuthGrant(Enum):
-    """The way in which mnemesh gets a token."""
-
-    AUTHORIZATION_CODE = "authorization_code"
-    CLIENT_CREDENTIALS = "client_credentials"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,17 +236,6 @@ class McpProgram:
 
 
 NO_PROGRAM: Final = McpProgram()
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramHealth:
-    """The processes of a server on this host."""
-
-    running: int
-    starts: int
-    crashes: int
-    started_at: datetime | None
-    stderr: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,11 @@ from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.unicode import well_formed
+from mnemesh_types import tools
+from mnemesh_types.tools import SchemaHealth, SchemaStatus, ToolType
 
 from mnemesh_tools.model.definitions import parse_object, require_json_schema
-from mnemesh_tools.model.tools import (
-    DEFAULT_RETURN_CHARS,
-    MAX_SCHEMA_CHARS,
-    MAX_TEXT_CHARS,
-    ToolSpec,
-    ToolType,
-)
+from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, MAX_SCHEMA_CHARS, MAX_TEXT_CHARS, ToolSpec
 from mnemesh_tools.schema import MAX_NAME_CHARS, is_name
 
 MAX_TOOLS: Final = 1_000
@@ -38,14 +34,6 @@ _VALUES: Final = ("const", "default", "enum", "examples")
 _BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 # Keywords that providers do not enforce.
 _UNENFORCED: Final = ("allOf", "not", "if", "then", "else", "patternProperties", "oneOf", "dependentRequired")
-
-
-class SchemaStatus(Enum):
-    """Suitability of a schema for models."""
-
-    STRICT = "strict"
-    NON_STRICT = "non_strict"
-    INVALID = "invalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +80,14 @@ class McpImage:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class McpProgress:
-    """How far a call is, as its server reports it."""
+class McpProgress(tools.McpProgress):
+    """The progress of a run, as the server reports it: its own numbers and text."""
 
-    done: float
-    """A finite number in a unit of the server."""
-    total: float | None = None
-    """The whole in the same unit; None if the server does not know it."""
-    message: str | None = None
-    """One line of at most MAX_PROGRESS_CHARS characters."""
+    __slots__ = ()
 
     def __str__(self) -> str:
         of = "" if self.total is None else f" of {self.total:g}"
-        return f"{self.done:g}{of}" + (f", {self.message}" if self.message else "")
+        return f"{self.progress:g}{of}" + (f", {self.message}" if self.message else "")
 
 
 OnProgress = Callable[[McpProgress], None]
@@ -139,14 +121,6 @@ class McpToolOrder(Enum):
 
     NAME = "name"
     CREATE_TIME = "created_at"
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaHealth:
-    """The suitability of a schema for models, and why it is not strict."""
-
-    status: SchemaStatus
-    reasons: tuple[str, ...] = ()
 
 
 def bounded_tool(tool: RemoteTool) -> RemoteTool:

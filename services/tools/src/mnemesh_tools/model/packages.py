@@ -9,15 +9,13 @@ import re
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import Enum
 from typing import Final
 
+from mnemesh_types.tools import Requirement, SourceType
 from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as PipRequirement
 from packaging.utils import canonicalize_name
-
-from mnemesh_tools.model.tools import Requirement, SourceType
 
 # A change of how packages are installed gives every directory another key.
 _FORMAT: Final = "1"
@@ -113,29 +111,3 @@ def packages_of(source_type: SourceType, pip: tuple[Requirement, ...], npm: tupl
 def requires(requirements: Sequence[Requirement], name: str) -> bool:
     """Returns whether one of the requirements is for this package."""
     return any(canonicalize_name(PipRequirement(requirement_line(item)).name) == name for item in requirements)
-
-
-class PackagesState(Enum):
-    """The progress of the packages of a tool on one server."""
-
-    PENDING = "pending"
-    """They are resolved or installed at the next execution."""
-    RESOLVING = "resolving"
-    INSTALLING = "installing"
-    READY = "ready"
-    FAILED = "failed"
-    """They cannot be installed. A later execution tries again."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackagesStatus:
-    """The packages of a tool as this server has them."""
-
-    state: PackagesState
-    locked: tuple[Requirement, ...] = ()
-    """Every package with its exact version, once they are resolved."""
-    error: str = ""
-    """Why they cannot be installed."""
-    size_bytes: int = 0
-    started_at: datetime | None = None
-    """The beginning of RESOLVING or INSTALLING."""

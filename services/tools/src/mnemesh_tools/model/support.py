@@ -8,10 +8,11 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_sandbox.egress.policy import NetworkAccess
+from mnemesh_types.tools import Requirement, SourceType, ToolType
 
 from mnemesh_tools.errors import SandboxTooWeak, ToolRequirementsUnmet
 from mnemesh_tools.model.packages import requires
-from mnemesh_tools.model.tools import Requirement, SourceType, ToolSpec, ToolType
+from mnemesh_tools.model.tools import ToolSpec
 from mnemesh_tools.schema import SourceFacts
 
 INSTALL_NODE: Final = (

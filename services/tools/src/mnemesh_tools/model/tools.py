@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.text import require_search_text
+from mnemesh_types.tools import Requirement, SourceType, ToolFilter, ToolType
 
 DEFAULT_RETURN_CHARS: Final = 50_000
 MAX_RETURN_CHARS: Final = 1_000_000
@@ -23,30 +24,6 @@ MAX_TAGS: Final = 100
 MAX_TAG_CHARS: Final = 200
 MAX_REQUIREMENTS: Final = 100
 MAX_BATCH: Final = 1_000
-
-
-class ToolType(Enum):
-    """The kind of a tool, which determines the service or client that runs it."""
-
-    CUSTOM = "custom"
-    BUILTIN = "builtin"
-    MCP = "mcp"
-    CLIENT = "client"
-
-
-class SourceType(Enum):
-    """The language of a tool's source."""
-
-    PYTHON = "python"
-    TYPESCRIPT = "typescript"
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A package that a tool needs."""
-
-    name: str
-    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +115,6 @@ class RestoredTool:
             last_updated_by_id=self.last_updated_by_id or tool.last_updated_by_id,
             revision=max(self.revision, 1),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ToolFilter:
-    """The conditions of a list or a count; a tool must meet all that are set."""
-
-    tool_ids: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    types: tuple[ToolType, ...] = ()
-    exclude_types: tuple[ToolType, ...] = ()
-    text_search: str | None = None
-    """A text that the name or the description contains, in any case."""
-    tags_any: tuple[str, ...] = ()
-    mcp_server_id: str | None = None
 
 
 class ToolOrder(Enum):

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.unicode import well_formed
+from mnemesh_types.tools import SearchResult
 
 MAX_PAGE_CHARS: Final = 400_000
 DEFAULT_PART_CHARS: Final = 20_000
@@ -72,26 +73,6 @@ class WebSearch:
             return True
         is_early = self.start_published_at is not None and at < self.start_published_at
         return not is_early and (self.end_published_at is None or at <= self.end_published_at)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """A page that a provider found."""
-
-    title: str
-    url: str
-    published_at: datetime | None = None
-    snippets: tuple[str, ...] = ()
-    text: str = ""
-    author: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchAnswer:
-    """The results of a search, best first."""
-
-    provider: str
-    results: tuple[SearchResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

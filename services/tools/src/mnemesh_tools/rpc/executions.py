@@ -13,9 +13,9 @@ from mnemesh.tools.v1 import execution_service_pb2_grpc
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_sandbox.calls import ToolAnswer, ToolCall
+from mnemesh_types.tools import AdHocTool
 
 from mnemesh_tools.rpc.convert.executions import (
-    ad_hoc_tool_from_proto,
     code_run_to_proto,
     execution_to_proto,
     invocation_from_proto,
@@ -98,7 +98,7 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
             case "tool_id":
                 execution = await self._service.execute_tool(caller, request.tool_id, invocation)
             case "ad_hoc":
-                tool = ad_hoc_tool_from_proto(request.ad_hoc)
+                tool = AdHocTool.from_proto(request.ad_hoc, "ad_hoc")
                 execution = await self._service.execute_ad_hoc_tool(caller, tool, invocation)
             case _:
                 raise InvalidArgument("tool must be set to tool_id or ad_hoc.", field="tool_id")

@@ -13,12 +13,12 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_types.twin import number_of, optional_field
 
 from mnemesh_tools.model.mcp_servers import McpServer
 from mnemesh_tools.model.mcp_tools import McpProgress, McpRunResult, OnProgress, no_progress
 from mnemesh_tools.rpc.convert.mcp_servers import (
     AUTHORIZATION_STATUSES,
-    STATUSES,
     listed_tool_to_proto,
     mcp_caller_from_proto,
     mcp_server_filter_from_proto,
@@ -27,7 +27,6 @@ from mnemesh_tools.rpc.convert.mcp_servers import (
     mcp_server_to_proto,
     mcp_tool_order_from_proto,
     mcp_tool_to_proto,
-    progress_to_proto,
     request_without_secrets,
     run_result_to_proto,
     schema_statuses_from_proto,
@@ -36,7 +35,6 @@ from mnemesh_tools.rpc.convert.mcp_servers import (
     within_an_answer,
     written_paths_from_proto,
 )
-from mnemesh_tools.rpc.convert.tools import optional_field
 from mnemesh_tools.usecases.mcp_authorizations import McpAuthorizationService
 from mnemesh_tools.usecases.mcp_servers import McpServerService
 from mnemesh_tools.usecases.mcp_tools import McpToolService
@@ -181,7 +179,7 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         running.add_done_callback(lambda _: latest.close())
         try:
             while (progress := await latest.next()) is not None:
-                yield pb.StreamMcpServerToolResponse(progress=progress_to_proto(progress))
+                yield pb.StreamMcpServerToolResponse(progress=progress.to_proto())
                 await asyncio.wait({running}, timeout=_PROGRESS_SECONDS)
             yield pb.StreamMcpServerToolResponse(result=run_result_to_proto(running.result()))
         finally:
@@ -197,7 +195,7 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
             current_principal(), server_id or None, spec, mcp_caller_from_proto(request.caller)
         )
         return pb.TestMcpServerResponse(
-            status=STATUSES[contact.status],
+            status=number_of(contact.status),
             status_message=contact.message,
             tools=within_an_answer(listed_tool_to_proto(tool) for tool in tools),
             protocol_version=contact.protocol_version,

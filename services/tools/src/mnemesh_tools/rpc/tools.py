@@ -13,14 +13,14 @@ from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey, request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
+from mnemesh_types.tools import PackagesStatus, SourceType
+from mnemesh_types.twin import enum_from_proto
 
-from mnemesh_tools.model.packages import PackagesStatus
 from mnemesh_tools.model.tools import Tool
 from mnemesh_tools.rpc.convert.tools import (
     R,
     request_without_secrets,
     restored_from_proto,
-    source_type_from_proto,
     tool_filter_from_proto,
     tool_hit_to_proto,
     tool_order_from_proto,
@@ -127,7 +127,7 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
 
     async def GenerateSchema(self, request: pb.GenerateSchemaRequest, context: Context) -> pb.GenerateSchemaResponse:
         """Returns the schema of a source."""
-        source_type = source_type_from_proto(request.source_type, "source_type")
+        source_type = enum_from_proto(SourceType, request.source_type, "source_type")
         schema = await self._service.generate_schema(current_principal(), request.source_code, source_type)
         return pb.GenerateSchemaResponse(json_schema=schema)
 

@@ -8,16 +8,22 @@ import grpc
 from mnemesh.tools.v1 import web_service_pb2 as pb
 from mnemesh.tools.v1 import web_service_pb2_grpc
 from mnemesh_kit.call_context import current_principal
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
 
-from mnemesh_tools.model.web import Category, PagePart, SearchAnswer, SearchResult, WebSearch, new_search
-from mnemesh_tools.rpc.convert.tools import enum_from_proto
+from mnemesh_tools.model.web import Category, PagePart, WebSearch, new_search
 from mnemesh_tools.usecases.web import WebService
 
-_CATEGORIES: Final = {
+_CATEGORIES: Final[dict[int, Category | None]] = {
     pb.WEB_SEARCH_CATEGORY_UNSPECIFIED: None,
     **{pb.WebSearchCategory.Value(f"WEB_SEARCH_CATEGORY_{each.name}"): each for each in Category},
 }
+
+
+def _category(number: int) -> Category | None:
+    if number not in _CATEGORIES:
+        raise InvalidArgument(f"category has the unknown value {number}.", field="category")
+    return _CATEGORIES[number]
 
 
 def search_from_proto(request: pb.SearchWebRequest) -> WebSearch:
@@ -29,7 +35,7 @@ def search_from_proto(request: pb.SearchWebRequest) -> WebSearch:
     return new_search(
         query=request.query,
         num_results=request.num_results,
-        category=enum_from_proto(_CATEGORIES, request.category, "category"),
+        category=_category(request.category),
         include_text=request.include_text,
         include_domains=tuple(request.include_domains),
         exclude_domains=tuple(request.exclude_domains),
@@ -37,11 +43,6 @@ def search_from_proto(request: pb.SearchWebRequest) -> WebSearch:
         end_published_at=optional_timestamp_from_proto(request, "end_published_time"),
         user_location=request.user_location,
     )
-
-
-def answer_to_proto(answer: SearchAnswer) -> pb.SearchWebResponse:
-    """Returns the message of the results of a search."""
-    return pb.SearchWebResponse(provider=answer.provider, results=map(_result_to_proto, answer.results))
 
 
 def part_to_proto(part: PagePart) -> pb.FetchWebpageResponse:
@@ -59,17 +60,6 @@ def part_to_proto(part: PagePart) -> pb.FetchWebpageResponse:
     )
 
 
-def _result_to_proto(result: SearchResult) -> pb.WebSearchResult:
-    return pb.WebSearchResult(
-        title=result.title,
-        url=result.url,
-        published_time=optional_timestamp_to_proto(result.published_at),
-        snippets=result.snippets,
-        text=result.text,
-        author=result.author,
-    )
-
-
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -81,7 +71,7 @@ class WebServicer(web_service_pb2_grpc.WebServiceServicer):
 
     async def SearchWeb(self, request: pb.SearchWebRequest, context: Context) -> pb.SearchWebResponse:
         """Searches the web."""
-        return answer_to_proto(await self._service.search(current_principal(), search_from_proto(request)))
+        return (await self._service.search(current_principal(), search_from_proto(request))).to_proto()
 
     async def FetchWebpage(self, request: pb.FetchWebpageRequest, context: Context) -> pb.FetchWebpageResponse:
         """Returns a part of a page's text."""

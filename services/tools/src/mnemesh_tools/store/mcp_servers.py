@@ -13,6 +13,7 @@ from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_types.tools import McpServerStatus, OAuthGrant, Requirement, SchemaStatus
 
 from mnemesh_tools.model.mcp_servers import (
     McpAuthorization,
@@ -21,14 +22,13 @@ from mnemesh_tools.model.mcp_servers import (
     McpServer,
     McpServerFilter,
     McpServerOrder,
-    McpServerStatus,
     McpTransport,
     TransportType,
 )
-from mnemesh_tools.model.mcp_settings import McpOAuth, McpProgram, McpSecret, OAuthGrant, OAuthSession
-from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, RemoteTool, SchemaStatus
+from mnemesh_tools.model.mcp_settings import McpOAuth, McpProgram, McpSecret, OAuthSession
+from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, RemoteTool
 from mnemesh_tools.model.packages import PackageSet
-from mnemesh_tools.model.tools import Requirement, ToolSpec
+from mnemesh_tools.model.tools import ToolSpec
 from mnemesh_tools.store.tables import mcp_authorizations, mcp_package_locks, mcp_runs, mcp_servers, mcp_tools
 
 

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import UtcDateTime
+from mnemesh_types.tools import Requirement, SourceType, ToolType
 
-from mnemesh_tools.model.tools import Requirement, SourceType, Tool, ToolSecret, ToolSpec, ToolType
+from mnemesh_tools.model.tools import Tool, ToolSecret, ToolSpec
 
 metadata: Final = sa.MetaData()
 

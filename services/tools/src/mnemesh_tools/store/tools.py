@@ -26,9 +26,10 @@ from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
+from mnemesh_types.tools import ToolFilter
 
 from mnemesh_tools.model.mcp_servers import McpAuthorization, McpTransport
-from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
+from mnemesh_tools.model.tools import Tool, ToolOrder, ToolSpec
 from mnemesh_tools.store.mcp_servers import (
     McpTransaction,
     existing_servers,

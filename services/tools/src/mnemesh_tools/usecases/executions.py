@@ -14,14 +14,13 @@ from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.ids import require_id
 from mnemesh_sandbox import Access, AgentView, Language, Sandbox, SandboxUnavailable, Task
 from mnemesh_sandbox.calls import Answer, ToolAnswer, ToolCall
+from mnemesh_types.tools import AdHocTool, CodeLanguage, SourceType
 
 from mnemesh_tools.errors import SandboxTooWeak
 from mnemesh_tools.model.definitions import Source, network_grant, source_of
 from mnemesh_tools.model.executions import (
     AD_HOC_SOURCE,
     MAX_CALLS,
-    AdHocTool,
-    CodeLanguage,
     ExecutableTool,
     Execution,
     Invocation,
@@ -38,7 +37,7 @@ from mnemesh_tools.model.executions import (
     time_limit,
 )
 from mnemesh_tools.model.support import ServerSupport, require_network_access
-from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, SourceType, Tool
+from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, Tool
 from mnemesh_tools.schema import SourceFacts, program_module, tool_module
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases import changes

@@ -10,6 +10,7 @@ from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_text
 from mnemesh_kit.time import Clock
+from mnemesh_types.tools import McpCaller, OAuthGrant
 
 from mnemesh_tools.errors import McpAuthorizationNotPending, McpServerUnreachable
 from mnemesh_tools.mcp_clients.contracts import McpContactFailed
@@ -18,11 +19,10 @@ from mnemesh_tools.model.mcp_servers import (
     MAX_AUTHORIZATIONS,
     McpAuthorization,
     McpAuthorizationStatus,
-    McpCaller,
     McpServer,
     hash_of_state,
 )
-from mnemesh_tools.model.mcp_settings import MAX_ID_CHARS, OAuthGrant, require_redirect_uri
+from mnemesh_tools.model.mcp_settings import MAX_ID_CHARS, require_redirect_uri
 from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.mcp_contacts import McpContacts

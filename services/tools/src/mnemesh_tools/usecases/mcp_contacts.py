@@ -17,23 +17,15 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.network import address_of
 from mnemesh_kit.time import Clock
+from mnemesh_types.tools import McpCaller, McpServerStatus, SchemaHealth, SchemaStatus
 
 from mnemesh_tools.errors import STDIO_TEXT, McpServerNotFound, McpServerUnauthorized, McpServerUnreachable
 from mnemesh_tools.mcp_clients.contracts import Listing, McpContactFailed, McpTarget, McpUnauthorized, OAuthState
 from mnemesh_tools.mcp_clients.pool import McpPool
-from mnemesh_tools.model.mcp_servers import (
-    McpCaller,
-    McpContact,
-    McpServer,
-    McpServerStatus,
-    McpTransport,
-    TransportType,
-)
+from mnemesh_tools.model.mcp_servers import McpContact, McpServer, McpTransport, TransportType
 from mnemesh_tools.model.mcp_tools import (
     McpTool,
     RemoteTool,
-    SchemaHealth,
-    SchemaStatus,
     bounded_tool,
     model_schema,
     new_spec,

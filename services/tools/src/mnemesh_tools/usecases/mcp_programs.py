@@ -24,10 +24,11 @@ from mnemesh_sandbox.process import Serve
 from mnemesh_sandbox.sandbox import OutputTooLarge
 from mnemesh_sandbox.streams import Talk
 from mnemesh_sandbox.work_directory import remove_tree
+from mnemesh_types.tools import ProgramHealth
 
 from mnemesh_tools.mcp_clients.contracts import McpContactFailed, McpTarget
 from mnemesh_tools.model.definitions import network_grant
-from mnemesh_tools.model.mcp_settings import McpProgram, ProgramHealth, ProgramSettings
+from mnemesh_tools.model.mcp_settings import McpProgram, ProgramSettings
 from mnemesh_tools.model.packages import Ecosystem, PackageSet
 from mnemesh_tools.model.support import INSTALL_NODE, require_network_access
 from mnemesh_tools.store.tools import ToolStore

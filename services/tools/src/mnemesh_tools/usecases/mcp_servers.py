@@ -14,6 +14,7 @@ from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.text import require_no_nul
 from mnemesh_kit.time import Clock
+from mnemesh_types.tools import McpCaller, McpServerStatus, ProgramHealth
 
 from mnemesh_tools.errors import (
     McpServerNameTaken,
@@ -23,13 +24,11 @@ from mnemesh_tools.errors import (
 )
 from mnemesh_tools.mcp_clients.pool import McpPool
 from mnemesh_tools.model.mcp_servers import (
-    McpCaller,
     McpContact,
     McpServer,
     McpServerFilter,
     McpServerOrder,
     McpServerSpec,
-    McpServerStatus,
     McpTransport,
     TransportType,
     merge_transport,
@@ -38,7 +37,7 @@ from mnemesh_tools.model.mcp_servers import (
     require_valid_transport,
     with_kept_secrets,
 )
-from mnemesh_tools.model.mcp_settings import ProgramHealth, require_valid_secret
+from mnemesh_tools.model.mcp_settings import require_valid_secret
 from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes
 from mnemesh_tools.usecases.mcp_contacts import CheckedTool, McpContacts, Refresh, checked, unusable

@@ -9,10 +9,11 @@ from dataclasses import replace
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_sandbox.redaction import Redactor
+from mnemesh_types.tools import McpCaller
 
 from mnemesh_tools.errors import McpTransportDisabled
 from mnemesh_tools.mcp_clients.contracts import McpTarget, OAuthAccess, OAuthBegun, OAuthState
-from mnemesh_tools.model.mcp_servers import McpCaller, McpTransport, TransportType
+from mnemesh_tools.model.mcp_servers import McpTransport, TransportType
 from mnemesh_tools.model.mcp_settings import (
     AGENT_VARIABLE,
     McpSecret,

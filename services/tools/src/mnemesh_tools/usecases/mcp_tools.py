@@ -20,6 +20,7 @@ from mnemesh_kit.metrics import Counter, Metric
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.text import require_no_nul
 from mnemesh_kit.time import Clock
+from mnemesh_types.tools import McpCaller, SchemaStatus
 
 from mnemesh_tools.errors import McpOutcomeUnknown, McpServerUnauthorized, McpServerUnreachable
 from mnemesh_tools.mcp_clients.contracts import (
@@ -31,7 +32,7 @@ from mnemesh_tools.mcp_clients.contracts import (
 )
 from mnemesh_tools.mcp_clients.pool import McpPool
 from mnemesh_tools.model.executions import parse_arguments
-from mnemesh_tools.model.mcp_servers import McpCaller, McpServer
+from mnemesh_tools.model.mcp_servers import McpServer
 from mnemesh_tools.model.mcp_tools import (
     McpRun,
     McpRunResult,
@@ -39,7 +40,6 @@ from mnemesh_tools.model.mcp_tools import (
     McpToolKey,
     McpToolOrder,
     OnProgress,
-    SchemaStatus,
     bounded_content,
     no_progress,
 )

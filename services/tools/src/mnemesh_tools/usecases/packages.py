@@ -15,9 +15,10 @@ import structlog
 from mnemesh_kit.metrics import Gauge, Histogram, Metric
 from mnemesh_kit.time import Clock
 from mnemesh_sandbox import SandboxUnavailable
+from mnemesh_types.tools import PackagesState, PackagesStatus
 
 from mnemesh_tools.errors import SandboxTooWeak, ToolRequirementsUnmet, ToolSlotsBusy
-from mnemesh_tools.model.packages import Ecosystem, PackageSet, PackagesState, PackagesStatus, packages_of
+from mnemesh_tools.model.packages import Ecosystem, PackageSet, packages_of
 from mnemesh_tools.model.tools import Tool
 from mnemesh_tools.packages.builders import Installer, PackagesUnavailable
 from mnemesh_tools.packages.cache import PackageCache

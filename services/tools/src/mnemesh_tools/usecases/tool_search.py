@@ -19,8 +19,9 @@ from mnemesh_retrieval.errors import EmbedderUnavailable
 from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.scores import Candidate, Ranked, fuse_scores, rarity, saturation
 from mnemesh_retrieval.words.analysis import analysed, query_words
+from mnemesh_types.tools import ToolFilter
 
-from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, require_valid_filter
+from mnemesh_tools.model.tools import Tool, ToolOrder, ToolSpec, require_valid_filter
 from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 
 DEFAULT_LIMIT: Final = 10

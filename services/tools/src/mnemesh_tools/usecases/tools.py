@@ -22,6 +22,7 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.text import require_no_nul
 from mnemesh_kit.time import Clock
+from mnemesh_types.tools import SourceType, ToolFilter, ToolType
 
 from mnemesh_tools.errors import ToolNameTaken, ToolSourceInvalid
 from mnemesh_tools.model.definitions import (
@@ -38,13 +39,10 @@ from mnemesh_tools.model.tools import (
     MAX_BATCH,
     BuiltinTools,
     RestoredTool,
-    SourceType,
     Tool,
-    ToolFilter,
     ToolOrder,
     ToolSecret,
     ToolSpec,
-    ToolType,
     require_valid_filter,
 )
 from mnemesh_tools.schema import MAX_SOURCE_CHARS, SourceFacts, read_in_process, read_source, read_typescript

@@ -16,9 +16,10 @@ from mnemesh_kit.metrics import Counter, Metric
 from mnemesh_sandbox import SandboxUnavailable
 from mnemesh_sandbox.egress.connections import NetworkConnection
 from mnemesh_sandbox.egress.resolver import Resolver
+from mnemesh_types.tools import SearchAnswer
 
 from mnemesh_tools.errors import SandboxTooWeak, WebPageRefused, WebSearchNotConfigured
-from mnemesh_tools.model.web import PagePart, SearchAnswer, WebPage, WebSearch, part_of, require_part
+from mnemesh_tools.model.web import PagePart, WebPage, WebSearch, part_of, require_part
 from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.slots import FairSlots
 from mnemesh_tools.web.pages import PageReader

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, Protocol
 
 from mnemesh_kit.time import Clock
+from mnemesh_types.tools import SearchResult
 
-from mnemesh_tools.model.web import MAX_TEXT_CHARS, Category, SearchResult, WebSearch, new_result
+from mnemesh_tools.model.web import MAX_TEXT_CHARS, Category, WebSearch, new_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

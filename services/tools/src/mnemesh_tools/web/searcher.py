@@ -12,9 +12,10 @@ import httpx2
 from mnemesh_kit.network import failure_of_connection
 from mnemesh_kit.retries import Backoff
 from mnemesh_sandbox.redaction import Redactor
+from mnemesh_types.tools import SearchAnswer
 
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
-from mnemesh_tools.model.web import SearchAnswer, WebSearch
+from mnemesh_tools.model.web import WebSearch
 from mnemesh_tools.web.providers import Provider
 
 ATTEMPTS: Final = 3

@@ -10,14 +10,10 @@ from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import AgentView, BlockProperties, OutcomeStatus
 from mnemesh_sandbox.egress.connections import NetworkConnection
+from mnemesh_types.tools import CodeLanguage
+from mnemesh_types.twin import enum_from_proto, optional_field
 
-from mnemesh_tools.model.executions import AdHocTool, CodeLanguage, Execution, Invocation, Program
-from mnemesh_tools.rpc.convert.tools import (
-    enum_from_proto,
-    optional_field,
-    requirements_from_proto,
-    source_type_from_proto,
-)
+from mnemesh_tools.model.executions import Execution, Invocation, Program
 
 _STATUSES: Final = {
     OutcomeStatus.SUCCESS: pb.EXECUTION_STATUS_SUCCESS,
@@ -25,24 +21,6 @@ _STATUSES: Final = {
     OutcomeStatus.TIMED_OUT: pb.EXECUTION_STATUS_TIMED_OUT,
     OutcomeStatus.KILLED: pb.EXECUTION_STATUS_KILLED,
 }
-
-
-def ad_hoc_tool_from_proto(message: pb.AdHocTool) -> AdHocTool:
-    """Returns the tool of a request that names no stored one.
-
-    Raises:
-        InvalidArgument: The language is unknown.
-    """
-    return AdHocTool(
-        source_code=message.source_code,
-        source_type=source_type_from_proto(message.source_type, "ad_hoc.source_type"),
-        name=optional_field(message, "name"),
-        args_json_schema=optional_field(message, "args_json_schema"),
-        pip_requirements=requirements_from_proto(message.pip_requirements),
-        npm_requirements=requirements_from_proto(message.npm_requirements),
-        allow_network=message.allow_network,
-        network_hosts=tuple(message.network_hosts),
-    )
 
 
 def invocation_from_proto(request: pb.ExecuteToolRequest) -> Invocation:
@@ -98,16 +76,6 @@ def _duration(seconds: float) -> Duration:
     return Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9))
 
 
-_LANGUAGES: Final = {
-    pb.CODE_LANGUAGE_UNSPECIFIED: CodeLanguage.PYTHON,
-    pb.CODE_LANGUAGE_PYTHON: CodeLanguage.PYTHON,
-    pb.CODE_LANGUAGE_JAVASCRIPT: CodeLanguage.JAVASCRIPT,
-    pb.CODE_LANGUAGE_TYPESCRIPT: CodeLanguage.TYPESCRIPT,
-    pb.CODE_LANGUAGE_R: CodeLanguage.R,
-    pb.CODE_LANGUAGE_JAVA: CodeLanguage.JAVA,
-}
-
-
 def program_from_proto(request: pb.RunCodeRequest, tools: Iterable[pb.CallableTool] = ()) -> Program:
     """Returns the program of a request.
 
@@ -117,7 +85,7 @@ def program_from_proto(request: pb.RunCodeRequest, tools: Iterable[pb.CallableTo
     timeout = request.timeout
     return Program(
         code=request.code,
-        language=enum_from_proto(_LANGUAGES, request.language, "language"),
+        language=enum_from_proto(CodeLanguage, request.language, "language"),
         environment=dict(request.environment),
         network_hosts=tuple(request.network_hosts),
         timeout_seconds=timeout.seconds + timeout.nanos / 1e9 if request.HasField("timeout") else None,

@@ -13,43 +13,29 @@ from mnemesh.types.v1 import audit_pb2, message_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import MAX_PAGE_BYTES, fitting
 from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_types.tools import (
+    McpCaller,
+    OAuthGrant,
+    ProgramHealth,
+    Requirement,
+    SchemaHealth,
+    SchemaStatus,
+)
+from mnemesh_types.twin import enum_from_proto, number_of, optional_field
 
 from mnemesh_tools.model.mcp_servers import (
     McpAuthorizationStatus,
-    McpCaller,
     McpServer,
     McpServerFilter,
     McpServerOrder,
     McpServerSpec,
-    McpServerStatus,
     McpTransport,
     TransportType,
 )
-from mnemesh_tools.model.mcp_settings import McpOAuth, McpProgram, McpSecret, OAuthGrant, ProgramHealth
-from mnemesh_tools.model.mcp_tools import (
-    McpProgress,
-    McpRunResult,
-    McpTool,
-    McpToolKey,
-    McpToolOrder,
-    RemoteTool,
-    SchemaHealth,
-    SchemaStatus,
-)
-from mnemesh_tools.rpc.convert.tools import (
-    enum_from_proto,
-    optional_field,
-    requirements_from_proto,
-    requirements_to_proto,
-)
+from mnemesh_tools.model.mcp_settings import McpOAuth, McpProgram, McpSecret
+from mnemesh_tools.model.mcp_tools import McpRunResult, McpTool, McpToolKey, McpToolOrder, RemoteTool
+from mnemesh_tools.rpc.convert.tools import order_from_proto
 from mnemesh_tools.usecases.mcp_contacts import CheckedTool
-
-_GRANTS: Final = {
-    pb.MCP_AUTHORIZATION_GRANT_UNSPECIFIED: OAuthGrant.AUTHORIZATION_CODE,
-    pb.MCP_AUTHORIZATION_GRANT_AUTHORIZATION_CODE: OAuthGrant.AUTHORIZATION_CODE,
-    pb.MCP_AUTHORIZATION_GRANT_CLIENT_CREDENTIALS: OAuthGrant.CLIENT_CREDENTIALS,
-}
-_GRANT_NUMBERS: Final = {grant: number for number, grant in _GRANTS.items() if number}
 
 
 def mcp_program_from_proto(message: pb.StdioTransport) -> McpTransport:
@@ -60,8 +46,8 @@ def mcp_program_from_proto(message: pb.StdioTransport) -> McpTransport:
         program=McpProgram(
             message.command,
             tuple(message.args),
-            requirements_from_proto(message.pip_requirements),
-            requirements_from_proto(message.npm_requirements),
+            tuple(map(Requirement.from_proto, message.pip_requirements)),
+            tuple(map(Requirement.from_proto, message.npm_requirements)),
             tuple(message.network_hosts),
             message.persistent_directory,
         ),
@@ -75,21 +61,10 @@ def mcp_program_to_proto(transport: McpTransport) -> pb.StdioTransport:
         command=program.command,
         args=program.args,
         env=[secret_to_proto(secret) for secret in transport.secrets],
-        pip_requirements=requirements_to_proto(program.pip_requirements),
-        npm_requirements=requirements_to_proto(program.npm_requirements),
+        pip_requirements=map(Requirement.to_proto, program.pip_requirements),
+        npm_requirements=map(Requirement.to_proto, program.npm_requirements),
         network_hosts=program.network_hosts,
         persistent_directory=program.persistent_directory,
-    )
-
-
-def program_health_to_proto(health: ProgramHealth) -> pb.McpProgramHealth:
-    """Returns the message of the processes of a server."""
-    return pb.McpProgramHealth(
-        running=health.running,
-        starts=health.starts,
-        crashes=health.crashes,
-        start_time=None if health.started_at is None else timestamp_to_proto(health.started_at),
-        stderr=health.stderr,
     )
 
 
@@ -97,7 +72,7 @@ def oauth_from_proto(message: pb.McpOAuth) -> McpOAuth:
     """Returns the OAuth settings. Raises InvalidArgument if the grant is unknown."""
     has_secret = message.HasField("client_secret")
     return McpOAuth(
-        enum_from_proto(_GRANTS, message.grant, "oauth.grant"),
+        enum_from_proto(OAuthGrant, message.grant, "oauth.grant"),
         optional_field(message, "client_id"),
         McpSecret("", optional_field(message.client_secret, "value")) if has_secret else None,
         optional_field(message, "scope"),
@@ -109,7 +84,7 @@ def oauth_to_proto(oauth: McpOAuth) -> pb.McpOAuth:
     """Returns the message of the OAuth settings, without the secret and the tokens."""
     session = oauth.session
     return pb.McpOAuth(
-        grant=_GRANT_NUMBERS[oauth.grant],
+        grant=number_of(oauth.grant),
         client_id=oauth.client_id,
         client_secret=None if oauth.client_secret is None else secret_to_proto(oauth.client_secret),
         scope=oauth.scope,
@@ -131,13 +106,6 @@ def secret_to_proto(secret: McpSecret) -> pb.McpSecret:
 
 R = TypeVar("R", rpc.CreateMcpServerRequest, rpc.UpdateMcpServerRequest)
 
-STATUSES: Final = {
-    McpServerStatus.UNKNOWN: pb.MCP_SERVER_STATUS_UNKNOWN,
-    McpServerStatus.REACHABLE: pb.MCP_SERVER_STATUS_REACHABLE,
-    McpServerStatus.UNREACHABLE: pb.MCP_SERVER_STATUS_UNREACHABLE,
-    McpServerStatus.DISABLED: pb.MCP_SERVER_STATUS_DISABLED,
-    McpServerStatus.UNAUTHORIZED: pb.MCP_SERVER_STATUS_UNAUTHORIZED,
-}
 AUTHORIZATION_STATUSES: Final = {
     McpAuthorizationStatus.PENDING: rpc.MCP_AUTHORIZATION_STATUS_PENDING,
     McpAuthorizationStatus.CLAIMED: rpc.MCP_AUTHORIZATION_STATUS_PENDING,
@@ -191,7 +159,7 @@ def mcp_server_to_proto(server: McpServer, health: ProgramHealth | None = None) 
         id=server.id,
         name=server.name,
         metadata=server.metadata,
-        status=STATUSES[contact.status],
+        status=number_of(contact.status),
         status_message=contact.message,
         last_contact_time=None if contact.contact_at is None else timestamp_to_proto(contact.contact_at),
         last_refresh_time=None if contact.refresh_at is None else timestamp_to_proto(contact.refresh_at),
@@ -206,7 +174,7 @@ def mcp_server_to_proto(server: McpServer, health: ProgramHealth | None = None) 
     )
     transport = server.transport
     if health is not None:
-        message.program.CopyFrom(program_health_to_proto(health))
+        message.program.CopyFrom(health.to_proto())
     if transport.type is TransportType.STDIO:
         message.stdio.CopyFrom(mcp_program_to_proto(transport))
     elif transport.type is TransportType.SSE:
@@ -255,13 +223,20 @@ def mcp_server_filter_from_proto(request: rpc.ListMcpServersRequest) -> McpServe
     return McpServerFilter(
         ids=tuple(request.mcp_server_ids),
         name=optional_field(request, "name"),
-        transports=tuple(enum_from_proto(_TYPES, number, "transport_types") for number in request.transport_types),
+        transports=tuple(transport_type_from_proto(number) for number in request.transport_types),
     )
+
+
+def transport_type_from_proto(number: int) -> TransportType:
+    """Returns the kind of a transport. Raises InvalidArgument if it is unknown."""
+    if number not in _TYPES:
+        raise InvalidArgument(f"transport_types has the unknown value {number}.", field="transport_types")
+    return _TYPES[rpc.McpTransportType.ValueType(number)]
 
 
 def mcp_server_order_from_proto(number: int) -> McpServerOrder:
     """Returns the sort key of a list; the default is the create time. Raises InvalidArgument if it is unknown."""
-    return enum_from_proto(_SERVER_ORDERS, number, "order_by")
+    return order_from_proto(_SERVER_ORDERS, number)
 
 
 def mcp_caller_from_proto(message: rpc.McpCaller) -> McpCaller:
@@ -298,12 +273,6 @@ def _http_fields(transport: McpTransport) -> dict[str, Any]:
     }
 
 
-_STATUSES: Final = {
-    pb.MCP_SCHEMA_STATUS_STRICT: SchemaStatus.STRICT,
-    pb.MCP_SCHEMA_STATUS_NON_STRICT: SchemaStatus.NON_STRICT,
-    pb.MCP_SCHEMA_STATUS_INVALID: SchemaStatus.INVALID,
-}
-_STATUS_NUMBERS: Final = {value: number for number, value in _STATUSES.items()}
 _TOOL_ORDERS: Final = {
     rpc.MCP_SERVER_TOOL_ORDER_BY_UNSPECIFIED: McpToolOrder.NAME,
     rpc.MCP_SERVER_TOOL_ORDER_BY_NAME: McpToolOrder.NAME,
@@ -350,23 +319,18 @@ def tool_key_from_proto(message: rpc.McpToolReference) -> McpToolKey:
 
 def schema_statuses_from_proto(numbers: Iterable[int]) -> tuple[SchemaStatus, ...]:
     """Returns the statuses of a filter. Raises InvalidArgument if one is unknown."""
-    return tuple(enum_from_proto(_STATUSES, number, "schema_statuses") for number in numbers)
+    return tuple(enum_from_proto(SchemaStatus, number, "schema_statuses") for number in numbers)
 
 
 def mcp_tool_order_from_proto(number: int) -> McpToolOrder:
     """Returns the sort key of a list; the default is the name. Raises InvalidArgument if it is unknown."""
-    return enum_from_proto(_TOOL_ORDERS, number, "order_by")
+    return order_from_proto(_TOOL_ORDERS, number)
 
 
 def timeout_from_proto(request: rpc.RunMcpServerToolRequest | rpc.StreamMcpServerToolRequest) -> float | None:
     """Returns the limit of a run in seconds, or None."""
     timeout = optional_field(request, "timeout")
     return None if timeout is None else timeout.seconds + timeout.nanos / 1e9
-
-
-def progress_to_proto(progress: McpProgress) -> rpc.McpProgress:
-    """Returns the message of a progress."""
-    return rpc.McpProgress(progress=progress.done, total=progress.total, message=progress.message)
 
 
 def run_result_to_proto(result: McpRunResult) -> rpc.RunMcpServerToolResponse:
@@ -394,5 +358,5 @@ def _described(remote: RemoteTool, health: SchemaHealth) -> pb.McpTool:
         input_schema=remote.input_schema,
         output_schema=remote.output_schema,
         annotations=remote.annotations,
-        schema_health=pb.McpSchemaHealth(status=_STATUS_NUMBERS[health.status], reasons=health.reasons),
+        schema_health=health.to_proto(),
     )

@@ -6,98 +6,30 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.message import Message
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
+from mnemesh_types.tools import PackagesStatus, Requirement, SourceType, ToolFilter, ToolType
+from mnemesh_types.twin import enum_from_proto, number_of, optional_field, optional_to_proto
 
-from mnemesh_tools.model.packages import PackagesState, PackagesStatus
-from mnemesh_tools.model.tools import (
-    Requirement,
-    RestoredTool,
-    SourceType,
-    Tool,
-    ToolFilter,
-    ToolOrder,
-    ToolSecret,
-    ToolSpec,
-    ToolType,
-)
+from mnemesh_tools.model.tools import RestoredTool, Tool, ToolOrder, ToolSecret, ToolSpec
 from mnemesh_tools.usecases.tool_search import ToolHit
 
 T = TypeVar("T")
 
-_SOURCE_TYPES: Final = {
-    tools_pb2.SOURCE_TYPE_UNSPECIFIED: SourceType.PYTHON,
-    tools_pb2.SOURCE_TYPE_PYTHON: SourceType.PYTHON,
-    tools_pb2.SOURCE_TYPE_TYPESCRIPT: SourceType.TYPESCRIPT,
-}
-_SOURCE_TYPE_NUMBERS: Final = {
-    SourceType.PYTHON: tools_pb2.SOURCE_TYPE_PYTHON,
-    SourceType.TYPESCRIPT: tools_pb2.SOURCE_TYPE_TYPESCRIPT,
-}
 
-
-def optional_field(message: Message, name: str) -> Any:
-    """Returns the value of a field with presence, or None if it is not set."""
-    return getattr(message, name) if message.HasField(name) else None
-
-
-def enum_from_proto(values: Mapping[Any, T], number: int, field: str) -> T:
-    """Returns the domain value of an enum's number.
-
-    Raises:
-        InvalidArgument: The number is unknown.
-    """
-    if number not in values:
-        raise InvalidArgument(f"{field} has the unknown value {number}.", field=field)
-    return values[number]
-
-
-def source_type_from_proto(number: int, field: str) -> SourceType:
-    """Returns the language of a source; the default is Python.
-
-    Raises:
-        InvalidArgument: The number is unknown.
-    """
-    return enum_from_proto(_SOURCE_TYPES, number, field)
-
-
-def source_type_to_proto(source_type: SourceType) -> tools_pb2.SourceType.ValueType:
-    """Returns the enum value of a language."""
-    return _SOURCE_TYPE_NUMBERS[source_type]
-
-
-def requirements_from_proto(messages: Iterable[tools_pb2.PackageRequirement]) -> tuple[Requirement, ...]:
-    """Returns the packages of a repeated field."""
-    return tuple(Requirement(message.name, optional_field(message, "version")) for message in messages)
-
-
-def requirements_to_proto(requirements: Iterable[Requirement]) -> list[tools_pb2.PackageRequirement]:
-    """Returns the messages of packages."""
-    return [tools_pb2.PackageRequirement(name=item.name, version=item.version) for item in requirements]
+def order_from_proto(orders: Mapping[Any, T], number: int) -> T:
+    """Returns the sort key of a list. Raises InvalidArgument if it is unknown."""
+    if number not in orders:
+        raise InvalidArgument(f"order_by has the unknown value {number}.", field="order_by")
+    return orders[number]
 
 
 R = TypeVar("R", pb.CreateToolRequest, pb.UpsertToolRequest, pb.UpdateToolRequest)
 
-_TYPES: Final = {
-    tools_pb2.TOOL_TYPE_CUSTOM: ToolType.CUSTOM,
-    tools_pb2.TOOL_TYPE_BUILTIN: ToolType.BUILTIN,
-    tools_pb2.TOOL_TYPE_MCP: ToolType.MCP,
-    tools_pb2.TOOL_TYPE_CLIENT: ToolType.CLIENT,
-}
-_TYPES_WITH_DEFAULT: Final = {tools_pb2.TOOL_TYPE_UNSPECIFIED: ToolType.CUSTOM, **_TYPES}
-_TYPE_NUMBERS: Final = {value: number for number, value in _TYPES.items()}
-_STATES: Final = {
-    PackagesState.PENDING: tools_pb2.PACKAGES_STATE_PENDING,
-    PackagesState.RESOLVING: tools_pb2.PACKAGES_STATE_RESOLVING,
-    PackagesState.INSTALLING: tools_pb2.PACKAGES_STATE_INSTALLING,
-    PackagesState.READY: tools_pb2.PACKAGES_STATE_READY,
-    PackagesState.FAILED: tools_pb2.PACKAGES_STATE_FAILED,
-}
 _ORDERS: Final = {
     pb.TOOL_ORDER_BY_UNSPECIFIED: ToolOrder.CREATE_TIME,
     pb.TOOL_ORDER_BY_CREATE_TIME: ToolOrder.CREATE_TIME,
@@ -131,10 +63,10 @@ def tool_spec_from_proto(message: tools_pb2.Tool) -> ToolSpec:
         **{name: optional_field(message.provenance, name) for name in _PROVENANCE_IDS},
     }
     return ToolSpec(
-        type=enum_from_proto(_TYPES_WITH_DEFAULT, message.type, "tool.type"),
-        source_type=source_type_from_proto(message.source_type, "tool.source_type"),
-        pip_requirements=requirements_from_proto(message.pip_requirements),
-        npm_requirements=requirements_from_proto(message.npm_requirements),
+        type=enum_from_proto(ToolType, message.type, "tool.type"),
+        source_type=enum_from_proto(SourceType, message.source_type, "tool.source_type"),
+        pip_requirements=tuple(map(Requirement.from_proto, message.pip_requirements)),
+        npm_requirements=tuple(map(Requirement.from_proto, message.npm_requirements)),
         network_hosts=tuple(message.network_hosts),
         secrets=tuple(ToolSecret(secret.name, optional_field(secret, "value")) for secret in message.secrets),
         tags=tuple(message.tags),
@@ -159,12 +91,12 @@ def tool_to_proto(tool: Tool, packages: PackagesStatus | None = None) -> tools_p
     spec = tool.spec
     return tools_pb2.Tool(
         id=tool.id,
-        type=_TYPE_NUMBERS[spec.type],
-        source_type=source_type_to_proto(spec.source_type),
-        pip_requirements=requirements_to_proto(spec.pip_requirements),
-        npm_requirements=requirements_to_proto(spec.npm_requirements),
+        type=number_of(spec.type),
+        source_type=number_of(spec.source_type),
+        pip_requirements=map(Requirement.to_proto, spec.pip_requirements),
+        npm_requirements=map(Requirement.to_proto, spec.npm_requirements),
         network_hosts=spec.network_hosts,
-        packages=None if packages is None else packages_to_proto(packages),
+        packages=optional_to_proto(packages),
         secrets=[_secret_to_proto(secret) for secret in spec.secrets],
         tags=spec.tags,
         revision=tool.revision,
@@ -196,17 +128,6 @@ def request_without_secrets(request: R, fingerprint: Callable[[str], str]) -> R:
         if secret.HasField("value"):
             secret.value = fingerprint(secret.value)
     return copy
-
-
-def packages_to_proto(status: PackagesStatus) -> tools_pb2.ToolPackages:
-    """Returns the message of the packages of a tool."""
-    return tools_pb2.ToolPackages(
-        state=_STATES[status.state],
-        locked=requirements_to_proto(status.locked),
-        error=status.error,
-        size_bytes=status.size_bytes,
-        start_time=None if status.started_at is None else timestamp_to_proto(status.started_at),
-    )
 
 
 def written_fields_from_proto(mask: FieldMask, message: tools_pb2.Tool, *, default_to_set: bool) -> frozenset[str]:
@@ -246,17 +167,14 @@ def tool_filter_from_proto(message: pb.ToolFilter) -> ToolFilter:
     Raises:
         InvalidArgument: A type is unknown.
     """
-    return ToolFilter(
-        tool_ids=tuple(message.tool_ids),
-        names=tuple(message.names),
-        types=tuple(enum_from_proto(_TYPES, number, "filter.types") for number in message.types),
-        exclude_types=tuple(
-            enum_from_proto(_TYPES, number, "filter.exclude_types") for number in message.exclude_types
-        ),
-        text_search=optional_field(message, "text_search"),
-        tags_any=tuple(message.tags_any),
-        mcp_server_id=optional_field(message, "mcp_server_id"),
-    )
+    for name in ("types", "exclude_types"):
+        _require_types(getattr(message, name), f"filter.{name}")
+    return ToolFilter.from_proto(message, "filter")
+
+
+def _require_types(numbers: Iterable[int], field: str) -> None:
+    if tools_pb2.TOOL_TYPE_UNSPECIFIED in numbers:
+        raise InvalidArgument(f"{field} has the unknown value 0.", field=field)
 
 
 def tool_search_filter_from_proto(request: pb.SearchToolsRequest) -> ToolFilter:
@@ -265,7 +183,8 @@ def tool_search_filter_from_proto(request: pb.SearchToolsRequest) -> ToolFilter:
     Raises:
         InvalidArgument: A type is unknown.
     """
-    types = tuple(enum_from_proto(_TYPES, number, "types") for number in request.types)
+    _require_types(request.types, "types")
+    types = tuple(enum_from_proto(ToolType, number, "types") for number in request.types)
     return ToolFilter(types=types, tags_any=tuple(request.tags_any))
 
 
@@ -280,4 +199,4 @@ def tool_order_from_proto(number: int) -> ToolOrder:
     Raises:
         InvalidArgument: The value is unknown.
     """
-    return enum_from_proto(_ORDERS, number, "order_by")
+    return order_from_proto(_ORDERS, number)
