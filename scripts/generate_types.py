@@ -75,6 +75,13 @@ MODULES: Final = {
             *("McpCaller", "McpProgress", "WebSearchResult as SearchResult", "SearchWebResponse as SearchAnswer"),
         ],
     ),
+    "recall": (
+        "recall",
+        [
+            *("TraceMedia as Media", "RawTrace", "Turn", "ToolInteractionStatus as InteractionStatus", "MemorySource"),
+            *("WriterLease", "ContextIds as ContextWindowIds"),
+        ],
+    ),
 }
 """The modules: the package, and the messages and enums that get a twin with all that they contain. A twin has
 the name of its message, or the one after `as`."""

@@ -19,7 +19,6 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.ranking import id_of
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.model.writers import WriterLease
 from mnemesh_recall.store.fulltext import documents as indexed_documents
 from mnemesh_recall.store.fulltext import unindexed
 from mnemesh_recall.store.fulltext.unindexed import UnindexedMessages
@@ -29,6 +28,7 @@ from mnemesh_recall.usecases.word_indexing import WordIndexing
 from mnemesh_testkit.suites.recall.calls import Conversation
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
+from mnemesh_types.recall import WriterLease
 
 from .word_indexes import BEGAN, ORGANIZATION, Indexed, append, compare_all, opened, said
 

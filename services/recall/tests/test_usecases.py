@@ -15,10 +15,10 @@ from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.episodes import EpisodeCommit, NewFact, Scope, ScopeKind
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
-from mnemesh_recall.model.writers import WriterLease
 from mnemesh_recall.usecases.episodes import EpisodeService
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_types.messages import Message, Role, TextPart
+from mnemesh_types.recall import WriterLease
 
 AGENT, CONVERSATION = new_id("agent"), new_id("conv")
 USER = Message(id=new_id("message"), role=Role.USER, created_at=datetime(2026, 1, 1, tzinfo=UTC))

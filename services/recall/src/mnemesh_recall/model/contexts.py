@@ -14,6 +14,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import derive_id, require_id
 from mnemesh_kit.text import require_text
 from mnemesh_types.messages import ClientReturn, Message, Role, ToolCall, ToolReturn, ToolStatus
+from mnemesh_types.recall import WriterLease
 
 from mnemesh_recall.model.episode_rules import require_memories
 from mnemesh_recall.model.episodes import EpisodeCommit
@@ -26,7 +27,7 @@ from mnemesh_recall.model.messages import (
     require_message,
     require_messages,
 )
-from mnemesh_recall.model.writers import WriterLease, require_lease
+from mnemesh_recall.model.writers import require_lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +46,6 @@ class ContextWindow:
     updated_at: datetime
     last_message_at: datetime | None = None
     messages: tuple[Message, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ContextWindowIds:
-    """The ids of the stored messages in a window, the system message first."""
-
-    conversation_id: str
-    agent_id: str
-    version: int
-    message_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

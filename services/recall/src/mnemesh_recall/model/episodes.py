@@ -7,8 +7,9 @@ from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from mnemesh_types.recall import MemorySource, WriterLease
+
 from mnemesh_recall.model.search import SearchMode
-from mnemesh_recall.model.writers import WriterLease
 
 
 class ScopeKind(StrEnum):
@@ -34,16 +35,10 @@ class Scope:
         return f"{self.kind.value}:{self.id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(MemorySource):
     """The origin of a memory."""
 
-    message_ids: tuple[str, ...] = ()
-    agent_id: str | None = None
-    conversation_id: str | None = None
-    run_id: str | None = None
-    episode_id: str | None = None
-    model: str | None = None
+    __slots__ = ()
 
     def merged(self, other: Source) -> Source:
         """Returns this source with the messages of both, and with the other fields of `other` that it lacks."""

@@ -11,13 +11,13 @@ from typing import Any, Final
 import msgspec
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from mnemesh_types.recall import TraceType
 
 from mnemesh_recall.model.traces import (
     NUMBERED_TURN,
     OVERRIDABLE,
     ImportedLine,
     Trace,
-    TraceType,
     as_text,
     image_at,
     traces_of_message,

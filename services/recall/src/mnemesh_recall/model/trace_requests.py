@@ -13,6 +13,7 @@ from typing import Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json, require_json_object, require_optional_text, require_text
+from mnemesh_types.recall import InteractionStatus, Media
 
 from mnemesh_recall.model.episode_rules import (
     require_new_episode,
@@ -31,7 +32,7 @@ from mnemesh_recall.model.messages import (
     require_name,
 )
 from mnemesh_recall.model.search import require_short
-from mnemesh_recall.model.traces import InteractionStatus, Media, Snapshot, Trace
+from mnemesh_recall.model.traces import Snapshot, Trace
 
 Record = Trace | Episode | Fact | Snapshot
 

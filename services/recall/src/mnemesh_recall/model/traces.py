@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +23,7 @@ from mnemesh_types.messages import (
     ToolStatus,
     text_of,
 )
+from mnemesh_types.recall import InteractionStatus, Media, RawTrace, TraceType
 
 _DATA_URL: Final = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 _FILE_ID: Final = re.compile(r"file-[A-Za-z0-9_-]+")
@@ -51,15 +51,6 @@ def image_at(location: str) -> ImagePart:
     return ImagePart(file_id=location) if _FILE_ID.fullmatch(location) else ImagePart(url=location)
 
 
-class TraceType(StrEnum):
-    """The type of a raw trace. The values are those of trace files."""
-
-    USER = "user"
-    ASSISTANT = "assistant"
-    TOOL_CALL = "tool_call"
-    TOOL_RESULT = "tool_result"
-
-
 SOURCE_EVENTS: Final[Mapping[TraceType, str]] = {
     TraceType.USER: "LLMUserMessageReadyEvent",
     TraceType.ASSISTANT: "LLMCompleteResponseReceivedEvent",
@@ -69,43 +60,10 @@ SOURCE_EVENTS: Final[Mapping[TraceType, str]] = {
 """The origin of each type in trace files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Media:
-    """URLs, data URLs or file ids of the images, audio and video of a trace."""
-
-    images: tuple[str, ...] = ()
-    audio: tuple[str, ...] = ()
-    video: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(RawTrace):
     """One line of a trace file. Arguments and results are JSON text; `extra` is the text of a JSON object."""
 
-    id: str
-    created_at: datetime
-    turn_id: str
-    seq: int
-    trace_type: TraceType
-    content: str = ""
-    source_event: str = ""
-    media: Media | None = None
-    tool_name: str | None = None
-    tool_call_id: str | None = None
-    tool_args: str | None = None
-    tool_result: str | None = None
-    tool_error: str | None = None
-    correlation_id: str | None = None
-    tags: tuple[str, ...] = ()
-    tool_result_ref: str | None = None
-    extra: str | None = None
-    agent_id: str = ""
-    conversation_id: str | None = None
-    message_id: str = ""
-    run_id: str | None = None
-    imported_turn_id: str | None = None
-    """The id of the turn in the file that the trace was imported from, if it differs."""
-    archived: bool = False
+    __slots__ = ()
 
     @property
     def is_imported(self) -> bool:
@@ -131,26 +89,6 @@ class ImportedLine:
     trace_id: str
     seq: int
     overrides: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """A user message and everything that followed from it."""
-
-    id: str
-    agent_id: str
-    conversation_id: str | None
-    index: int
-    first_message_id: str
-    last_message_id: str
-    message_count: int
-    tool_call_count: int
-    compacted: bool
-    episode_id: str | None
-    started_at: datetime
-    ended_at: datetime
-    traces: tuple[Trace, ...] = ()
-    imported_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,15 +223,6 @@ def as_text(value: str) -> str:
     """Returns the text for which `as_json` returns that JSON, or JSON with the same value."""
     decoded = msgspec.json.decode(value)
     return decoded if isinstance(decoded, str) else value
-
-
-class InteractionStatus(StrEnum):
-    """The state of a tool call."""
-
-    PENDING = "pending"
-    SUCCESS = "success"
-    ERROR = "error"
-    DENIED = "denied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ Clients own the data, but only services of the mesh write as the step loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from mnemesh_kit.call_context import Principal
@@ -14,19 +13,12 @@ from mnemesh_kit.call_context import Role as CallerRole
 from mnemesh_kit.errors import InvalidArgument, PermissionDenied
 from mnemesh_kit.ids import require_id
 from mnemesh_types.messages import Message, Role
+from mnemesh_types.recall import WriterLease
 
 from mnemesh_recall.errors import LeaseLost
 
 MAX_EPOCH_STEP: Final = 1 << 40
 """The largest step from the epoch of a conversation to that of a write."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriterLease:
-    """The lease under which a run writes to a conversation. The epoch rises with every takeover."""
-
-    run_id: str
-    epoch: int
 
 
 def require_lease(lease: WriterLease, field: str) -> None:

@@ -62,7 +62,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         """Returns the message ids in context windows."""
         left = tuple(request.conversation_ids)[offset_from_token(request) :]
         found = await self._service.get_context_ids(current_principal(), left)
-        by_id = {window.conversation_id: convert.context_ids_to_proto(window) for window in found}
+        by_id = {window.conversation_id: window.to_proto() for window in found}
         contexts, token = bounded_hits(request, [by_id.get(id_) for id_ in left])
         return rpc.BatchGetContextIdsResponse(contexts=contexts, next_page_token=token)
 

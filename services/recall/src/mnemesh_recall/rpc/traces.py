@@ -9,6 +9,7 @@ from mnemesh.recall.v1 import traces_service_pb2 as rpc
 from mnemesh.recall.v1 import traces_service_pb2_grpc
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.paging import bounded, next_page_token
+from mnemesh_types.recall import Turn
 
 from mnemesh_recall.rpc.convert import traces as convert
 from mnemesh_recall.rpc.convert import traces as requests
@@ -28,7 +29,7 @@ class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
         """Returns a page of turns."""
         query = requests.page_from_proto(request)
         found = await self._service.list_turns(current_principal(), requests.turn_filter_from_proto(request), query)
-        page = bounded(query, found.map(convert.turn_to_proto))
+        page = bounded(query, found.map(Turn.to_proto))
         return rpc.ListTurnsResponse(turns=page.items, next_page_token=next_page_token(query, page))
 
     async def ListToolInteractions(

@@ -20,13 +20,13 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Message, Role
+from mnemesh_types.recall import ContextWindowIds
 
 from mnemesh_recall.errors import no_message
 from mnemesh_recall.model.contexts import (
     ContextFork,
     ContextReplacement,
     ContextWindow,
-    ContextWindowIds,
     NewContext,
     StepCommit,
     StepResult,

@@ -12,9 +12,10 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_types.messages import Message, Role
+from mnemesh_types.recall import Media, Turn
 
 from mnemesh_recall.model.trace_requests import InteractionFilter, TurnFilter
-from mnemesh_recall.model.traces import ImportedLine, Media, ToolInteraction, Trace, Turn, pair, traces_of_turn
+from mnemesh_recall.model.traces import ImportedLine, ToolInteraction, Trace, pair, traces_of_turn
 from mnemesh_recall.store.episode_rows import TURN, turn_link
 from mnemesh_recall.store.message_rows import COLUMNS, message_from_row
 from mnemesh_recall.store.tables import (
@@ -101,7 +102,7 @@ def list_turns(conn: sa.Connection, organization_id: str, filter_: TurnFilter, p
         lambda row: Turn(
             id=row.turn_id,
             agent_id=row.agent_id,
-            conversation_id=row.conversation_id,
+            conversation_id=row.conversation_id or "",
             index=row.turn_index,
             compacted=not row.in_window,
             episode_id=episode_ids.get(row.turn_id),

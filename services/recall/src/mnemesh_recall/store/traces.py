@@ -11,6 +11,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock
+from mnemesh_types.recall import Turn
 
 from mnemesh_recall.errors import no_agent, no_conversation
 from mnemesh_recall.model.episodes import Episode, Fact, ScopeKind
@@ -23,7 +24,7 @@ from mnemesh_recall.model.trace_requests import (
     TraceImport,
     TurnFilter,
 )
-from mnemesh_recall.model.traces import Snapshot, ToolInteraction, Turn
+from mnemesh_recall.model.traces import Snapshot, ToolInteraction
 from mnemesh_recall.store import trace_imports as imports
 from mnemesh_recall.store import trace_rows as traces
 from mnemesh_recall.store import windows

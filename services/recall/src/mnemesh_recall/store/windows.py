@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.messages import Message
+from mnemesh_types.recall import ContextWindowIds
 
 from mnemesh_recall.errors import no_conversation
-from mnemesh_recall.model.contexts import ContextWindow, ContextWindowIds, with_error_returns
+from mnemesh_recall.model.contexts import ContextWindow, with_error_returns
 from mnemesh_recall.store import agents as agent_rows
 from mnemesh_recall.store.message_rows import COLUMNS, message_from_row
 from mnemesh_recall.store.tables import agents, context_entries, contexts, messages

@@ -15,12 +15,12 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_types.messages import Message
+from mnemesh_types.recall import ContextWindowIds
 
 from mnemesh_recall.model.contexts import (
     ContextFork,
     ContextReplacement,
     ContextWindow,
-    ContextWindowIds,
     NewContext,
     StepCommit,
     StepResult,

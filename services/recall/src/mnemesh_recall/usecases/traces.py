@@ -8,6 +8,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_retrieval.indexing.indexer import Indexer
+from mnemesh_types.recall import Turn
 
 from mnemesh_recall.model.search import require_page
 from mnemesh_recall.model.trace_requests import (
@@ -22,7 +23,7 @@ from mnemesh_recall.model.trace_requests import (
     require_interaction_filter,
     require_turn_filter,
 )
-from mnemesh_recall.model.traces import ToolInteraction, Turn
+from mnemesh_recall.model.traces import ToolInteraction
 from mnemesh_recall.store.traces import TraceStore
 
 

@@ -10,6 +10,7 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import PageQuery, page_query
 from mnemesh_kit.time import date_range, optional_timestamp_from_proto, zone_from_name
+from mnemesh_types.recall import WriterLease
 
 from mnemesh_recall.model.episodes import (
     Episode,
@@ -23,7 +24,7 @@ from mnemesh_recall.model.episodes import (
     RestoreFact,
 )
 from mnemesh_recall.rpc.convert import episodes as convert
-from mnemesh_recall.rpc.convert.messages import lease_from_proto, mode_from_proto
+from mnemesh_recall.rpc.convert.messages import mode_from_proto
 
 DEFAULT_EPISODE_HITS: Final = 10
 DEFAULT_FACT_HITS: Final = 20
@@ -52,7 +53,7 @@ def commit_from_proto(request: rpc.CommitEpisodeRequest) -> EpisodeCommit:
     return replace(
         convert.commit_from_proto(request),
         conversation_id=request.conversation_id if request.HasField("conversation_id") else None,
-        lease=lease_from_proto(request.lease) if request.HasField("lease") else None,
+        lease=WriterLease.from_proto(request.lease, "lease") if request.HasField("lease") else None,
         requires_sources=request.require_source_messages,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from mnemesh.recall.v1 import episodes_pb2 as pb
@@ -10,6 +11,7 @@ from mnemesh.recall.v1 import memory_findings_pb2 as findings_pb
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import offset_from_token, offset_token
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_types.twin import optional_to_proto
 
 from mnemesh_recall.model.episodes import (
     AddFact,
@@ -64,26 +66,7 @@ def scope_to_proto(scope: Scope) -> pb.MemoryScope:
 
 def source_from_proto(source: pb.MemorySource) -> Source:
     """Converts a source. Message ids are kept once each."""
-    return Source(
-        message_ids=tuple(dict.fromkeys(source.message_ids)),
-        agent_id=source.agent_id if source.HasField("agent_id") else None,
-        conversation_id=source.conversation_id if source.HasField("conversation_id") else None,
-        run_id=source.run_id if source.HasField("run_id") else None,
-        episode_id=source.episode_id if source.HasField("episode_id") else None,
-        model=source.model if source.HasField("model") else None,
-    )
-
-
-def source_to_proto(source: Source) -> pb.MemorySource:
-    """Converts a source."""
-    return pb.MemorySource(
-        message_ids=source.message_ids,
-        agent_id=source.agent_id,
-        conversation_id=source.conversation_id,
-        run_id=source.run_id,
-        episode_id=source.episode_id,
-        model=source.model,
-    )
+    return replace(Source.from_proto(source), message_ids=tuple(dict.fromkeys(source.message_ids)))
 
 
 def new_episode_from_proto(episode: pb.Episode, field: str) -> NewEpisode:
@@ -183,7 +166,7 @@ def episode_to_proto(episode: Episode) -> pb.Episode:
         summary=episode.summary,
         tags=episode.tags,
         salience=episode.salience,
-        source=source_to_proto(episode.source),
+        source=episode.source.to_proto(),
         start_time=optional_timestamp_to_proto(episode.started_at),
         end_time=optional_timestamp_to_proto(episode.ended_at),
         metadata=episode.metadata,
@@ -202,7 +185,7 @@ def fact_to_proto(fact: Fact) -> pb.Fact:
         tags=fact.tags,
         confidence=fact.confidence,
         salience=fact.salience,
-        source=source_to_proto(fact.source),
+        source=fact.source.to_proto(),
         metadata=fact.metadata,
         extra=fact.extra,
         valid_from_time=optional_timestamp_to_proto(fact.valid_from),
@@ -211,7 +194,7 @@ def fact_to_proto(fact: Fact) -> pb.Fact:
         superseded_by_id=fact.superseded_by_id,
         supersedes_id=fact.supersedes_id,
         invalid_reason=fact.invalid_reason,
-        invalid_source=None if fact.invalid_source is None else source_to_proto(fact.invalid_source),
+        invalid_source=optional_to_proto(fact.invalid_source),
         create_time=timestamp_to_proto(fact.created_at),
         update_time=timestamp_to_proto(fact.updated_at),
     )

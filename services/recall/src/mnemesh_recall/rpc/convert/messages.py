@@ -23,18 +23,11 @@ from mnemesh_kit.time import (
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_from_proto
 from mnemesh_types.messages import Message, Role
+from mnemesh_types.recall import WriterLease
 
-from mnemesh_recall.model.contexts import (
-    ContextFork,
-    ContextReplacement,
-    ContextWindow,
-    ContextWindowIds,
-    NewContext,
-    StepCommit,
-)
+from mnemesh_recall.model.contexts import ContextFork, ContextReplacement, ContextWindow, NewContext, StepCommit
 from mnemesh_recall.model.messages import MessageBatch, MessageFilter, default_conversation_id
 from mnemesh_recall.model.search import MessageHit, MessageSearch, SearchMode, SearchScope
-from mnemesh_recall.model.writers import WriterLease
 from mnemesh_recall.rpc.convert.episodes import commit_from_proto
 
 _MODE_FROM_PROTO: Final = {
@@ -81,21 +74,6 @@ def context_to_proto(context: ContextWindow) -> contexts_pb2.Context:
         update_time=timestamp_to_proto(context.updated_at),
         last_message_time=optional_timestamp_to_proto(context.last_message_at),
     )
-
-
-def context_ids_to_proto(context: ContextWindowIds) -> rpc.ContextIds:
-    """Converts the message ids of a context window."""
-    return rpc.ContextIds(
-        conversation_id=context.conversation_id,
-        agent_id=context.agent_id,
-        version=context.version,
-        message_ids=context.message_ids,
-    )
-
-
-def lease_from_proto(lease: contexts_pb2.WriterLease) -> WriterLease:
-    """Converts a lease."""
-    return WriterLease(lease.run_id, lease.epoch)
 
 
 def hit_to_proto(hit: MessageHit) -> rpc.MessageHit:
@@ -166,7 +144,7 @@ def step_from_proto(request: rpc.CommitStepRequest, now: datetime) -> StepCommit
         agent_id=request.agent_id,
         conversation_id=request.conversation_id,
         step_id=request.step_id,
-        lease=lease_from_proto(request.lease),
+        lease=WriterLease.from_proto(request.lease, "lease"),
         base_version=request.base_version,
         messages=messages_from_proto(request.messages, "messages", now),
         hidden_messages=messages_from_proto(request.hidden_messages, "hidden_messages", now),
@@ -184,7 +162,7 @@ def replacement_from_proto(request: rpc.ReplaceContextRequest, now: datetime) ->
         message_ids=tuple(request.message_ids),
         new_messages=messages_from_proto(request.new_messages, "new_messages", now),
         system_text=request.system_text if request.HasField("system_text") else None,
-        lease=lease_from_proto(request.lease) if request.HasField("lease") else None,
+        lease=WriterLease.from_proto(request.lease, "lease") if request.HasField("lease") else None,
         memories=tuple(
             commit_from_proto(memory, f"memories[{index}].") for index, memory in enumerate(request.memories)
         ),

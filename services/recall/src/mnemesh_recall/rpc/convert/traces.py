@@ -22,6 +22,8 @@ from mnemesh_kit.time import (
     timestamp_to_proto,
 )
 from mnemesh_types.convert import message_from_proto, message_to_proto
+from mnemesh_types.recall import InteractionStatus
+from mnemesh_types.twin import enum_from_proto, number_of
 
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
 from mnemesh_recall.model.trace_requests import (
@@ -32,52 +34,18 @@ from mnemesh_recall.model.trace_requests import (
     TraceImport,
     TurnFilter,
 )
-from mnemesh_recall.model.traces import InteractionStatus, Media, Snapshot, ToolInteraction, Trace, TraceType, Turn
+from mnemesh_recall.model.traces import Snapshot, ToolInteraction, Trace
 from mnemesh_recall.rpc.convert import episodes
 
 SCHEMA_VERSION: Final = 1
 _UNASSIGNED: Final = Scope(ScopeKind.NAME, "")
 """The scope of a record before the import assigns that of the agent."""
-_TYPE_FROM_PROTO: Final = {
-    traces_pb2.TRACE_TYPE_USER: TraceType.USER,
-    traces_pb2.TRACE_TYPE_ASSISTANT: TraceType.ASSISTANT,
-    traces_pb2.TRACE_TYPE_TOOL_CALL: TraceType.TOOL_CALL,
-    traces_pb2.TRACE_TYPE_TOOL_RESULT: TraceType.TOOL_RESULT,
-}
-_TYPE_TO_PROTO: Final = {kind: number for number, kind in _TYPE_FROM_PROTO.items()}
-STATUS_FROM_PROTO: Final = {
-    traces_pb2.TOOL_INTERACTION_STATUS_PENDING: InteractionStatus.PENDING,
-    traces_pb2.TOOL_INTERACTION_STATUS_SUCCESS: InteractionStatus.SUCCESS,
-    traces_pb2.TOOL_INTERACTION_STATUS_ERROR: InteractionStatus.ERROR,
-    traces_pb2.TOOL_INTERACTION_STATUS_DENIED: InteractionStatus.DENIED,
-}
-_STATUS_TO_PROTO: Final = {status: number for number, status in STATUS_FROM_PROTO.items()}
 RECORD_TYPE_FROM_PROTO: Final = {
     rpc.TRACE_RECORD_TYPE_RAW_TRACE: RecordType.TRACE,
     rpc.TRACE_RECORD_TYPE_EPISODE: RecordType.EPISODE,
     rpc.TRACE_RECORD_TYPE_FACT: RecordType.FACT,
     rpc.TRACE_RECORD_TYPE_SNAPSHOT: RecordType.SNAPSHOT,
 }
-
-
-def turn_to_proto(turn: Turn) -> traces_pb2.Turn:
-    """Converts a turn."""
-    return traces_pb2.Turn(
-        id=turn.id,
-        agent_id=turn.agent_id,
-        conversation_id=turn.conversation_id or "",
-        index=turn.index,
-        first_message_id=turn.first_message_id,
-        last_message_id=turn.last_message_id,
-        message_count=turn.message_count,
-        tool_call_count=turn.tool_call_count,
-        compacted=turn.compacted,
-        episode_id=turn.episode_id,
-        traces=[trace_to_proto(trace) for trace in turn.traces],
-        imported_id=turn.imported_id,
-        start_time=timestamp_to_proto(turn.started_at),
-        end_time=timestamp_to_proto(turn.ended_at),
-    )
 
 
 def interaction_to_proto(interaction: ToolInteraction) -> traces_pb2.ToolInteraction:
@@ -91,7 +59,7 @@ def interaction_to_proto(interaction: ToolInteraction) -> traces_pb2.ToolInterac
         turn_id=calling.turn_id or "",
         tool_name=interaction.call.name,
         arguments=interaction.call.arguments,
-        status=_STATUS_TO_PROTO[interaction.status],
+        status=number_of(interaction.status),
         result=None if failed else result,
         error=result if failed else None,
         conversation_id=calling.conversation_id,
@@ -104,43 +72,11 @@ def interaction_to_proto(interaction: ToolInteraction) -> traces_pb2.ToolInterac
     )
 
 
-def trace_to_proto(trace: Trace) -> traces_pb2.RawTrace:
-    """Converts a trace."""
-    media = trace.media
-    return traces_pb2.RawTrace(
-        id=trace.id,
-        create_time=timestamp_to_proto(trace.created_at),
-        turn_id=trace.turn_id,
-        seq=trace.seq,
-        trace_type=_TYPE_TO_PROTO[trace.trace_type],
-        content=trace.content,
-        source_event=trace.source_event,
-        media=None
-        if media is None
-        else traces_pb2.TraceMedia(images=media.images, audio=media.audio, video=media.video),
-        tool_name=trace.tool_name,
-        tool_call_id=trace.tool_call_id,
-        tool_args=trace.tool_args,
-        tool_result=trace.tool_result,
-        tool_error=trace.tool_error,
-        correlation_id=trace.correlation_id,
-        tags=trace.tags,
-        tool_result_ref=trace.tool_result_ref,
-        extra=trace.extra,
-        agent_id=trace.agent_id,
-        conversation_id=trace.conversation_id,
-        message_id=trace.message_id,
-        run_id=trace.run_id,
-        imported_turn_id=trace.imported_turn_id,
-        archived=trace.archived,
-    )
-
-
 def record_to_proto(record: Record) -> rpc.TraceRecord:
     """Converts a record of an export."""
     match record:
         case Trace():
-            return rpc.TraceRecord(raw_trace=trace_to_proto(record))
+            return rpc.TraceRecord(raw_trace=record.to_proto())
         case Episode():
             return rpc.TraceRecord(episode=episodes.episode_to_proto(record))
         case Fact():
@@ -174,30 +110,13 @@ def record_from_proto(record: rpc.TraceRecord, *, exact: bool = False) -> Record
 
 def trace_from_proto(trace: traces_pb2.RawTrace, field: str) -> Trace:
     """Converts a trace. Raises InvalidArgument if it has no type or no time."""
-    kind = _TYPE_FROM_PROTO.get(trace.trace_type)
-    if kind is None:
-        raise InvalidArgument(f"{field}.trace_type must be given.", field=f"{field}.trace_type")
-    return Trace(
-        id=trace.id,
-        created_at=_required_time(trace, "create_time", field),
-        turn_id=trace.turn_id,
-        seq=trace.seq,
-        trace_type=kind,
-        content=trace.content,
-        source_event=trace.source_event,
-        media=_media_from_proto(trace.media) if trace.HasField("media") else None,
-        tool_name=trace.tool_name if trace.HasField("tool_name") else None,
-        tool_call_id=trace.tool_call_id if trace.HasField("tool_call_id") else None,
-        tool_args=trace.tool_args if trace.HasField("tool_args") else None,
-        tool_result=trace.tool_result if trace.HasField("tool_result") else None,
-        tool_error=trace.tool_error if trace.HasField("tool_error") else None,
-        correlation_id=trace.correlation_id if trace.HasField("correlation_id") else None,
+    _required_time(trace, "create_time", field)
+    return replace(
+        Trace.from_proto(trace, field),
         tags=tuple(dict.fromkeys(trace.tags)),
-        tool_result_ref=trace.tool_result_ref if trace.HasField("tool_result_ref") else None,
-        extra=trace.extra if trace.HasField("extra") else None,
-        conversation_id=trace.conversation_id if trace.HasField("conversation_id") else None,
-        run_id=trace.run_id if trace.HasField("run_id") else None,
-        archived=trace.archived,
+        agent_id="",
+        message_id="",
+        imported_turn_id=None,
     )
 
 
@@ -278,10 +197,6 @@ def _without_scope(memory: Any) -> Any:
     return copy
 
 
-def _media_from_proto(media: traces_pb2.TraceMedia) -> Media:
-    return Media(images=tuple(media.images), audio=tuple(media.audio), video=tuple(media.video))
-
-
 def _required_time(message: Any, name: str, field: str) -> datetime:
     if not message.HasField(name):
         raise InvalidArgument(f"{field}.{name} is required.", field=f"{field}.{name}")
@@ -313,15 +228,14 @@ def turn_filter_from_proto(request: rpc.ListTurnsRequest) -> TurnFilter:
 
 def interaction_filter_from_proto(request: rpc.ListToolInteractionsRequest) -> InteractionFilter:
     """Converts the filter of a list of tool interactions. Raises InvalidArgument if a status is unknown."""
-    if any(status not in STATUS_FROM_PROTO for status in request.statuses):
-        raise InvalidArgument("statuses must be statuses of tool interactions.", field="statuses")
+    statuses = (enum_from_proto(InteractionStatus, status, "statuses") for status in dict.fromkeys(request.statuses))
     return InteractionFilter(
         agent_id=request.agent_id,
         conversation_id=request.conversation_id if request.HasField("conversation_id") else None,
         turn_id=request.turn_id if request.HasField("turn_id") else None,
         run_id=request.run_id if request.HasField("run_id") else None,
         tool_name=request.tool_name if request.HasField("tool_name") else None,
-        statuses=tuple(STATUS_FROM_PROTO[status] for status in dict.fromkeys(request.statuses)),
+        statuses=tuple(statuses),
     )
 
 
