@@ -169,7 +169,10 @@ fragments = st.sampled_from(
     ]
 )
 texts = st.lists(fragments, max_size=6).map("".join)
-cores = st.lists(st.builds(Block, st.just("block-1"), st.just("human"), texts, st.just(9), texts), max_size=2)
+cores = st.lists(
+    st.builds(Block, id=st.just("block-1"), label=st.just("human"), value=texts, limit=st.just(9), description=texts),
+    max_size=2,
+)
 
 
 @given(cores, cores, texts, texts)
