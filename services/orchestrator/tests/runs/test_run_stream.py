@@ -88,6 +88,32 @@ async def test_keepalives_are_sent_without_events(world: World, process: Process
     assert kinds(received) == ["assistant", "StopEvent", "UsageEvent"]
 
 
+async def test_follower_of_a_committed_step_receives_what_was_published_before_and_is_stored_later(
+    world: World, process: Process
+) -> None:
+    agent = await world.agent(process)
+    committed, ends = asyncio.Event(), asyncio.Event()
+
+    async def hold(name: str) -> None:
+        if name == "runs.finish":
+            committed.set()
+            await ends.wait()
+
+    process.faults.on_call = hold
+    world.model.follow(say("Hello."))
+    run = await process.start(agent)
+    await committed.wait()
+    follower = process.runs._streamer
+    stream = follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0)
+    received = []
+    async with aclosing(stream):
+        async for event in stream:
+            received.append(event)
+            if isinstance(event.body, Keepalive):  # it has read the store
+                ends.set()
+    assert kinds(received) == ["assistant", "StopEvent", "UsageEvent"]
+
+
 async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("Said without followers."))
