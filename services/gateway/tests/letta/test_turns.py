@@ -137,17 +137,20 @@ def test_an_answer_to_a_request_begins_with_the_return_and_is_in_the_history(lab
     agent = lab.agent()
     tools: Any = {"client_tools": [WEATHER]}
 
-    def asked() -> dict[str, Any]:
+    def asked(**more: str) -> dict[str, Any]:
         lab.fake.script = [Reply(tool_calls=[("weather", {"city": "Bonn"})]), "Rain."]
         call: Any = lab.client.agents.messages.create(agent.id, input="Weather?", **tools).messages[-1]
-        returned = {"type": "tool", "tool_call_id": call.tool_call.tool_call_id, "tool_return": "9 °C"}
+        returned = {"type": "tool", "tool_call_id": call.tool_call.tool_call_id, "tool_return": "9 °C", **more}
         return {"messages": [{"type": "approval", "approvals": [returned]}], **tools}
 
     kinds = ["tool_return_message", "assistant_message"]
     done = lab.client.agents.messages.create(agent.id, **asked())
     assert [message.message_type for message in done.messages] == kinds
-    streamed = events(lab, f"/agents/{agent.id}/messages/stream", asked() | {"stream_tokens": True})
+    assert done.messages[0].status == "success"  # type: ignore[union-attr]
+    failed = asked(status="error") | {"stream_tokens": True}
+    streamed = events(lab, f"/agents/{agent.id}/messages/stream", failed)
     assert list(dict.fromkeys(event["message_type"] for event in streamed))[:3] == ["ping", *kinds]
+    assert [event["status"] for event in streamed if event["message_type"] == kinds[0]] == ["error"]
     replayed = events(lab, f"/runs/{streamed[0]['run_id']}/stream", {})
     assert [event["message_type"] for event in replayed[:2]] == ["ping", "tool_return_message"]
     rows = [message.message_type for message in lab.client.agents.messages.list(agent.id).items]
