@@ -58,17 +58,22 @@ async def test_waiting_for_calls_costs_the_same_for_any_number_of_methods() -> N
 
 
 async def test_with_keys_only_valid_tokens_are_accepted(key_file: str) -> None:
+    def named(principal: Principal) -> str:
+        return f"{principal.organization_id} {principal.subject_id}"
+
     async def caller(_: Any) -> str:
-        return current_principal().organization_id
+        return named(current_principal())
 
     first, second = read_keys(key_file)
+    colleague = Principal(ME.organization_id, new_id("user"))
     async with serving(auth_key_file=key_file, host="127.0.0.1") as service:
         service.servicer.respond = caller
         async with calling(service.address, auth_key_file=key_file) as mesh:
-            with as_principal(ME):
-                assert (await mesh.GetBlock(GET)).block.id == ME.organization_id
+            for principal in (ME, colleague, Principal(new_id("org"), ME.subject_id), ME):
+                with as_principal(principal):
+                    assert (await mesh.GetBlock(GET)).block.id == named(principal)
         async with calling(service.address, token=mint_token(second, ME, 60)) as older:
-            assert (await older.GetBlock(GET)).block.id == ME.organization_id
+            assert (await older.GetBlock(GET)).block.id == named(ME)
         refused = (
             {},
             {"token": mint_token(first, ME, -5)},
