@@ -114,16 +114,6 @@ async def test_bundle_of_another_embedder_is_embedded_and_the_response_says_so(
         assert (again.replayed, uses(again)) == (True, {OTHER: 3})
 
 
-async def test_records_of_earlier_versions_keep_their_vectors(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    async with meshed(tmp_path / "one", embedder) as mesh:
-        records = await exported(mesh, await remembering(mesh), vectors=True)
-        for record in records:
-            if record.HasField("passage"):
-                assert record.passage.embedder == "acme/embed-1"
-                record.passage.passage.ClearField("embedded_by")
-        assert uses(await mesh.client.agents.import_(records)) == {KEPT: 3}
-
-
 async def test_bad_vector_is_refused_with_its_record(tmp_path: Path, embedder: FakeEmbedder) -> None:
     async with meshed(tmp_path / "one", embedder) as mesh:
         agent = await remembering(mesh)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
-from mnemesh_cli.agent_exports.records import export_agent
-from mnemesh_cli.agent_exports.restore import AgentImport
+from mnemesh_cli.agent_exports.records import RECORDS, export_agent, export_records, import_records
 from mnemesh_client import Agent
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.config import Config as OrchestratorConfig
 from mnemesh_orchestrator.maintenance import maintain as maintain_orchestrator
 from mnemesh_testkit.fakes.openai import FakeOpenAI
@@ -68,18 +68,15 @@ async def test_secrets_of_an_agent_reach_its_tools_and_nothing_else(
     requests = " ".join(str(request.body) for request in fake_openai.requests)
     exported = tmp_path / "exported"
     await export_agent(mesh.client, agent, exported)
+    await export_records(mesh.client, agent.id, exported / RECORDS, lambda _: None)
     files = "".join(path.read_text() for path in exported.rglob("*") if path.is_file())
     for text in (str(memory), str(result), requests, files, capsys.readouterr().out):
         assert SECRETS["API_KEY"] not in text
     assert "API_KEY" in files
     await mesh.client.agents.delete(agent.id)
     await mesh.client.tools.delete(tool.id)
-    restored = AgentImport(mesh.client, exported)
-    assert list((await restored.run(None)).proto.secrets) == []
-    assert set(restored.counts.notes) >= {
-        "Set the secrets of the tool call_api again: SHARED, OWN.",
-        "Set the secrets of the agent again: API_KEY, SHARED.",
-    }
+    response = await import_records(mesh.client, exported / RECORDS, new_id("request"), lambda _: None)
+    assert list(response.agent.secrets) == []
     stored = b"".join(path.read_bytes() for path in mesh.directory.rglob("*") if path.is_file())
     assert SECRETS["API_KEY"].encode() not in stored
 

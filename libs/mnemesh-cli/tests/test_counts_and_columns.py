@@ -12,10 +12,10 @@ from mnemesh_cli.commands.resources import agent_column
 
 
 def test_import_of_one_thing_of_each_kind_is_told_in_the_singular() -> None:
-    names = ("traces", "turns", "episodes", "facts", "blocks", "tools", "conversations", "passages", "skipped")
-    counts = SimpleNamespace(is_new=False, **dict.fromkeys(names, 1))
+    names = ("traces", "turns", "episodes", "facts", "blocks", "conversations", "passages", "skipped")
+    counts = SimpleNamespace(**dict.fromkeys(names, 1))
     assert _import_report(cast("Any", SimpleNamespace(name="Ada", id="")), cast("Any", counts)) == (
-        "Ada: imported 1 trace in 1 new turn, 1 episode, 1 fact, 1 block, 1 tool, 1 conversation, 1 passage; "
+        "Ada: imported 1 trace in 1 new turn, 1 episode, 1 fact, 1 block, 1 conversation, 1 passage; "
         "skipped 1 existing record"
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 
 
 class ArchiveNotFound(NotFound):
@@ -29,20 +29,6 @@ class PassageExists(AlreadyExists):
 
     def __init__(self, passage_id: str) -> None:
         super().__init__(f"The passage id {passage_id} was used before.", field="id", value=passage_id)
-
-
-class PassageBusy(Aborted):
-    """Another replica is updating the passage."""
-
-    def __init__(self, passage_id: str) -> None:
-        super().__init__(f"Passage {passage_id} is being changed by another call. Try again.", resource_id=passage_id)
-
-
-class ArchiveReembedding(Aborted):
-    """The archive is switching to another embedder, or did while the call was embedding for the old one."""
-
-    def __init__(self, archive_id: str) -> None:
-        super().__init__(f"Archive {archive_id} is changing its embedder. Try again.", resource_id=archive_id)
 
 
 class AgentErased(FailedPrecondition):

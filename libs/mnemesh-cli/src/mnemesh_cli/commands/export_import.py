@@ -224,9 +224,7 @@ async def _import(connection: Connection, base: Path, key: str | None, model: st
             if key is None and (directory / RECORDS).is_file() and not await _exists(mnemesh, directory.name):
                 await _import_file(mnemesh, directory / RECORDS, model, as_json=connection.as_json)
                 continue
-            agent = await restored.run(key, model=model, window=window)
-            if restored.counts.is_new:
-                await with_free_name(mnemesh, agent)
+            agent = await restored.run(key, window=window)
             for note in restored.counts.notes:
                 notice(note)
             record = {"agent_id": agent.id, **asdict(restored.counts)}
@@ -272,14 +270,13 @@ def _counted(item: agent_records_pb2.RecordCounts) -> str:
 
 
 def _import_report(agent: Agent, counts: ImportCounts) -> str:
-    created = f"created {agent.id}, " if counts.is_new else ""
     others = (
-        (counts.blocks, "block"), (counts.tools, "tool"), (counts.conversations, "conversation"),
+        (counts.blocks, "block"), (counts.conversations, "conversation"),
         (counts.passages, "passage"),
     )  # fmt: skip
     more = "".join(f", {count_text(count, name)}" for count, name in others if count)
     return (
-        f"{agent.name}: {created}imported {count_text(counts.traces, 'trace')} in "
+        f"{agent.name}: imported {count_text(counts.traces, 'trace')} in "
         f"{count_text(counts.turns, 'new turn')}, {count_text(counts.episodes, 'episode')}, "
         f"{count_text(counts.facts, 'fact')}{more}; skipped {count_text(counts.skipped, 'existing record')}"
     )

@@ -47,9 +47,6 @@ class Window:
         return total_lines if self.end_line is None else min(self.end_line, total_lines)
 
 
-WHOLE_FILE: Final = Window()
-
-
 def require_valid_limits(limits: FileLimits) -> FileLimits:
     """Returns `limits` if an agent can have them. Raises InvalidArgument."""
     for name, value, most in (

@@ -182,10 +182,7 @@ class ArchivalRecords:
                 yield record_of(kind, archive.id, archive)
                 continue
             async for passage in self._list_passages(archive.id, with_vectors=scope.with_vectors):
-                body = records_pb.PassageRecord(passage=passage)
-                if passage.embedding:
-                    body.embedder = passage.embedded_by.handle
-                yield record_of(kind, passage.id, body)
+                yield record_of(kind, passage.id, records_pb.PassageRecord(passage=passage))
 
     async def _list(self, filter_: archives_rpc.ArchiveFilter) -> AsyncIterator[pb.Archive]:
         request = archives_rpc.ListArchivesRequest(
@@ -297,9 +294,6 @@ def _passage(record: records_pb.PassageRecord, target: ImportTarget) -> pb.Passa
     copy = copy_of(record.passage)
     copy.ClearField("archive_id")
     copy.id = target.ids.of("passage", copy.id)
-    if copy.embedding and not copy.HasField("embedded_by") and record.embedder:
-        identity = pb.EmbedderIdentity(handle=record.embedder, dimension=len(copy.embedding))
-        copy.embedded_by.CopyFrom(identity)
     for name in ("agent_id", "file_id", "folder_id"):
         map_other(copy, name, target.ids)
     return copy

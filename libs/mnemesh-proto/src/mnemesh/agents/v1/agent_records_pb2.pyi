@@ -301,24 +301,18 @@ class PassageRecord(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PASSAGE_FIELD_NUMBER: _builtins.int
-    EMBEDDER_FIELD_NUMBER: _builtins.int
-    embedder: _builtins.str
-    """Handle of the embedder of passage.embedding. Read if passage has no embedded_by: earlier versions wrote only this."""
     @_builtins.property
     def passage(self) -> _archives_pb2.Passage: ...
     def __init__(
         self,
         *,
         passage: _archives_pb2.Passage | None = ...,
-        embedder: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_embedder", b"_embedder", "embedder", b"embedder", "passage", b"passage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_embedder", b"_embedder", "embedder", b"embedder", "passage", b"passage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__embedder: _TypeAlias = _typing.Literal["embedder"]  # noqa: Y015
-    _WhichOneofArgType__embedder: _TypeAlias = _typing.Literal["_embedder", b"_embedder"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__embedder) -> _WhichOneofReturnType__embedder | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PassageRecord: _TypeAlias = PassageRecord  # noqa: Y015
 
