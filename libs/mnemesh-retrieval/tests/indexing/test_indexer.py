@@ -79,6 +79,22 @@ async def test_unflushed_changes_are_repeated_after_a_power_failure(rig: Rig) ->
     assert await rig.difference() == {}
 
 
+@embedded
+async def test_changes_are_kept_if_the_index_cannot_be_flushed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flush() -> None:
+        raise IndexUnavailable("the disk is away")
+
+    await rig.notebook.put(texts(range(5)))
+    await rig.indexer.catch_up()
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.index, "flush", flush)
+        with pytest.raises(IndexUnavailable):
+            await rig.indexer.flush()
+    assert await rig.outbox.count() == 5
+    await rig.flush()
+    assert await rig.outbox.count() == 0
+
+
 async def test_caller_indexes_at_once_or_in_the_background(rig: Rig) -> None:
     changes = await rig.notebook.put(texts(range(3)), claim=rig.indexer.claim())
     assert await rig.indexer.apply(changes)
