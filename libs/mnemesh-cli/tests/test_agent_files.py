@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from mnemesh.agents.v1 import runs_pb2
-from mnemesh_cli.chat.citations import show_sources
-from mnemesh_cli.chat.render import LiveRenderer
+from mnemesh_cli.chat.render import LiveRenderer, show_sources
 from mnemesh_client import Agent, FileProcessingFailed, NotFound, window
 from mnemesh_client.inputs import text_part
 from mnemesh_testkit.mesh.in_process import MeshThread

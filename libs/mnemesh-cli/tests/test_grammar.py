@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 import typer
-from mnemesh_cli import completion
+from mnemesh_cli import options
 from mnemesh_cli.global_options import EXAMPLES, MeshGroup, connection_of
 from mnemesh_cli.profiles import config_file
 from mnemesh_testkit.timeouts import scaled
@@ -277,7 +277,7 @@ def test_completion_offers_names_and_is_silent_without_a_mesh(
         return cli.run()
 
     with monkeypatch.context() as patient:
-        patient.setattr(completion, "_SECONDS", scaled(60))
+        patient.setattr(options, "_SECONDS", scaled(60))
         assert complete("mnemesh agents show comp")[1].split() == ["completed"]
     code, out, err = complete(f"mnemesh --target 127.0.0.1:{closed_port} agents show comp")
     assert (code, out.strip(), err) == (0, "", "")

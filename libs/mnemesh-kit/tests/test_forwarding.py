@@ -19,7 +19,7 @@ from mnemesh_kit.call_context import Role, as_principal, current_correlation_id,
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.errors import DeadlineExceeded, ResourceExhausted, Unauthenticated, Unavailable
 from mnemesh_kit.forwarding import forwarded_services
-from mnemesh_kit.grpc_listener import V1, V1_ALPHA
+from mnemesh_kit.listener import V1, V1_ALPHA
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.timeouts import scaled
 

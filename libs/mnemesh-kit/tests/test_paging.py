@@ -26,10 +26,10 @@ from mnemesh_kit.paging import (
     offset_from_token,
     page_query,
     version_from_token,
+    whole_answer,
 )
 from mnemesh_kit.sql import Database, UtcDateTime
 from mnemesh_kit.sql.pages import paginate
-from mnemesh_kit.whole_answers import whole_answer
 
 metadata = sa.MetaData()
 things = sa.Table(

@@ -19,7 +19,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit import errors, interceptors
 from mnemesh_kit.auth import mint_token, read_keys
-from mnemesh_kit.background import periodic
 from mnemesh_kit.call_context import (
     DEFAULT_PRINCIPAL,
     Principal,
@@ -34,7 +33,7 @@ from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.run import CANNOT_START, run
-from mnemesh_kit.server import Assembly, RunningServer
+from mnemesh_kit.server import Assembly, RunningServer, periodic
 from mnemesh_testkit.mesh.in_process import certificates, client_tls, tls_fields
 from mnemesh_testkit.timeouts import scaled
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ConfigError, ServerConfig
-from mnemesh_kit.probe import health_status
+from mnemesh_kit.health import health_status
 from mnemesh_kit.tls.credentials import ClientTls, TlsSettings, host_of
 from mnemesh_kit.tls.server import EXPIRY, ServerTls
 from mnemesh_testkit.mesh.in_process import certificates, client_tls, tls_fields

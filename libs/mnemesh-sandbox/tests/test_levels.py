@@ -14,7 +14,7 @@ from typing import Any
 
 import mnemesh_sandbox
 import pytest
-from mnemesh_sandbox import Access, Isolation, Level, Sandbox, SandboxSettings, SandboxUnavailable, Task, network_probe
+from mnemesh_sandbox import Access, Isolation, Level, Sandbox, SandboxSettings, SandboxUnavailable, Task
 from mnemesh_sandbox.inside import plan as layer
 from mnemesh_sandbox.isolation import probe
 from mnemesh_testkit.databases.postgres import shared_parent
@@ -54,7 +54,7 @@ async def test_probe_finds_out_whether_tasks_can_have_access_to_the_network(monk
     async def serve(listener: socket.socket) -> None:
         raise NotImplementedError
 
-    monkeypatch.setattr(network_probe, "greet", greet_wrongly)
+    monkeypatch.setattr(isolation, "greet", greet_wrongly)
     sandbox = await Sandbox.open(settings)
     assert "did not reach its proxy alone" in str(sandbox.isolation.network_problem)
     task = Task(source_of("return 1"), "tool")

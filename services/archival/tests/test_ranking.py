@@ -13,7 +13,7 @@ from mnemesh_archival.model.passages import PassagePosition
 from mnemesh_archival.model.ranking import Likeness, PassageRanking, best_by_own_words, word_rarities
 from mnemesh_archival.model.search import equal_to
 from mnemesh_retrieval.index import WordMatch
-from mnemesh_retrieval.ranking.constants import DEFAULTS
+from mnemesh_retrieval.ranking.scores import DEFAULTS
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OAK, TREE = 1, 2

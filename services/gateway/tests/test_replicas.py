@@ -18,7 +18,7 @@ from mnemesh_gateway.config import Config
 from mnemesh_gateway.http.listener import tls_context
 from mnemesh_gateway.wiring import assemble
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.http_health import http_status, http_version
+from mnemesh_kit.health import http_status, http_version
 from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply

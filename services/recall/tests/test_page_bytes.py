@@ -9,7 +9,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit import paging
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 from mnemesh_recall.store import messages
 
 AGENT = new_id("agent")

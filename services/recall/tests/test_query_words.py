@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from mnemesh_recall.store.fulltext.segment_building import DocumentRow, QueryWords, built
-from mnemesh_retrieval.ranking.texts import fingerprint
+from mnemesh_retrieval.ranking.scores import fingerprint
 from mnemesh_retrieval.words.analysis import indexed
 
 

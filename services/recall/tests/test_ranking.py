@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from mnemesh_kit.ids import derive_id
 from mnemesh_recall.model.ranking import Candidate, Candidates, Key, key_of, rank
-from mnemesh_retrieval.ranking.constants import DEFAULTS
+from mnemesh_retrieval.ranking.scores import DEFAULTS
 
 NAMES: Final = (
     "-2", "2", "a", "after", "alone", "answer", "asking", "b", "before", "beside", "between", "both", "c", "far",

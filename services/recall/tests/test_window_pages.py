@@ -11,7 +11,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit import paging
 from mnemesh_kit.errors import Aborted
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 
 
 def message(role: int, text: str = "", **fields: Any) -> pb.Message:

@@ -25,8 +25,7 @@ from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
 from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.fulltext.selection import fulltext_index
 from mnemesh_recall.store.messages import MessageStore
-from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.texts import fingerprint
+from mnemesh_retrieval.ranking.scores import DEFAULTS, fingerprint
 from mnemesh_types.messages import Message, Role, TextPart
 
 ORGANIZATION: Final = "org-1"

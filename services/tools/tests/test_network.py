@@ -17,7 +17,7 @@ from mnemesh_sandbox import Access, Level, Outcome, Sandbox, SandboxSettings, Sa
 from mnemesh_sandbox.egress.grants import grant_of
 from mnemesh_sandbox.egress.policy import EgressPolicy
 from mnemesh_sandbox.egress.proxy import EgressProxy
-from mnemesh_sandbox.egress.resolver import Resolver
+from mnemesh_sandbox.egress.targets import Resolver
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.timeouts import scaled
 

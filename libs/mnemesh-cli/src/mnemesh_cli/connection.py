@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.profiles import Profile, read_profiles
-from mnemesh_cli.supervisor.config import MeshConfig
+from mnemesh_cli.supervisor.config import MeshConfig, mesh_config
 from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Annotated, Any, Final, cast
 
 import structlog
@@ -12,8 +14,53 @@ from mnemesh_cli.display.error_text import any_error_text, exit_code
 from mnemesh_cli.display.records import is_wide
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.global_options import MeshGroup, connection_of
-from mnemesh_cli.named_commands import NamedCommands
 from mnemesh_kit.private_files import make_new_files_private
+
+
+class NamedCommands(Mapping[str, Any]):
+    """The commands of a group. Reading one imports its module; listing the names imports nothing."""
+
+    def __init__(self, package: str, places: Mapping[str, str]) -> None:
+        """Prepares the commands.
+
+        Args:
+            package: of the modules.
+            places: name of the command → `module:object`. The object is a function, which is a command, or an app of
+                typer, which is a group.
+        """
+        self._package = package
+        self._places = places
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """The command with a name; KeyError if there is none."""
+        if name not in self._built:
+            module, _, attribute = self._places[name].partition(":")
+            self._built[name] = _command(name, getattr(import_module(f"{self._package}.{module}"), attribute))
+        return self._built[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Returns whether there is a command with a name. Mapping would import it to find out."""
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in the order of the help."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """How many commands there are."""
+        return len(self._places)
+
+
+def _command(name: str, declared: Any) -> Any:
+    if isinstance(declared, typer.Typer):
+        group = typer.main.get_group(declared)
+        group.name = name
+        return group
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(declared)
+    return typer.main.get_command(alone)
+
 
 _COMMANDS: Final = {
     "up": "up:up",
@@ -21,13 +68,13 @@ _COMMANDS: Final = {
     "doctor": "doctor:doctor",
     "status": "status:status",
     "logs": "logs:logs",
-    "top": "top:top",
+    "top": "status:top",
     "maintain": "maintain:maintain",
     "chat": "chat:chat",
-    "search": "search:search",
+    "search": "messages:search",
     "sleep": "sleep:sleep",
     "watch": "watch:watch",
-    "mcp": "mcp:mcp",
+    "mcp": "mcp_servers:mcp",
     "export": "export_import:export",
     "import": "export_import:import_",
     "version": "version:version",
@@ -35,10 +82,10 @@ _COMMANDS: Final = {
     "approvals": "approvals:app",
     "archives": "archives:app",
     "blocks": "blocks:app",
-    "certs": "certs:app",
+    "certs": "tokens:certs_app",
     "conversations": "conversations:app",
-    "episodes": "learned:episodes_app",
-    "facts": "learned:facts_app",
+    "episodes": "memory:episodes_app",
+    "facts": "memory:facts_app",
     "files": "files:app",
     "folders": "folders:app",
     "groups": "groups:app",
@@ -47,10 +94,10 @@ _COMMANDS: Final = {
     "memory": "memory:app",
     "messages": "messages:app",
     "models": "models:app",
-    "passages": "passages:app",
+    "passages": "archives:passages_app",
     "profiles": "profiles:app",
-    "prompts": "prompts:app",
-    "providers": "providers:app",
+    "prompts": "models:prompts_app",
+    "providers": "models:providers_app",
     "runs": "runs:app",
     "tokens": "tokens:app",
     "tools": "tools:app",

@@ -10,11 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mnemesh_kit.call_context import Role
+from mnemesh_kit.call_context import Role, current_principal
+from mnemesh_kit.errors import PermissionDenied
 from mnemesh_kit.transport import MAX_MESSAGE_BYTES
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """The largest request, except for RPCs that carry images, imports, batches, or the blocks of an agent."""
+
+
+def service_only(value: bool, field: str) -> bool:
+    """Returns a flag that only services of the mesh may set.
+
+    Raises:
+        PermissionDenied: a client sets it. Metadata: field, required_role.
+    """
+    if value and current_principal().role is not Role.SERVICE:
+        raise PermissionDenied(f"Only services of the mesh set {field}.", field=field, required_role=Role.SERVICE.value)
+    return value
 
 
 @dataclass(frozen=True, slots=True)

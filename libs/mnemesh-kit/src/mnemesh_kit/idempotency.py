@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, RequestIdReused
-from mnemesh_kit.sql.types import UtcDateTime
+from mnemesh_kit.sql.database import UtcDateTime
 from mnemesh_kit.time import Clock
 
 if TYPE_CHECKING:

@@ -1,11 +1,114 @@
-"""Maintenance of a service's database while the service is stopped: deleted bytes leave the disk."""
+"""Maintenance of a stopped service's database: deleted bytes leave the disk, because its files are rewritten."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import sqlalchemy as sa
+
+from mnemesh_kit.config import StartupError
 from mnemesh_kit.sql import Database, SqlConfig, open_database
-from mnemesh_kit.sql.rewrite import require_unused, rewrite_database
+from mnemesh_kit.sql.postgresql import PostgresUrl, is_postgresql
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenDatabase:
+    """The result of a rewrite: the database, and the size of its files before and after."""
+
+    name: str
+    bytes_before: int
+    bytes_after: int
+
+    def __str__(self) -> str:
+        """Returns the result as a line of a report."""
+        return f"{self.name}: {megabytes(self.bytes_before)} before, {megabytes(self.bytes_after)} now"
+
+
+def require_unused(url: str) -> None:
+    """Checks that no other process has an SQLite database open. Does nothing for PostgreSQL.
+
+    Raises:
+        StartupError: another process uses the database.
+    """
+    if is_postgresql(url):
+        return
+    path = Path(sa.make_url(url).database or "")
+    if not path.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
+            # In WAL mode, every open connection holds a shared lock, even if it is idle.
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        raise StartupError(f"The database {path} is in use by another process.") from error
+
+
+async def rewrite_database(url: str, tables: Sequence[str], *, sqlite_first: Sequence[str] = ()) -> RewrittenDatabase:
+    """Removes the bytes of deleted rows from the files of a database that no other process uses.
+
+    Args:
+        url: the database, as for `Database.open`.
+        tables: the names of the tables that PostgreSQL rewrites; an SQLite file is rewritten as a whole.
+        sqlite_first: statements that SQLite runs before, such as the rebuild of a full-text index.
+
+    Raises:
+        StartupError: another process uses the database.
+    """
+    if is_postgresql(url):
+        return await _rewrite_postgresql(PostgresUrl.parse(url), tables)
+    return await asyncio.to_thread(_rewrite_sqlite, Path(sa.make_url(url).database or ""), sqlite_first)
+
+
+def megabytes(size: int) -> str:
+    """Returns a size in bytes as a report shows it."""
+    return f"{size / 1_000_000:.2f} MB"
+
+
+def _rewrite_sqlite(path: Path, first: Sequence[str]) -> RewrittenDatabase:
+    before = _size(path)
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=5)) as connection:
+            connection.execute("PRAGMA secure_delete=ON")
+            for statement in first:
+                connection.execute(statement)
+            connection.execute("VACUUM")
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.OperationalError as error:
+        raise StartupError(f"The database {path} cannot be rewritten: {error}.") from error
+    if busy:
+        raise StartupError(
+            f"The database {path} is in use by another process. Stop it first; the write-ahead log was not emptied."
+        )
+    return RewrittenDatabase(path.name, before, _size(path))
+
+
+async def _rewrite_postgresql(url: PostgresUrl, tables: Sequence[str]) -> RewrittenDatabase:
+    """Rewrites the given tables. The server's write-ahead log follows its own settings."""
+    size = "SELECT pg_database_size(current_database())"
+    # Statements without parameters are not prepared, as a pooler demands outside of transactions.
+    connection = await url.connect({}, caches_statements=False)
+    try:
+        async with connection.transaction():
+            before = int(await connection.fetchval(size))
+        for name in tables:
+            await connection.execute(f'VACUUM (FULL, ANALYZE) "{name}"')
+        async with connection.transaction():
+            after = int(await connection.fetchval(size))
+    finally:
+        await connection.close()
+    return RewrittenDatabase(f"PostgreSQL database {url.database}", before, after)
+
+
+def _size(path: Path) -> int:
+    files = [path, path.with_name(f"{path.name}-wal")]
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 async def maintain_database(

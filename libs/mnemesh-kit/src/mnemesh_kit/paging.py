@@ -1,19 +1,21 @@
-"""Pages of lists: page sizes in rows and bytes, and opaque tokens that are bound to their query."""
+"""The pages of lists: tokens that are bound to their query, bounds, and answers that are read as a whole."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
 from mnemesh.types.v1 import paging_pb2
 
-from mnemesh_kit.errors import InvalidArgument, PageTokenInvalid
+from mnemesh_kit.errors import Aborted, InvalidArgument, PageTokenInvalid
 from mnemesh_kit.text import require_no_nul
 
 T = TypeVar("T")
@@ -26,6 +28,8 @@ MAX_PAGE_BYTES: Final = 3_000_000
 """The largest size of the items of a page. gRPC clients refuse responses above 4 MB unless they are configured."""
 _FIELD_BYTES: Final = 6
 """The number and the length before each item of a response."""
+_ATTEMPTS: Final = 5
+R = TypeVar("R", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +257,41 @@ def _decode(token: str, fingerprint: str) -> Cursor:
     if "\0" in id_:
         raise PageTokenInvalid("page_token was not issued by this server.", field="page_token")
     return Cursor(value, id_)
+
+
+async def whole_answer(
+    method: Callable[..., Awaitable[R]], request: Message, *, seconds: float, field: str = "hits"
+) -> R:
+    """Returns the answer to a request, with what its further pages have. An answer without a token takes one call.
+
+    If what the pages show has changed meanwhile, it is read again.
+
+    Args:
+        method: the method of a stub.
+        request: the request, which stays as it is.
+        seconds: the deadline of each call.
+        field: the repeated field of the response to which the pages add, such as `context.messages`.
+
+    Raises:
+        Aborted: it changed each time.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(Aborted):
+            return await _followed(method, request, seconds, attrgetter(field))
+    return await _followed(method, request, seconds, attrgetter(field))
+
+
+async def _followed(
+    method: Callable[..., Awaitable[R]], request: Message, seconds: float, rows: Callable[[Any], Any]
+) -> R:
+    answer: Any = await method(request, timeout=seconds)
+    if not answer.next_page_token:
+        return answer  # type: ignore[no-any-return]
+    following: Any = type(request)()
+    following.CopyFrom(request)
+    while answer.next_page_token:
+        following.page_token = answer.next_page_token
+        page: Any = await method(following, timeout=seconds)
+        rows(answer).extend(rows(page))
+        answer.next_page_token = page.next_page_token
+    return answer  # type: ignore[no-any-return]

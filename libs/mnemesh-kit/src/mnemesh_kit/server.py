@@ -10,15 +10,14 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from mnemesh_kit.auth import authenticator
-from mnemesh_kit.background import periodic
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.errors import TEMPORARY
 from mnemesh_kit.heavy_work import return_memory
@@ -29,14 +28,11 @@ from mnemesh_kit.sql.database import TRANSACTIONS
 from mnemesh_kit.tls.reloaded import report_certificates
 from mnemesh_kit.tls.server import EXPIRY
 
-_log = structlog.get_logger("mnemesh.server")
-
+T = TypeVar("T")
+_log = structlog.get_logger("mnemesh.background")
 BACKGROUND_BACKOFF: Final = Backoff(first=0.5, maximum=10.0)
 """The delays before a background task is started again."""
-
 Hook = Callable[[], Awaitable[None]]
-
-
 RETURN_SECONDS: Final = 60.0
 """The interval in which a server returns memory that it no longer uses to the system, in 3 ms."""
 READY_SECONDS: Final = 3.0
@@ -44,6 +40,44 @@ READY_SECONDS: Final = 3.0
 PORT_SECONDS: Final = 5.0
 """How long a server tries to get its ports."""
 PORT_POLL_SECONDS: Final = 0.1
+
+
+def periodic(interval: float, fn: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
+    """Returns a task for `Assembly.background` that runs `fn` every `interval` seconds, first after one interval.
+
+    A failed run is logged, and does not stop the next one.
+    """
+
+    async def task() -> None:
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                await fn()
+            except Exception:
+                _log.exception("periodic_task_failed", task=getattr(fn, "__qualname__", repr(fn)))
+
+    return task
+
+
+async def with_pause(work: Callable[[], Awaitable[T]]) -> T:
+    """Does a piece of work, and then waits for as long as it took, so that calls have half of the time."""
+    began = time.monotonic()
+    result = await work()
+    await asyncio.sleep(time.monotonic() - began)
+    return result
+
+
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of `work`. A cancellation of the caller takes effect after the end of the work."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it
+        raise
 
 
 class PortInUse(StartupError):
@@ -145,7 +179,7 @@ class RunningServer:
         parts = ListenerParts(config, checked, self.metrics)
         if assembly.listener is not None:
             return assembly.listener(parts)
-        from mnemesh_kit.grpc_listener import GrpcListener  # noqa: PLC0415  (only where calls come over gRPC)
+        from mnemesh_kit.listener import GrpcListener  # noqa: PLC0415  (only where calls come over gRPC)
 
         return GrpcListener(
             assembly.name,

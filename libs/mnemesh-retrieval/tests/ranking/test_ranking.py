@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
 from mnemesh_retrieval.ranking.scores import (
+    DEFAULTS,
     EXACT,
     Candidate,
+    RankingConstants,
     Strands,
     best_of_queries,
     factor,

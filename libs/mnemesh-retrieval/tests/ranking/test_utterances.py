@@ -1,9 +1,9 @@
 """The parts of a text, and the equality of a query and a text."""
 
 import pytest
-from mnemesh_retrieval.ranking.texts import fingerprint, normalized, utterance
+from mnemesh_retrieval.ranking.scores import fingerprint, normalized, utterance
 from mnemesh_retrieval.words.analysis import analysed
-from mnemesh_retrieval.words.speakers import split_speaker
+from mnemesh_retrieval.words.sparse import split_speaker
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mnemesh_retrieval.words.speakers import name_words, without_names
+from mnemesh_retrieval.words.sparse import name_words, without_names
 
 NAMES = frozenset[str]().union(*map(name_words, ["Tom", "Ada Lovelace", "Zoë", "李明"]))
 

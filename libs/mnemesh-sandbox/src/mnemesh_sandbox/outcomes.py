@@ -13,9 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mnemesh_sandbox.inside import watch
-from mnemesh_sandbox.process import EndedProcess
+from mnemesh_sandbox.process import Captured, EndedProcess
 from mnemesh_sandbox.redaction import Redactor
-from mnemesh_sandbox.streams import Captured
 from mnemesh_sandbox.task import Outcome, OutcomeStatus, Task, clean
 
 MAX_ERROR_CHARS: Final = 1000

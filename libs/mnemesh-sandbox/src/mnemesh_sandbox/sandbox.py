@@ -18,12 +18,10 @@ from mnemesh_sandbox.inside import plan as layer
 from mnemesh_sandbox.inside import watch
 from mnemesh_sandbox.inside.plan import CGROUP, Limits, Plan
 from mnemesh_sandbox.inside.root import SHARED_MEMORY_BYTES
-from mnemesh_sandbox.isolation import Isolation, Level, probe
-from mnemesh_sandbox.network_probe import probe_network
+from mnemesh_sandbox.isolation import Isolation, Level, probe, probe_network
 from mnemesh_sandbox.outcomes import OutcomeLimits, end_of_program, outcome_of
-from mnemesh_sandbox.programs import AS_TOOL, PROGRAM_MEASURE_SECONDS, Program, Supervision
-from mnemesh_sandbox.streams import Talk
-from mnemesh_sandbox.task import Language, Outcome, Task
+from mnemesh_sandbox.process import Talk
+from mnemesh_sandbox.task import AS_TOOL, PROGRAM_MEASURE_SECONDS, Language, Outcome, Program, Supervision, Task
 from mnemesh_sandbox.uids import NoUidLeft, UidPool
 from mnemesh_sandbox.warm import Endings, PreparedProcess, WarmPool, inodes
 from mnemesh_sandbox.work_directory import hand_over, remove_leftovers, usage, work_directory

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import pytest_asyncio
-from mnemesh_sandbox.egress.connections import EgressRefused, NetworkConnection, Refusal
 from mnemesh_sandbox.egress.downloads import Downloader, DownloadFailed, DownloadLimits, Problem
-from mnemesh_sandbox.egress.policy import EgressPolicy
+from mnemesh_sandbox.egress.policy import EgressPolicy, EgressRefused, NetworkConnection, Refusal
 from mnemesh_sandbox.egress.targets import target_of
 
 LOOPBACK = EgressPolicy(private_networks=(ipaddress.ip_network("127.0.0.0/8"),))

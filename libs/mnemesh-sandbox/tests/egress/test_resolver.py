@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from mnemesh_sandbox.egress.resolver import Resolver
+from mnemesh_sandbox.egress.targets import Resolver
 
 
 async def test_lookups_of_one_organization_leave_threads_to_others() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from mnemesh_kit.ids import RandomIds
-from mnemesh_kit.sql.rewrite import megabytes, require_unused, rewrite_database
+from mnemesh_kit.maintenance import megabytes, require_unused, rewrite_database
 from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.errors import RetrievalError

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mnemesh.archival.v1 import archives_service_pb2_grpc, embeddings_service_pb2_grpc, passages_service_pb2_grpc
-from mnemesh_kit.background import periodic
 from mnemesh_kit.ids import IdSource, RandomIds
-from mnemesh_kit.server import Assembly
+from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.sql.postgresql import SoleUser
@@ -24,8 +23,7 @@ from mnemesh_retrieval.startup import (
 
 from mnemesh_archival.config import Config
 from mnemesh_archival.rpc.archives import ArchivesServicer
-from mnemesh_archival.rpc.embeddings import EmbeddingsServicer
-from mnemesh_archival.rpc.passages import PassagesServicer
+from mnemesh_archival.rpc.passages import EmbeddingsServicer, PassagesServicer
 from mnemesh_archival.store.archives import ArchiveStore, ReembeddingStore
 from mnemesh_archival.store.index_changes import IndexRecords
 from mnemesh_archival.store.passages import TOMBSTONE_LIFE, PassageStore

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
-from mnemesh_kit.background import periodic
 from mnemesh_kit.ids import IdSource, RandomIds
-from mnemesh_kit.server import Assembly
+from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import open_database
 from mnemesh_kit.time import Clock, SystemClock

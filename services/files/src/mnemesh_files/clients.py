@@ -18,7 +18,7 @@ from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh_kit.errors import AlreadyExists, FailedPrecondition
 from mnemesh_kit.network import failure_of_connection
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 
 from mnemesh_files.errors import ArchiveGone, EmbedderUnknown
 

@@ -13,7 +13,6 @@ from mnemesh.agents.v1 import (
     models_service_pb2_grpc,
     runs_service_pb2_grpc,
 )
-from mnemesh_kit.background import periodic
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.forwarding import forwarded_services
@@ -22,7 +21,7 @@ from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
-from mnemesh_kit.server import Assembly
+from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.time import Clock, SystemClock

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from mnemesh_kit.ids import RandomIds
-from mnemesh_kit.maintenance import maintain_database
+from mnemesh_kit.maintenance import maintain_database, megabytes, require_unused
 from mnemesh_kit.sql import Database, open_database
-from mnemesh_kit.sql.rewrite import megabytes, require_unused
 from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_retrieval.errors import IndexDamaged
 from mnemesh_retrieval.filters import EVERYTHING

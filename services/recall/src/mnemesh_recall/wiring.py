@@ -6,9 +6,8 @@ import asyncio
 
 import structlog
 from mnemesh.recall.v1 import episodes_service_pb2_grpc, messages_service_pb2_grpc, traces_service_pb2_grpc
-from mnemesh_kit.background import periodic
 from mnemesh_kit.ids import IdSource, RandomIds, new_id
-from mnemesh_kit.server import Assembly
+from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.sql.postgresql import SoleUser

@@ -11,18 +11,17 @@ from mnemesh.tools.v1 import (
     tools_service_pb2_grpc,
     web_service_pb2_grpc,
 )
-from mnemesh_kit.background import periodic
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
-from mnemesh_kit.server import Assembly
+from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import open_database
 from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_retrieval.registry import make_embedder
 from mnemesh_sandbox import Isolation, Level, Sandbox
 from mnemesh_sandbox.egress.downloads import Downloader
-from mnemesh_sandbox.egress.resolver import Resolver
+from mnemesh_sandbox.egress.targets import Resolver
 
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits

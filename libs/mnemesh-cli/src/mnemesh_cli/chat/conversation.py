@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.chat.json_renderer import JsonRenderer
-from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.chat.render import JsonRenderer, LiveRenderer, PlainRenderer
 from mnemesh_cli.chat.terminal_input import pastes_marked, read_lines, typing_kept
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.terminal import notice, output

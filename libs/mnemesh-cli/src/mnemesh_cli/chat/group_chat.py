@@ -7,13 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2
-from mnemesh_cli.chat.citations import show_sources
 from mnemesh_cli.chat.conversation import Conversation
-from mnemesh_cli.chat.json_renderer import JsonRenderer
-from mnemesh_cli.chat.render import LiveRenderer, MemoryTracker, PlainRenderer
+from mnemesh_cli.chat.render import JsonRenderer, LiveRenderer, MemoryTracker, PlainRenderer, show_sources
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.terminal import SPEAKERS, notice
+from mnemesh_cli.display.views import print_memory
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.groups import Group
 from mnemesh_client.inputs import text_of

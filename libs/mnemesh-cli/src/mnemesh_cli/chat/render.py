@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2, models_pb2, runs_pb2
 from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.status_line import StatusLine, duration_text
 from mnemesh_cli.display import terminal
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.markdown import complete_blocks, markdown_lines
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, print_error
+from mnemesh_cli.display.views import citation_text
+from mnemesh_client.agent_files import AgentFiles
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.inputs import text_of
 from mnemesh_client.mnemesh import Mnemesh
@@ -442,3 +447,49 @@ class LiveRenderer:
         if self._speaker:
             line = Text.assemble((f"{self._speaker} ", self._speaker_style), line)
         self._console.print(line)
+
+
+class JsonRenderer(PlainRenderer):
+    """Prints each event to stdout, in a group with the field `agent_name`, and errors of the command to stderr."""
+
+    _agent_name = ""
+
+    @contextmanager
+    def speaking(self, name: str, style: str) -> Iterator[None]:
+        """Within it, events have the name of the agent that they come from."""
+        del style
+        self._agent_name = name
+        yield
+        self._agent_name = ""
+
+    def show(self, event: runs_pb2.RunEvent) -> None:
+        """Prints an event."""
+        others = {"agent_name": self._agent_name} if self._agent_name else {}
+        print_json(event, **others)
+
+
+_CITATION: Final = re.compile(r":\d+(-\d+)?\]")
+"""The form of a citation. Only answers that contain this form are sent to the server."""
+_MOST: Final = 10
+
+
+async def show_sources(renderer: LiveRenderer | PlainRenderer, files: AgentFiles, event: runs_pb2.RunEvent) -> None:
+    """Shows what an answer of an agent cites, each source once. Nothing if the files service does not answer."""
+    answer = text_of(event.message.assistant.content)
+    if not _CITATION.search(answer):
+        return
+    try:
+        citations = await files.citations(answer)
+    except MnemeshError:
+        return
+    lines = list(dict.fromkeys(map(_line, citations)))
+    if lines:
+        renderer.show_note("sources:")
+    for line in lines[:_MOST]:
+        renderer.show_note(f"  {line}")
+    if len(lines) > _MOST:
+        renderer.show_note(f"  and {len(lines) - _MOST} others")
+
+
+def _line(citation: agent_files_service_pb2.Citation) -> str:
+    return citation_text(citation) + ("" if citation.HasField("file_id") else " (not found)")

@@ -15,13 +15,11 @@ import typer
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh_cli.commands.resources import id_column, text_column, with_client
 from mnemesh_cli.commands.runs import dollars_text
-from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import NO_AGENTS, require_free_name
-from mnemesh_cli.display.group_views import AgentNames
-from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.records import local_time_text, print_done, print_fields, print_json, print_list
 from mnemesh_cli.display.terminal import output
-from mnemesh_cli.options import AgentArgument, YesOption, text_or_stdin
+from mnemesh_cli.display.views import AgentNames, print_memory
+from mnemesh_cli.options import AgentArgument, YesOption, completer, text_or_stdin
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import AGENT_TYPES, agent_type, input_messages
 from mnemesh_client.mnemesh import Mnemesh

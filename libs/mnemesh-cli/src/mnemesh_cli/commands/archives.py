@@ -1,4 +1,4 @@
-"""`mnemesh archives`: list, show, create, update, attach, detach, delete."""
+"""`mnemesh archives` and `mnemesh passages`: archives, and the passages in them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from typing import Annotated
 
 import typer
 from mnemesh.archival.v1 import archives_pb2
-from mnemesh_cli.commands.resources import Resource, id_column, resource_app, text_column, with_client
-from mnemesh_cli.completion import completer
+from mnemesh_cli.commands.resources import (
+    Resource,
+    id_column,
+    of_hits,
+    resource_app,
+    text_column,
+    time_column,
+    with_client,
+)
 from mnemesh_cli.display.progress import counted_bar
-from mnemesh_cli.display.records import Column, print_done, print_record
-from mnemesh_cli.options import AgentArgument, AttachToOption
+from mnemesh_cli.display.records import Column, print_done, print_list, print_record
+from mnemesh_cli.options import AgentArgument, AttachToOption, LimitOption, OfAgentOption, completer, text_or_stdin
 from mnemesh_client.mnemesh import Mnemesh
 
 
@@ -119,3 +126,64 @@ async def _change(mnemesh: Mnemesh, context: typer.Context, archive: str, agent:
     await (mnemesh.archives.attach if attaches else mnemesh.archives.detach)(agent_id, archive)
     text = f"{verb} {archive} {'to' if attaches else 'from'} {agent}"
     print_done(text, {verb: archive, "agent_id": agent_id}, as_json=context.obj.as_json)
+
+
+PASSAGES = Resource(
+    noun="passage",
+    columns=(id_column(), time_column(), text_column("TEXT", lambda passage: passage.text)),
+    list_all=lambda mnemesh, agent_id, limit: mnemesh.passages.list(agent_id=agent_id, limit=limit),
+    find=lambda mnemesh, key: mnemesh.passages.get(key),
+    delete=lambda mnemesh, passage: mnemesh.passages.delete(passage.id),
+    of_agent=True,
+    create="mnemesh passages create TEXT --agent AGENT",
+)
+passages_app = resource_app(PASSAGES, "Create, list, search, show and delete archived passages.")
+
+ArchiveOption = Annotated[str | None, typer.Option(help="Id of the archive.", autocompletion=completer("archive"))]
+TagOption = Annotated[list[str] | None, typer.Option("--tag", help="A tag. Can be repeated.")]
+
+
+@passages_app.command("create")
+@with_client
+async def create_passage(
+    mnemesh: Mnemesh,
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The passage; - reads stdin.")],
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent", "-a", help="Store it in the first archive of this agent.", autocompletion=completer("agent")
+        ),
+    ] = None,
+    archive: ArchiveOption = None,
+    tag: TagOption = None,
+) -> None:
+    """Create a passage in an archive, or in the first archive of an agent, and print its id."""
+    if (agent is None) == (archive is None):
+        raise typer.BadParameter("use exactly one of --agent and --archive")
+    content = text_or_stdin(text)
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    passage = await mnemesh.passages.insert(content, agent_id=agent_id, archive_id=archive, tags=tag or [])
+    print_done(passage.id, passage, as_json=context.obj.as_json)
+
+
+@passages_app.command("search")
+@with_client
+async def search(
+    mnemesh: Mnemesh,
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
+    agent: OfAgentOption = None,
+    archive: ArchiveOption = None,
+    tag: TagOption = None,
+    limit: LimitOption = 10,
+) -> None:
+    """Search passages by words and meaning, best first. `mnemesh search` also searches messages."""
+    if (agent is None) == (archive is None):
+        raise typer.BadParameter("use exactly one of --agent and --archive")
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    hits = await mnemesh.passages.search(
+        query, agent_id=agent_id, archive_id=archive, tags=tag or [], limit=min(limit, 100)
+    )
+    columns = of_hits("passage", PASSAGES.columns)
+    await print_list(hits, columns, as_json=context.obj.as_json, empty="No passage matches.")

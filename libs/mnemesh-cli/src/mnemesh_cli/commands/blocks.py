@@ -15,9 +15,8 @@ from mnemesh_cli.commands.resources import (
     time_column,
     with_client,
 )
-from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import Column, print_done, print_list, print_record
-from mnemesh_cli.options import AgentArgument, AttachToOption, LimitOption, text_or_stdin
+from mnemesh_cli.options import AgentArgument, AttachToOption, LimitOption, completer, text_or_stdin
 from mnemesh_client.mnemesh import Mnemesh
 
 _SHOWN_HOLDERS: Final = 5

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 from mnemesh.agents.v1 import conversations_pb2, conversations_service_pb2, runs_service_pb2
 from mnemesh_cli.commands.resources import Resource, id_column, resource_app, text_column, time_column, with_client
-from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import print_done, print_record
-from mnemesh_cli.options import AgentArgument, ModelOption
+from mnemesh_cli.options import AgentArgument, ModelOption, completer
 from mnemesh_client.mnemesh import Mnemesh
 
 

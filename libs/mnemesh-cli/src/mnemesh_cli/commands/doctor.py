@@ -20,10 +20,9 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import print_labelled
-from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor import health
-from mnemesh_cli.supervisor.config import MeshConfig, service_module
+from mnemesh_cli.supervisor.config import MeshConfig, mesh_config, service_module
 from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_cli.supervisor.health import handshake_problem
 from mnemesh_client.addresses import Addresses

@@ -16,10 +16,10 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.directories.scan import IgnoreRules, scan
 from mnemesh_cli.directories.sync import FolderFiles, for_each
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.file_views import FolderNames
 from mnemesh_cli.display.progress import TransferBars, processing_bar, transfer_bars
 from mnemesh_cli.display.records import json_line
 from mnemesh_cli.display.terminal import notice, print_error
+from mnemesh_cli.display.views import FolderNames
 from mnemesh_client.mnemesh import PATIENCE_SECONDS, Mnemesh
 from mnemesh_client.patience import is_broken_connection, patiently
 from mnemesh_client.uploads import Source, folder_name_of, sha256_of

@@ -14,10 +14,10 @@ from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh_cli.commands import file_uploads
 from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.connection import Connection, choose_agent
-from mnemesh_cli.display.file_views import FolderNames, file_columns, file_fields, status_text
 from mnemesh_cli.display.progress import transfer_bars
 from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
 from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.display.views import FolderNames, file_columns, file_fields, status_text
 from mnemesh_cli.options import FileArgument, YesOption
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import InvalidArgument

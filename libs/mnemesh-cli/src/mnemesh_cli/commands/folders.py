@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 from mnemesh_cli.commands.resources import with_client
-from mnemesh_cli.display.file_views import FOLDER_COLUMNS, folder_fields
-from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
+from mnemesh_cli.display.views import FOLDER_COLUMNS, AgentNames, folder_fields
 from mnemesh_cli.options import AgentArgument, FolderArgument, YesOption
 from mnemesh_client.mnemesh import Mnemesh
 

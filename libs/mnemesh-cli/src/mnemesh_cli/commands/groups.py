@@ -15,12 +15,11 @@ import typer
 from mnemesh.agents.v1 import groups_pb2
 from mnemesh.agents.v1.runs_service_pb2 import CANCEL_OUTCOME_CANCELLED, CancelOutcome
 from mnemesh_cli.chat.group_chat import GroupDisplay
-from mnemesh_cli.chat.json_renderer import JsonRenderer
-from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.chat.render import JsonRenderer, LiveRenderer, PlainRenderer
 from mnemesh_cli.commands.resources import with_client
-from mnemesh_cli.display.group_views import AgentNames, message_text, print_group, role_name
 from mnemesh_cli.display.records import Column, Kind, local_time_text, print_done, print_json, print_list
 from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.views import AgentNames, message_text, print_group, role_name
 from mnemesh_cli.options import GroupArgument, YesOption
 from mnemesh_client.groups import Group, manager_field_names
 from mnemesh_client.mnemesh import Mnemesh

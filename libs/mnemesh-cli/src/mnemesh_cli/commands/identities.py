@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from mnemesh.agents.v1 import identities_pb2
 from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, text_column, with_client
-from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import Column, print_done, print_record
-from mnemesh_cli.options import AttachToOption, YesOption
+from mnemesh_cli.options import AttachToOption, YesOption, completer
 from mnemesh_client.mnemesh import Mnemesh
 
 IDENTITIES = Resource(

@@ -11,8 +11,8 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 from mnemesh_cli.display.records import print_json
-from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
+from mnemesh_cli.supervisor.config import mesh_config
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.services import SERVICE_NAMES
 

@@ -1,4 +1,4 @@
-"""`mnemesh mcp-servers`: create, list, show, update, delete, refresh, tools, authorize."""
+"""`mnemesh mcp-servers`, and `mnemesh mcp`: the servers whose tools agents use, and the server of their memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,43 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
 from mnemesh_cli.commands.resources import enum_text, id_column, text_column, with_client
+from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import Column, count_text, print_done, print_list, print_record
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.options import YesOption
 from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.extras import install_hint
 from typer.core import TyperCommand
+
+
+def mcp(
+    context: typer.Context,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent",
+            "-a",
+            help="Name or id of the agent whose memory is used by default.",
+            show_default="the only agent",
+        ),
+    ] = None,
+) -> None:
+    """Serve the memory of agents to an MCP client, on standard input and output."""
+    asyncio.run(_serve(context.obj, agent))
+
+
+async def _serve(connection: Connection, agent: str | None) -> None:
+    try:
+        from mnemesh_client.mcp_server import memory_server  # noqa: PLC0415 -- an extra
+    except ModuleNotFoundError as error:
+        raise StartupError(f"The package mcp is not installed. {install_hint('mnemesh-cli', 'mcp')}") from error
+    async with connection.open() as mnemesh:
+        if agent is not None:
+            agent = (await mnemesh.agents.find(agent)).id
+        await memory_server(lambda _: mnemesh, agent).run_stdio_async()
+
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, change and authorize MCP servers, and read their tools.")
 

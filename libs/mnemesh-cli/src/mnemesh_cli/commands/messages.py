@@ -1,7 +1,9 @@
-"""`mnemesh messages`: list, search, show, send, delete."""
+"""`mnemesh messages`, and `mnemesh search`, which searches messages and passages of an agent."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -20,12 +22,12 @@ from mnemesh_cli.commands.resources import (
     time_column,
     with_client,
 )
-from mnemesh_cli.completion import completer
-from mnemesh_cli.connection import choose_agent
-from mnemesh_cli.display.group_views import message_text, role_name
+from mnemesh_cli.connection import Connection, choose_agent
 from mnemesh_cli.display.records import Column, print_done, print_json, print_list
+from mnemesh_cli.display.search_results import Scope, SearchRequest, find, hit_as_dict, print_found
 from mnemesh_cli.display.terminal import output
-from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, text_or_stdin
+from mnemesh_cli.display.views import message_text, role_name
+from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, completer, text_or_stdin
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
 
@@ -60,7 +62,7 @@ _HITS = of_hits("message", MESSAGES.columns)
 
 @app.command("search")
 @with_client
-async def search(
+async def search_messages(
     mnemesh: Mnemesh,
     context: typer.Context,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
@@ -115,3 +117,42 @@ async def send(
 
 def _failed(event: runs_pb2.RunEvent) -> bool:
     return event.HasField("error")
+
+
+def search(
+    context: typer.Context,
+    queries: Annotated[
+        list[str],
+        typer.Argument(metavar="QUERY...", help="Words or a question; several count as other wordings of it."),
+    ],
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="Id or name of the agent.", show_default="the first agent")
+    ] = None,
+    scope: Annotated[Scope, typer.Option("--in", help="Memory to search.")] = Scope.ALL,
+    speaker: Annotated[
+        list[str] | None, typer.Option(help="Only messages of this name; repeat it for several.", show_default="all")
+    ] = None,
+    before: Annotated[int, typer.Option(min=0, max=10, help="Messages or passages to show before each result.")] = 0,
+    after: Annotated[int, typer.Option(min=0, max=10, help="Messages or passages to show after each result.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of results of each kind.")] = 5,
+) -> None:
+    """Search the messages and archived passages of an agent.
+
+    An expression of time in a query, such as "last week", prefers results of that time, in the agent's time zone.
+    """
+    if speaker and scope is Scope.PASSAGES:
+        raise typer.BadParameter("Passages have no speakers.", param_hint="--speaker")
+    asked = SearchRequest(queries, speaker or [], scope, before, after, limit)
+    asyncio.run(_search(context.obj, agent, asked, as_json=context.obj.as_json))
+
+
+async def _search(connection: Connection, key: str | None, asked: SearchRequest, *, as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        agent = await choose_agent(mnemesh, key)
+        found = [hits async for hits in find(agent, asked)]
+    if as_json:
+        for kind, hits in found:
+            for hit in hits:
+                typer.echo(json.dumps({"kind": kind, **hit_as_dict(hit)}, ensure_ascii=False))
+        return
+    print_found(agent, found)

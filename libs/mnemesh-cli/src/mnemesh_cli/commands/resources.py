@@ -11,10 +11,9 @@ from functools import wraps
 from typing import Annotated, Any, Final
 
 import typer
-from mnemesh_cli.completion import completer
-from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import Column, Kind, print_done, print_list, print_record
-from mnemesh_cli.options import LimitOption, OfAgentOption, YesOption
+from mnemesh_cli.display.views import AgentNames
+from mnemesh_cli.options import LimitOption, OfAgentOption, YesOption, completer
 from mnemesh_client.mnemesh import Mnemesh
 
 Find = Callable[[Mnemesh, str], Awaitable[Any]]

@@ -18,9 +18,9 @@ from mnemesh_cli.commands.resources import (
     time_column,
     with_client,
 )
-from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import Column, print_done, print_json, print_list
 from mnemesh_cli.display.terminal import output
+from mnemesh_cli.options import completer
 from mnemesh_client.mnemesh import Mnemesh
 
 

@@ -12,9 +12,9 @@ from mnemesh.agents.v1 import groups_service_pb2, runs_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import as_dict, print_done, print_json
 from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.views import AgentNames
 from mnemesh_cli.options import AgentArgument
 from mnemesh_client.errors import FailedPrecondition, RunFailed
 from mnemesh_client.mnemesh import Mnemesh

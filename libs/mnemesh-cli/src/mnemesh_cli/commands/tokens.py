@@ -1,7 +1,8 @@
-"""`mnemesh tokens`: bearer tokens for a mesh with authentication."""
+"""`mnemesh tokens` and `mnemesh certs`: bearer tokens, and certificates of a private authority."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,3 +43,38 @@ def create(
     key = read_keys(key_file)[0]
     token = mint_token(key, Principal(organization, subject), days * 86_400)
     print_done(token, {"token": token}, as_json=context.obj.as_json)
+
+
+certs_app = typer.Typer(no_args_is_help=True, help="Create certificates for TLS between the services of a mesh.")
+
+
+@certs_app.callback()
+def certs() -> None:
+    """Keeps `create` a subcommand: typer runs the only command of a group without its name."""
+
+
+@certs_app.command("create")
+def create_certificate_files(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the authority and the certificates.")],
+    days: Annotated[float, typer.Option(min=0.001, help="Days until the certificates expire.")] = 365.0,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name or address at which clients reach the services. Can be repeated."),
+    ] = None,
+    readable: Annotated[
+        bool,
+        typer.Option("--readable", help="Let the users of containers read the keys; DIR itself stays private."),
+    ] = False,
+) -> None:
+    """Create a private authority in DIR, and a certificate for each service and for clients.
+
+    If DIR has an authority, its certificates are replaced by new ones; running processes use them without a restart.
+    """
+    from mnemesh_cli.certificates import create_certificates  # noqa: PLC0415  (other commands need no cryptography)
+
+    names = create_certificates(directory.expanduser(), days=days, hosts=host or (), readable=readable)
+    settings = f"{directory}/mnemesh.env"
+    text = f"certificates for {', '.join(names)} in {directory}\nsettings: set -a; . {settings}; set +a"
+    record = {"directory": str(directory), "certificates": list(names), "settings_file": settings}
+    print_done(text, record, as_json=context.obj.as_json)

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Final
 import typer
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
 from mnemesh_cli.commands.resources import id_column, of_hits, text_column, with_client
-from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import Column, print_done, print_fields, print_json, print_list, print_record
 from mnemesh_cli.display.terminal import notice, output, print_error
-from mnemesh_cli.options import AgentArgument, YesOption
+from mnemesh_cli.options import AgentArgument, YesOption, completer
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.tools import Language, ToolTypeName
 from mnemesh_kit.errors import InvalidArgument

@@ -17,9 +17,8 @@ from mnemesh_cli.commands.first_agent import ensure_first_agent
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, print_error
-from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
-from mnemesh_cli.supervisor.config import MeshConfig
+from mnemesh_cli.supervisor.config import MeshConfig, mesh_config
 from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_client.addresses import Addresses

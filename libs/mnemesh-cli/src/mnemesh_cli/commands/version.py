@@ -13,7 +13,7 @@ from mnemesh_cli.display.records import print_done
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
-from mnemesh_kit.http_health import http_version
+from mnemesh_kit.health import http_version
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.server_info import version_of
 from mnemesh_kit.services import Protocol, service

@@ -136,3 +136,15 @@ def service_module(name: str) -> str:
     if not any(Path(folder, "__main__.py").is_file() for folder in folders or ()):
         raise StartupError(f"The service {name} is not installed: there is no package {package}.")
     return package
+
+
+def mesh_config(data_dir: str | None) -> MeshConfig:
+    """Returns the settings of the mesh on this machine.
+
+    Args:
+        data_dir: the value of `--data-dir`, or None to use MNEMESH_DATA_DIR.
+
+    Raises:
+        ConfigError: a variable has an invalid value.
+    """
+    return MeshConfig.from_env({**os.environ, **({"MNEMESH_DATA_DIR": data_dir} if data_dir else {})})

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from mnemesh_kit.http_health import http_status
+from mnemesh_kit.health import health_status as channel_status
+from mnemesh_kit.health import http_status
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
-from mnemesh_kit.probe import health_status as channel_status
 from mnemesh_kit.services import Protocol, service
 from mnemesh_kit.tls.credentials import PREFIX, SCHEME, ClientTls, TlsSettings, host_of
 from mnemesh_kit.transport import CHANNEL_OPTIONS

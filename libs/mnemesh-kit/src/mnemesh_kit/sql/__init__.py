@@ -1,8 +1,7 @@
 """The SQL database of a service: SQLite in process or PostgreSQL, with the same two methods, `read` and `write`."""
 
-from mnemesh_kit.sql.database import Database, SqlConfig, after_commit, open_database
+from mnemesh_kit.sql.database import Database, SqlConfig, UtcDateTime, after_commit, open_database
 from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable
-from mnemesh_kit.sql.types import UtcDateTime
 
 __all__ = [
     "Database",

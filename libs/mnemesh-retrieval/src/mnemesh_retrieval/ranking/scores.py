@@ -3,24 +3,148 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import blake2b
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
+from mnemesh_retrieval.words.analysis import normal_form
+from mnemesh_retrieval.words.sparse import LENGTH_SHARE, SATURATION, split_speaker
 
+# A sentence ends at a line break, at marks before a space, a closing quote or bracket, or the end, and at wide marks.
+_SENTENCE: Final = re.compile(r"(?:(?<![.!?…])[.!?…]++(?=[\s\"'”’»)\]*]|$)|[。！？؟]+|\n)+")
+_QUESTION_MARK: Final = re.compile("[?？؟]")
+_WORD_CHARACTER: Final = re.compile(r"\w")
+_GAP: Final = re.compile(r"[\W_]+")
 AnyFloats = npt.NDArray[np.floating[Any]]
 REACH: Final = 2
 """The largest distance of neighbours that share words."""
 RECEIVED_PART: Final = 1 - 1e-6
 """The part of the difference to the best text with a word that a text can receive from its neighbours. Without it, both
 could have the same score, and rounding would decide which is first."""
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+NONE: Final = -1
+"""The row of a neighbour that does not exist."""
+_SECONDS_PER_HOUR: Final = 3600.0
+Id = TypeVar("Id", bound=Hashable)
+EXACT: Final = 10.0
+"""Added to the score of a text that equals the query. No other part of a score reaches it."""
+_score: Final = itemgetter(1)
+"""The score of a Ranked. A reverse sort keeps the order of equal scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingConstants:
+    """The constants of the ranking. The defaults were fitted on dialogues of two people; see docs/retrieval.md.
+
+    A share is the part of a word's weight, or of a similarity, that a text receives from a neighbour. Shares are
+    between 0 and 1, factors above 0.
+    """
+
+    saturation: float = SATURATION
+    """BM25's k1: how slowly further occurrences of a word stop counting."""
+    length_share: float = LENGTH_SHARE
+    """BM25's b. Turns of a dialogue are short: with 0.75, which suits pages, the shortest would win."""
+    question_share: float = 1.0
+    """The share that a text receives of the words in question sentences of the text before it."""
+    before_share: float = 0.5
+    """The share that a text receives of the other words of the text before it."""
+    second_before_share: float = 0.3
+    """The share that a text receives of the words of the text at distance two before it."""
+    after_share: float = 0.4
+    """The share that a text receives of the words of the text after it."""
+    second_after_share: float = 0.2
+    """The share that a text receives of the words of the text at distance two after it."""
+    neighbour_hours: float = 6.0
+    """The longest time between two neighbours, in hours."""
+    question_factor: float = 0.85
+    """The factor of a text that ends in a question."""
+    speaker_factor: float = 1.25
+    """The factor of a text whose speaker the query names."""
+    word_candidates: int = 100
+    """The number of best texts by words that are fused."""
+    similarity_candidates: int = 50
+    """The number of best texts by similarity that are fused."""
+    similarity_after_question: float = 0.6
+    """The share that a text receives of the similarity of the text before it, if that asks a question."""
+    similarity_before: float = 0.3
+    """The share that a text receives of the similarity of the text before it otherwise."""
+    similarity_after: float = 0.15
+    """The share that a text receives of the similarity of the text after it."""
+    time_factor: float = 1.3
+    """The factor of a text from a day or a range of time that the query names."""
+    time_fade_days: float = 7.0
+    """The days after such a range over which the factor falls to 1."""
+
+
+DEFAULTS: Final = RankingConstants()
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """A text without the name of its speaker, in parts."""
+
+    speaker: str
+    """The name at the beginning of the text, as in "Ada Lovelace: I wrote a program."; "" without one."""
+    text: str
+    questions: str
+    """The question sentences, separated by line breaks."""
+    statements: str
+    """The other sentences, separated by line breaks."""
+    ends_in_question: bool
+
+    @property
+    def asks(self) -> bool:
+        """Whether the text has a question sentence."""
+        return bool(self.questions)
+
+
+def utterance(text: str, *, is_folded: bool = False) -> Utterance:
+    """Returns the parts of a text. See `split_speaker` for folded texts."""
+    speaker, spoken = split_speaker(text, is_folded=is_folded)
+    if not _QUESTION_MARK.search(spoken):
+        return Utterance(speaker, spoken, "", spoken, False)
+    questions: list[str] = []
+    statements: list[str] = []
+    start = 0
+    for mark in _SENTENCE.finditer(spoken):
+        sentences = questions if _QUESTION_MARK.search(mark[0]) else statements
+        sentences.append(spoken[start : mark.end()].strip())
+        start = mark.end()
+    statements.append(spoken[start:].strip())
+    marks_at_the_end = takewhile(lambda character: _WORD_CHARACTER.match(character) is None, reversed(spoken))
+    return Utterance(
+        speaker,
+        spoken,
+        "\n".join(filter(None, questions)),
+        "\n".join(filter(None, statements)),
+        any(_QUESTION_MARK.match(mark) for mark in marks_at_the_end),
+    )
+
+
+def normalized(text: str) -> str:
+    """Returns the letters and digits of a text in lower case, with single spaces between words.
+
+    The name of the speaker is left out. A text without letters and digits is returned without spaces around it.
+    """
+    folded = normal_form("NFKC", text).casefold()
+    spoken = split_speaker(folded, is_folded=True)[1].strip()
+    return _GAP.sub(" ", spoken).strip() or spoken
+
+
+def fingerprint(text: str) -> str:
+    """Returns 16 hexadecimal digits that are the same for texts that are equal when normalized."""
+    return blake2b(normalized(text).encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def rarity(holders: int, size: int) -> float:
@@ -92,14 +216,6 @@ def time_factor(created_at: datetime, named: Sequence[TimeRange], constants: Ran
         if is_after and each.end is not None and (passed := created_at - each.end) < fade:
             best = max(best, 1 + (constants.time_factor - 1) * (1 - passed / fade))
     return best
-
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]
-NONE: Final = -1
-"""The row of a neighbour that does not exist."""
-_SECONDS_PER_HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +323,6 @@ def _of_neighbours(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
     return found
 
 
-Id = TypeVar("Id", bound=Hashable)
-EXACT: Final = 10.0
-"""Added to the score of a text that equals the query. No other part of a score reaches it."""
-
-
 # Named tuples, because a search makes hundreds: a frozen dataclass takes four times as long to make.
 class Candidate(NamedTuple, Generic[Id]):
     """A text that a search considers."""
@@ -242,10 +353,6 @@ class Ranked(NamedTuple, Generic[Id]):
     is_exact: bool = False
     rerank_score: float | None = None
     """None if no reranker scored the text."""
-
-
-_score: Final = itemgetter(1)
-"""The score of a Ranked. A reverse sort keeps the order of equal scores."""
 
 
 def factor(constants: RankingConstants, *, ends_in_question: bool, is_named_speaker: bool, time: float = 1.0) -> float:

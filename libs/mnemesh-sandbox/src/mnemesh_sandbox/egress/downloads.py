@@ -19,13 +19,46 @@ from typing import Final
 
 import aiohttp
 
-from mnemesh_sandbox.egress.connections import EgressRefused, NetworkConnection, Refusal
-from mnemesh_sandbox.egress.inflate import Inflate
-from mnemesh_sandbox.egress.policy import EgressPolicy
-from mnemesh_sandbox.egress.resolver import Resolve
-from mnemesh_sandbox.egress.targets import CheckedResolver, Target, require_allowed, target_of
+from mnemesh_sandbox.egress.policy import EgressPolicy, EgressRefused, NetworkConnection, Refusal
+from mnemesh_sandbox.egress.targets import CheckedResolver, Resolve, Target, require_allowed, target_of
 
 _CHUNK: Final = 65_536
+# The header of the zlib format, or of gzip.
+_ANY_WINDOW: Final = zlib.MAX_WBITS | 32
+
+
+class Inflate:
+    """Decompresses a body in pieces of bounded size, so that a small body cannot become a large one at once."""
+
+    def __init__(self, encoding: str) -> None:
+        """Starts with no data.
+
+        Args:
+            encoding: The value of the header Content-Encoding, "gzip" or "deflate".
+        """
+        self._encoding = encoding
+        self._inflate = zlib.decompressobj(_ANY_WINDOW)
+        self._has_begun = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the compressed data has ended, or has not begun."""
+        return self._inflate.eof or not self._has_begun
+
+    def pieces(self, raw: bytes) -> Iterator[bytes]:
+        """Yields what the next bytes of the body contain. Raises zlib.error."""
+        if not self._has_begun:
+            self._has_begun = True
+            if self._encoding == "deflate" and raw[0] & 0x0F != zlib.DEFLATED:
+                self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)  # deflate without a header, which servers send, too
+        piece = b"first"
+        while piece and not self._inflate.eof:
+            piece = self._inflate.decompress(raw, _CHUNK)
+            raw = self._inflate.unconsumed_tail
+            if piece:
+                yield piece
+
+
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _SUCCESS: Final = range(200, 300)
 _PLAIN: Final = ("", "identity")

@@ -18,9 +18,8 @@ from typing import Final
 import h11
 from mnemesh_kit.network import reason_of_failure
 
-from mnemesh_sandbox.egress.connections import MAX_RECORDED, EgressRefused, NetworkConnection, Refusal
 from mnemesh_sandbox.egress.grants import NetworkGrant
-from mnemesh_sandbox.egress.policy import EgressPolicy
+from mnemesh_sandbox.egress.policy import MAX_RECORDED, EgressPolicy, EgressRefused, NetworkConnection, Refusal
 from mnemesh_sandbox.egress.requests import (
     HEAD_BYTES,
     ProxyRequest,
@@ -29,7 +28,7 @@ from mnemesh_sandbox.egress.requests import (
     read_head,
     refusal_bytes,
 )
-from mnemesh_sandbox.egress.resolver import Resolve
+from mnemesh_sandbox.egress.targets import Resolve
 
 _CHUNK: Final = 65_536
 _HEAD_SECONDS: Final = 30.0

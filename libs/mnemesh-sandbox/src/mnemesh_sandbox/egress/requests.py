@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import h11
 
-from mnemesh_sandbox.egress.connections import EgressRefused, Refusal
 from mnemesh_sandbox.egress.grants import HostInvalid, normalized_host, split_port
+from mnemesh_sandbox.egress.policy import EgressRefused, Refusal
 
 HEAD_BYTES: Final = 65_536
 _CHUNK: Final = 65_536

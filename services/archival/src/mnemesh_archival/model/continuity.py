@@ -9,7 +9,7 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final
 
-from mnemesh_retrieval.ranking.texts import utterance
+from mnemesh_retrieval.ranking.scores import utterance
 
 MAX_GAP: Final = timedelta(hours=6)
 """Passages whose times are further apart do not belong together."""

@@ -17,12 +17,12 @@ from uuid import UUID
 
 import numpy as np
 from mnemesh_retrieval.index import WordMatch
-from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.scores import (
     Bools,
     Candidate,
     Floats,
     Ranked,
+    RankingConstants,
     Strands,
     fuse_scores,
     limited,

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_text
-from mnemesh_retrieval.ranking.texts import normalized
+from mnemesh_retrieval.ranking.scores import normalized
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.archival import PassageHit
 

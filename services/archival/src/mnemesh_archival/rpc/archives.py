@@ -7,8 +7,8 @@ from typing import Any
 
 from mnemesh.archival.v1 import archives_service_pb2 as pb
 from mnemesh.archival.v1 import archives_service_pb2_grpc as pb_grpc
+from mnemesh_kit.access import service_only
 from mnemesh_kit.call_context import current_principal
-from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_types.archival import Archive

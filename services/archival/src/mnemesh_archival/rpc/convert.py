@@ -21,10 +21,10 @@ from mnemesh_types.archival import ArchiveFilter, PassageSource
 from mnemesh_types.twin import EPOCH, enum_from_proto, optional_field
 
 from mnemesh_archival.model.continuity import Continuity
-from mnemesh_archival.model.embeddings import EmbeddedTexts
 from mnemesh_archival.model.inserts import InsertOutcome, InsertTarget
 from mnemesh_archival.model.passages import GivenVector, Passage, PassageFilter, validated_vector
 from mnemesh_archival.model.search import PassageSearch, SearchKind
+from mnemesh_archival.usecases.embeddings import EmbeddedTexts
 
 
 def archive_id_from_proto(value: str, field: str = "archive_id") -> str:

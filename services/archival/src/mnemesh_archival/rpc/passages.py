@@ -1,13 +1,16 @@
-"""The servicer of mnemesh.archival.v1.PassageService."""
+"""The servicers of PassageService and EmbeddingService."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Final
 
+from mnemesh.archival.v1 import embeddings_service_pb2 as embeddings_pb
+from mnemesh.archival.v1 import embeddings_service_pb2_grpc as embeddings_grpc
 from mnemesh.archival.v1 import passages_service_pb2 as pb
 from mnemesh.archival.v1 import passages_service_pb2_grpc as pb_grpc
+from mnemesh_kit.access import service_only
 from mnemesh_kit.call_context import current_principal
-from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 
@@ -18,6 +21,7 @@ from mnemesh_archival.rpc.convert import (
     agent_ids_from_proto,
     archive_id_from_proto,
     continuity_from_proto,
+    embedded_texts_to_proto,
     insert_outcome_to_proto,
     insert_target_from_proto,
     passage_drafts_from_proto,
@@ -28,8 +32,27 @@ from mnemesh_archival.rpc.convert import (
     time_range_to_proto,
 )
 from mnemesh_archival.usecases.archives import ArchiveService
+from mnemesh_archival.usecases.embeddings import EmbeddingService
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
+
+_INLINE_NUMBERS: Final = 50_000
+"""Larger responses are built in a thread, so that they do not delay other calls."""
+
+
+class EmbeddingsServicer(embeddings_grpc.EmbeddingServiceServicer):
+    """Decodes requests, calls the use case and encodes responses."""
+
+    def __init__(self, embeddings: EmbeddingService) -> None:
+        self._embeddings = embeddings
+
+    async def EmbedTexts(
+        self, request: embeddings_pb.EmbedTextsRequest, context: Any
+    ) -> embeddings_pb.EmbedTextsResponse:
+        embedded = await self._embeddings.embed(current_principal(), request.embedder, request.texts)
+        if embedded.dimension * len(embedded.vectors) > _INLINE_NUMBERS:
+            return await asyncio.to_thread(embedded_texts_to_proto, embedded)
+        return embedded_texts_to_proto(embedded)
 
 
 class PassagesServicer(pb_grpc.PassageServiceServicer):

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
-from mnemesh_retrieval.ranking.texts import fingerprint
+from mnemesh_retrieval.ranking.scores import fingerprint
 from mnemesh_types.archival import PassageSource
 from sqlalchemy.dialects.postgresql import ARRAY
 

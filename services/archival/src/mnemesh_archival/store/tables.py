@@ -111,7 +111,7 @@ passages = sa.Table(
     # The name of the speaker at the beginning of the text, and whether the text asks a question.
     sa.Column("speaker", sa.Text, nullable=False, server_default=""),
     sa.Column("asking", sa.SmallInteger, nullable=False, server_default="0"),
-    # The same for texts that are equal in words; see mnemesh_retrieval.ranking.texts.
+    # The same for texts that are equal in words; see mnemesh_retrieval.ranking.scores.
     sa.Column("fingerprint", sa.Text, nullable=False, server_default=""),
     # The vector of the text that came with the passage, and its embedder; see model/given_vectors.py. They are here so
     # that the statements that read, change and delete the text also do that with them.

@@ -96,7 +96,7 @@ class PassagePoint:
 
 
 class Equals(NamedTuple):
-    """A condition: the passages with a fingerprint; see mnemesh_retrieval.ranking.texts."""
+    """A condition: the passages with a fingerprint; see mnemesh_retrieval.ranking.scores."""
 
     fingerprint: str
     limit: int

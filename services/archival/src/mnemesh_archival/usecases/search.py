@@ -10,13 +10,10 @@ from uuid import UUID
 
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.scores import REACH, Ranked, best_of_queries
-from mnemesh_retrieval.ranking.texts import fingerprint, utterance
+from mnemesh_retrieval.ranking.scores import DEFAULTS, REACH, Ranked, best_of_queries, fingerprint, utterance
 from mnemesh_retrieval.rerankers.reranking import Reranking, readable
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve, resolve_all
-from mnemesh_retrieval.words.sparse import WordQuery
-from mnemesh_retrieval.words.speakers import name_words, without_names
+from mnemesh_retrieval.words.sparse import WordQuery, name_words, without_names
 from mnemesh_types.archival import PassageHit
 
 from mnemesh_archival.model import ranking

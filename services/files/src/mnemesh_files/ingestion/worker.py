@@ -24,11 +24,9 @@ from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.metrics import Counter, Gauge, Histogram, Metric
 from mnemesh_kit.text import require_no_nul
 from mnemesh_kit.time import Clock
-from mnemesh_sandbox.egress.connections import EgressRefused
 from mnemesh_sandbox.egress.downloads import Downloader, DownloadFailed, DownloadLimits
-from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkAccess
-from mnemesh_sandbox.egress.resolver import Resolver
-from mnemesh_sandbox.egress.targets import require_allowed, target_of
+from mnemesh_sandbox.egress.policy import EgressPolicy, EgressRefused, NetworkAccess
+from mnemesh_sandbox.egress.targets import Resolver, require_allowed, target_of
 from mnemesh_types.files import FileHeader, FileStatus
 
 from mnemesh_files.blobs.contents import BlobStore, Contents

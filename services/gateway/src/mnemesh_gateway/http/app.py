@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import NotFound, Unimplemented
-from mnemesh_kit.http_health import READY_PATH, VERSION_PATH
+from mnemesh_kit.health import READY_PATH, VERSION_PATH
 from mnemesh_kit.server_info import version_of
 from starlette.exceptions import HTTPException
 from starlette.requests import Request

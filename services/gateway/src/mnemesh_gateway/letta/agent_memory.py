@@ -14,7 +14,7 @@ from mnemesh.archival.v1 import passages_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
 from mnemesh_kit.errors import NotFound
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.values import json_value, moment_of, present, set_present
 
 from mnemesh_gateway.letta.agent_states import AgentState, Memory, read_state

@@ -16,7 +16,7 @@ from mnemesh.files.v1 import agent_files_service_pb2, files_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh_kit.errors import NotFound
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.settings import letta_response_format, letta_rule
 from mnemesh_letta.convert.values import AGENT_TYPE_NAMES, present, shown
 

@@ -12,7 +12,7 @@ from mnemesh.archival.v1 import archives_pb2
 from mnemesh.archival.v1 import archives_service_pb2 as rpc
 from mnemesh.archival.v1 import passages_service_pb2 as passages_rpc
 from mnemesh_kit.errors import InvalidArgument, NotFound
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.values import fill, json_value, set_present, shown
 
 from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed

@@ -14,7 +14,7 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import derive_id, is_id
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.values import present, set_present, shown
 from starlette.responses import Response
 

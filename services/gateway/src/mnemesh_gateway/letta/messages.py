@@ -13,7 +13,7 @@ import msgspec
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import NotFound
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.values import ROLE_NAMES, ROLES, moment_of, present, set_present
 
 from mnemesh_gateway.http.errors import invalid_field

@@ -10,7 +10,7 @@ import msgspec
 from mnemesh.tools.v1 import execution_service_pb2
 from mnemesh.tools.v1 import tools_pb2 as pb
 from mnemesh.tools.v1 import tools_service_pb2 as rpc
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.resources import OTHER_BUILTIN, TYPE_OF_BUILTIN
 from mnemesh_letta.convert.values import fill, json_text, json_value, present, set_present, shown
 

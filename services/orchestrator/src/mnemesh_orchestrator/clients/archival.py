@@ -16,8 +16,8 @@ from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh.types.v1 import paging_pb2
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
+from mnemesh_kit.paging import whole_answer
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto
-from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_other, named_record, record_of

@@ -13,7 +13,7 @@ from mnemesh.files.v1.agent_files_service_pb2_grpc import AgentFileServiceStub
 from mnemesh.files.v1.files_service_pb2_grpc import FileServiceStub
 from mnemesh.files.v1.folders_service_pb2_grpc import FolderServiceStub
 from mnemesh.types.v1 import paging_pb2
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import record_of

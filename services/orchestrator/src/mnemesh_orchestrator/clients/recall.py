@@ -14,13 +14,13 @@ from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.paging import whole_answer
 from mnemesh_kit.time import (
     optional_timestamp_from_proto,
     optional_timestamp_to_proto,
     timestamp_from_proto,
     timestamp_to_proto,
 )
-from mnemesh_kit.whole_answers import whole_answer
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
 from mnemesh_types.messages import Message, Role
 

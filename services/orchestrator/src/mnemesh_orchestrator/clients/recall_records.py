@@ -12,7 +12,7 @@ from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh.recall.v1.traces_service_pb2_grpc import TraceServiceStub
 from mnemesh.types.v1 import message_pb2, paging_pb2
 from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 from mnemesh_types.convert import message_to_proto
 from mnemesh_types.messages import Message
 

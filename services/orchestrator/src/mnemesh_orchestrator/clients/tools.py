@@ -18,8 +18,8 @@ from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 from mnemesh.tools.v1.web_service_pb2_grpc import WebServiceStub
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError, Unavailable
+from mnemesh_kit.paging import whole_answer
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
-from mnemesh_kit.whole_answers import whole_answer
 from mnemesh_types.blocks import Block
 from mnemesh_types.messages import ImagePart
 

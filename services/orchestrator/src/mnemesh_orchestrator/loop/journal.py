@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import structlog
-from mnemesh_kit.background import run_to_end
 from mnemesh_kit.errors import TEMPORARY, Internal
+from mnemesh_kit.server import run_to_end
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import LeaseLost

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 import structlog
-from mnemesh_kit.background import run_to_end
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.server import run_to_end
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import TextPart, ToolCall, ToolStatus
 

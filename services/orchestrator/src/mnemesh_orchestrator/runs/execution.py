@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
-from mnemesh_kit.background import run_to_end
 from mnemesh_kit.errors import TEMPORARY, MnemeshError
+from mnemesh_kit.server import run_to_end
 from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
 from mnemesh_kit.time import Clock
 from mnemesh_types.usage import Usage

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
-from mnemesh_kit.background import run_to_end
 from mnemesh_kit.call_context import remaining
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import IdSource
+from mnemesh_kit.server import run_to_end
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import LeaseLost

@@ -10,9 +10,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.scores import Candidate as Scored
-from mnemesh_retrieval.ranking.scores import Ranked, factor, fuse_scores, limited, share, shared_similarity, time_factor
+from mnemesh_retrieval.ranking.scores import (
+    Ranked,
+    RankingConstants,
+    factor,
+    fuse_scores,
+    limited,
+    share,
+    shared_similarity,
+    time_factor,
+)
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 
 Array = npt.NDArray[Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-from mnemesh_retrieval.words.speakers import split_speaker
+from mnemesh_retrieval.words.sparse import split_speaker
 from mnemesh_types.messages import ContentPart, Message, Role, TextPart
 
 SEND_MESSAGE: Final = "send_message"

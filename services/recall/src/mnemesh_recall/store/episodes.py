@@ -17,8 +17,7 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
-from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.scores import rarity
+from mnemesh_retrieval.ranking.scores import DEFAULTS, rarity
 from mnemesh_retrieval.words.analysis import indexed, terms
 
 from mnemesh_recall.model.episodes import (

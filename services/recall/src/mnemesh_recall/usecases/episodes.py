@@ -13,9 +13,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.scores import Candidate, fuse_scores
-from mnemesh_retrieval.ranking.texts import normalized
+from mnemesh_retrieval.ranking.scores import DEFAULTS, Candidate, fuse_scores, normalized
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.episode_rules import (

@@ -16,12 +16,10 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_retrieval.embedder import averages_words
 from mnemesh_retrieval.index import Comparison, SearchQuery
 from mnemesh_retrieval.index import SearchMode as IndexMode
-from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.scores import Ranked, best_of_queries
-from mnemesh_retrieval.ranking.texts import fingerprint, utterance
+from mnemesh_retrieval.ranking.scores import DEFAULTS, Ranked, best_of_queries, fingerprint, utterance
 from mnemesh_retrieval.rerankers.reranking import Reranking, readable
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve
-from mnemesh_retrieval.words.speakers import without_names
+from mnemesh_retrieval.words.sparse import without_names
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
-from mnemesh_kit.background import with_pause
 from mnemesh_kit.errors import MnemeshError, Unavailable
+from mnemesh_kit.server import with_pause
 from mnemesh_kit.time import Clock
 
 from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore

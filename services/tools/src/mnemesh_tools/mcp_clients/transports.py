@@ -24,8 +24,8 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
+from mnemesh_sandbox.process import Talk
 from mnemesh_sandbox.redaction import Redactor
-from mnemesh_sandbox.streams import Talk
 
 from mnemesh_tools.mcp_clients.contracts import (
     MAX_ANSWER_BYTES,

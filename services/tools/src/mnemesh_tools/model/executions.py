@@ -11,8 +11,8 @@ from mnemesh_kit.errors import InvalidArgument, Unimplemented
 from mnemesh_kit.secret_variables import require_valid_variables
 from mnemesh_kit.text import require_no_nul, require_text
 from mnemesh_sandbox import AgentView, Outcome, OutcomeStatus
-from mnemesh_sandbox.egress.connections import NetworkConnection
 from mnemesh_sandbox.egress.grants import ANY_HOST, NetworkGrant
+from mnemesh_sandbox.egress.policy import NetworkConnection
 from mnemesh_types.tools import AdHocTool, CodeLanguage, Requirement, SourceType, ToolType
 
 from mnemesh_tools.errors import ToolArgumentsInvalid

@@ -15,11 +15,10 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from mnemesh_sandbox import OUTPUT_DIRECTORY, Access, Language, Outcome, OutcomeStatus, Sandbox, SandboxSettings, Task
-from mnemesh_sandbox.egress.connections import NetworkConnection, Refusal
 from mnemesh_sandbox.egress.grants import GrantedHost, NetworkGrant, grant_of, normalized_host
-from mnemesh_sandbox.egress.policy import EgressPolicy
+from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkConnection, Refusal
 from mnemesh_sandbox.egress.proxy import EgressProxy
-from mnemesh_sandbox.egress.resolver import Resolve
+from mnemesh_sandbox.egress.targets import Resolve
 from mnemesh_sandbox.inside.node import EXPORT
 from mnemesh_sandbox.node import NodeProgram
 from mnemesh_sandbox.task import clean

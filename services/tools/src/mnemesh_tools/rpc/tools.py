@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2_grpc
 from mnemesh.tools.v1 import tools_service_pb2 as pb
+from mnemesh_kit.access import service_only
 from mnemesh_kit.call_context import current_principal
-from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey, request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query

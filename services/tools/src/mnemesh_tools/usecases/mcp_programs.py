@@ -20,9 +20,8 @@ from mnemesh_kit.metrics import Counter, Gauge, Metric
 from mnemesh_kit.time import Clock
 from mnemesh_sandbox import Access, Program, Sandbox, SandboxUnavailable
 from mnemesh_sandbox.node import NodeProgram
-from mnemesh_sandbox.process import Serve
+from mnemesh_sandbox.process import Serve, Talk
 from mnemesh_sandbox.sandbox import OutputTooLarge
-from mnemesh_sandbox.streams import Talk
 from mnemesh_sandbox.work_directory import remove_tree
 from mnemesh_types.tools import ProgramHealth
 

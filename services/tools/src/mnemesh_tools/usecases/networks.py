@@ -8,11 +8,10 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.metrics import Counter, Metric
-from mnemesh_sandbox.egress.connections import NetworkConnection
 from mnemesh_sandbox.egress.grants import NetworkGrant
-from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkAccess
+from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkAccess, NetworkConnection
 from mnemesh_sandbox.egress.proxy import EgressProxy
-from mnemesh_sandbox.egress.resolver import Resolver
+from mnemesh_sandbox.egress.targets import Resolver
 from mnemesh_sandbox.redaction import Redactor
 
 _CARRIED: Final = "carried"

@@ -16,8 +16,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_text
 from mnemesh_retrieval.embedder import Embedder, Vector
 from mnemesh_retrieval.errors import EmbedderUnavailable
-from mnemesh_retrieval.ranking.constants import RankingConstants
-from mnemesh_retrieval.ranking.scores import Candidate, Ranked, fuse_scores, rarity, saturation
+from mnemesh_retrieval.ranking.scores import Candidate, Ranked, RankingConstants, fuse_scores, rarity, saturation
 from mnemesh_retrieval.words.analysis import analysed, query_words
 from mnemesh_types.tools import ToolFilter
 

@@ -10,7 +10,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_DESCENDING
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_kit.whole_answers import whole_answer
+from mnemesh_kit.paging import whole_answer
 
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, called, message, part, said

@@ -11,7 +11,7 @@ from typing import Any, Final
 from mnemesh.recall.v1 import episodes_pb2, traces_pb2
 from mnemesh.recall.v1 import traces_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.caller_roles import service_only
+from mnemesh_kit.access import service_only
 from mnemesh_kit.errors import InvalidArgument, ResourceExhausted
 from mnemesh_kit.idempotency import RequestKey, request_key
 from mnemesh_kit.paging import PageQuery, page_query

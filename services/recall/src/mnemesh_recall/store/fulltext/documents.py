@@ -11,9 +11,7 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Prepared
-from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.scores import REACH
-from mnemesh_retrieval.ranking.texts import Utterance, utterance
+from mnemesh_retrieval.ranking.scores import DEFAULTS, REACH, Utterance, utterance
 from mnemesh_retrieval.words.analysis import analysed, indexed
 from mnemesh_retrieval.words.languages import DEFAULT
 

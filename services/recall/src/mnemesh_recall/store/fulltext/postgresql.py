@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_retrieval.ranking.texts import fingerprint
+from mnemesh_retrieval.ranking.scores import fingerprint
 from mnemesh_retrieval.words.analysis import MAX_TERMS
 
 from mnemesh_recall.model.ranking import Candidate

@@ -9,7 +9,7 @@ from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
-from mnemesh_retrieval.ranking.texts import fingerprint, normalized
+from mnemesh_retrieval.ranking.scores import fingerprint, normalized
 from mnemesh_retrieval.words.analysis import CJK_CHARACTER
 
 from mnemesh_recall.model.ranking import SECTION, asked_length, body_length, key_of, microseconds, section_length

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Prepared
-from mnemesh_retrieval.ranking.texts import fingerprint
+from mnemesh_retrieval.ranking.scores import fingerprint
 from mnemesh_retrieval.words.analysis import MAX_TERMS
 
 from mnemesh_recall.model.ranking import Candidate

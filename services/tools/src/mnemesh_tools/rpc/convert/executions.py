@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import AgentView, BlockProperties, OutcomeStatus
-from mnemesh_sandbox.egress.connections import NetworkConnection
+from mnemesh_sandbox.egress.policy import NetworkConnection
 from mnemesh_types.tools import CodeLanguage
 from mnemesh_types.twin import enum_from_proto, optional_field
 

@@ -1,4 +1,4 @@
-"""The readiness of a service that speaks HTTP: GET /readyz, which needs no token."""
+"""The health of a server as its callers see it: over gRPC, and over HTTP with GET /readyz, which needs no token."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ import json
 import ssl
 from typing import Any, Final
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 READY_PATH: Final = "/readyz"
 VERSION_PATH: Final = "/livez"
 _LARGEST_ANSWER: Final = 64 * 1024
+
+
+async def health_status(channel: grpc.aio.Channel, seconds: float, proto_service: str = "") -> str:
+    """Returns the health status of a server, or of one of its gRPC services.
+
+    If the call fails, that is the name of its status code.
+    """
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=proto_service), timeout=seconds)
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 async def http_status(address: str, seconds: float) -> str:
