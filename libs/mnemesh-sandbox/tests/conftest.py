@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,6 +30,16 @@ SETTINGS = SandboxSettings(
 
 Run = Callable[..., Coroutine[Any, Any, Outcome]]
 
+_PROBED: dict[frozenset[str] | None, Sandbox] = {}
+
+
+async def new_sandbox(settings: SandboxSettings, layers: Collection[str] | None = None) -> Sandbox:
+    """Returns a sandbox like `Sandbox.open`. Probes the host once for each set of layers, because it takes longer."""
+    key = None if layers is None else frozenset(layers)
+    if key not in _PROBED:
+        _PROBED[key] = await Sandbox.open(settings, layers=layers)
+    return _PROBED[key].with_settings(settings).warmed(0)
+
 
 @pytest_asyncio.fixture(autouse=True)
 async def closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
@@ -50,7 +60,7 @@ async def closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 @pytest_asyncio.fixture(params=list(PROFILES))
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     """A sandbox with all layers that the host supports, and one as on a host without namespaces."""
-    opened = await Sandbox.open(SETTINGS, layers=PROFILES[request.param])
+    opened = await new_sandbox(SETTINGS, PROFILES[request.param])
     if opened.isolation.level is Level.NONE:
         pytest.skip(f"this host supports no isolation: {dict(opened.isolation.missing)}")
     yield opened
@@ -62,7 +72,7 @@ async def unconfined() -> AsyncIterator[Sandbox]:
     """A sandbox as on a host with neither namespaces nor Landlock: nothing confines the files of a tool."""
     if os.geteuid() != 0:
         pytest.skip("only root can change the uid of a tool")
-    opened = await Sandbox.open(SETTINGS, layers={layer.OWN_UID, layer.SECCOMP})
+    opened = await new_sandbox(SETTINGS, {layer.OWN_UID, layer.SECCOMP})
     yield opened
     await opened.close()
 

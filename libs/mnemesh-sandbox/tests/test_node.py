@@ -17,7 +17,7 @@ from mnemesh_sandbox.inside.node import EXPORT
 from mnemesh_sandbox.node import NoNode, find_node
 from mnemesh_testkit.timeouts import scaled
 
-from .conftest import PROFILES, SETTINGS
+from .conftest import PROFILES, SETTINGS, new_sandbox
 from .support import value_of
 
 NODE = replace(SETTINGS, node=find_node("").path)
@@ -26,7 +26,7 @@ NODE = replace(SETTINGS, node=find_node("").path)
 @pytest_asyncio.fixture(params=list(PROFILES))
 async def boxes(request: pytest.FixtureRequest) -> Sandbox:
     """A sandbox with Node, with all layers and without namespaces."""
-    opened = await Sandbox.open(NODE, layers=PROFILES[request.param])
+    opened = await new_sandbox(NODE, PROFILES[request.param])
     if opened.isolation.level is Level.NONE:
         pytest.skip(f"this host supports no isolation: {dict(opened.isolation.missing)}")
     return opened
@@ -35,7 +35,7 @@ async def boxes(request: pytest.FixtureRequest) -> Sandbox:
 @pytest_asyncio.fixture
 async def box() -> AsyncIterator[Sandbox]:
     """A sandbox with Node and every layer of this host."""
-    opened = await Sandbox.open(NODE)
+    opened = await new_sandbox(NODE)
     if opened.isolation.level is Level.NONE:
         pytest.skip(f"this host supports no isolation: {dict(opened.isolation.missing)}")
     yield opened
@@ -217,7 +217,7 @@ async def test_refused_allocation_is_an_error_of_memory(box: Sandbox, body: str)
 
 async def test_heap_is_bounded() -> None:
     settings = replace(NODE, memory_mb=64, cpu_seconds=20)
-    box = await Sandbox.open(settings)
+    box = await new_sandbox(settings)
     outcome = await _run(box, "const held = []; while (true) held.push(new Array(10_000).fill({}));")
     assert outcome.status is OutcomeStatus.KILLED
     assert "MemoryError: it" in outcome.text, outcome
@@ -322,7 +322,7 @@ async def test_error_of_a_program_has_a_short_trace(box: Sandbox) -> None:
 
 
 async def test_processes_of_node_wait_for_tasks() -> None:
-    box = (await Sandbox.open(NODE)).warmed(1)
+    box = (await new_sandbox(NODE)).warmed(1)
     try:
         for number in range(2):
             task = _task("return value", "value: number", arguments={"value": number}, parameters=("value",))

@@ -17,6 +17,7 @@ from mnemesh_sandbox import Access, Level, OutcomeStatus, Sandbox, SandboxSettin
 from mnemesh_sandbox.warm import WarmPool
 from mnemesh_testkit.timeouts import scaled
 
+from .conftest import new_sandbox
 from .support import children_running, source_of, value_of
 
 SETTINGS = SandboxSettings(minimum=Level.MINIMAL, cpu_seconds=2, memory_mb=256, processes=24, disk_mb=8)
@@ -26,7 +27,7 @@ PID = Task(source_of("import os\nopen('left', 'w').close()\nreturn [os.listdir('
 @pytest_asyncio.fixture
 async def warm() -> AsyncIterator[Sandbox]:
     """A sandbox that keeps one process waiting."""
-    sandbox = (await Sandbox.open(SETTINGS)).warmed(1)
+    sandbox = (await new_sandbox(SETTINGS)).warmed(1)
     if sandbox.isolation.level is Level.NONE:
         pytest.skip(f"this host supports no isolation: {dict(sandbox.isolation.missing)}")
     yield sandbox

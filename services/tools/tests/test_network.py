@@ -19,6 +19,7 @@ from mnemesh_sandbox.egress.policy import EgressPolicy
 from mnemesh_sandbox.egress.proxy import EgressProxy
 from mnemesh_sandbox.egress.targets import Resolver
 from mnemesh_testkit.errors import refused
+from mnemesh_testkit.mesh.in_process import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 
 POLICY = EgressPolicy(private_networks=(ipaddress.ip_network("127.0.0.0/8"),))
@@ -59,7 +60,7 @@ def port() -> Iterator[int]:
 @pytest_asyncio.fixture
 async def full() -> AsyncIterator[Sandbox]:
     """A sandbox that can confine network access."""
-    sandbox = await Sandbox.open(SETTINGS)
+    sandbox = (await probed_sandbox(SETTINGS)).warmed(0)
     if sandbox.isolation.level < Level.FULL:
         pytest.skip(f"this host cannot confine the network of tools: {dict(sandbox.isolation.missing)}")
     yield sandbox
