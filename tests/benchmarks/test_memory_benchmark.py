@@ -38,7 +38,7 @@ def ferry() -> Dialogue:
 
 @pytest.fixture
 async def mesh(tmp_path: Path, fake_openai: FakeOpenAI) -> AsyncIterator[Mesh]:
-    async with Mesh(tmp_path, openai_base_url=fake_openai.base_url) as mesh:
+    async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, in_memory=True) as mesh:
         yield mesh
 
 

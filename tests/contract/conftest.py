@@ -19,7 +19,7 @@ from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 @pytest.fixture(scope="module")
 def threaded_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThread]:
     """A running mesh with the built-in model."""
-    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"))) as running:
+    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"), in_memory=True)) as running:
         yield running
 
 

@@ -21,7 +21,7 @@ TEXTS = ("a" * 60_000, "%" * 30_000, "\N{GREEK SMALL LETTER IOTA WITH DIALYTIKA 
 
 @pytest.fixture
 async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
-    async with Mesh(tmp_path) as running:
+    async with Mesh(tmp_path, in_memory=True) as running:
         yield running
 
 

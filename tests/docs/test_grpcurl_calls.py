@@ -28,7 +28,7 @@ def test_each_call_runs(tmp_path: Path) -> None:
     lines = PAGE.read_text().replace(" \\\n", " ").splitlines()
     calls = [shlex.split(line) for line in lines if line.startswith("    grpcurl ")]
     answers: dict[str, list[dict[str, Any]]] = {}
-    with MeshThread(Mesh(tmp_path)) as running:
+    with MeshThread(Mesh(tmp_path, in_memory=True)) as running:
         addresses = {service.port: running.mesh.addresses.get(service.name) for service in SERVICES}
         agent_id = ""
         for _, plaintext, *options, target, what in (in_one_order(each) for each in calls):

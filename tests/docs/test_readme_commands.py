@@ -24,7 +24,7 @@ def test_each_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("MNEMESH_DATA_DIR", str(tmp_path / "none"))
-    with MeshThread(Mesh(tmp_path)) as running:
+    with MeshThread(Mesh(tmp_path, in_memory=True)) as running:
         monkeypatch.setenv("MNEMESH_TARGET", running.mesh.addresses["orchestrator"])
         for command in "".join(blocks).splitlines():
             monkeypatch.setattr(sys, "argv", shlex.split(command))

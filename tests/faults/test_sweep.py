@@ -35,8 +35,8 @@ OUTPUT: Final = "All is done."
 V3, V2 = "letta_v1", "memgpt_v2"
 SHARES: Final = {"orchestrator": 6, "blocks": 2, "recall": 2, "archival": 2, "tools": 1}
 """The number of tests that share the failpoints of a service, so that test processes can divide them."""
-SAMPLED: Final = 8
-"""Without --full every eighth failpoint is swept."""
+SAMPLED: Final = 16
+"""Without --full every sixteenth failpoint is swept."""
 SWEPT: Final = [
     (agent_type, service, share)
     # The calls to blocks, archival and tools do not depend on the agent type.

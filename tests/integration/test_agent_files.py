@@ -110,6 +110,7 @@ async def test_a_model_that_reads_images_sees_an_image_that_it_opens(mesh: Mesh,
     assert "base64" not in str(after.body)
 
 
+@pytest.mark.mesh(in_memory=False)
 async def test_a_folder_that_was_attached_during_an_outage_is_announced_later(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create()
     folder = await mesh.client.folders.create("manuals")

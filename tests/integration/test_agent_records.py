@@ -39,7 +39,7 @@ def dig(depth: int) -> str:
 @pytest.fixture
 async def mesh(tmp_path: Path, fake_openai: FakeOpenAI) -> AsyncIterator[Mesh]:
     (tmp_path / "mesh").mkdir()
-    async with Mesh(tmp_path / "mesh", openai_base_url=fake_openai.base_url) as mesh:
+    async with Mesh(tmp_path / "mesh", openai_base_url=fake_openai.base_url, in_memory=True) as mesh:
         yield mesh
 
 
@@ -146,7 +146,7 @@ async def test_an_agent_is_the_same_in_an_empty_mesh(mesh: Mesh, fake_openai: Fa
     assert outputs[0].stdout
 
     (tmp_path / "other").mkdir()
-    async with Mesh(tmp_path / "other", openai_base_url=fake_openai.base_url) as other:
+    async with Mesh(tmp_path / "other", openai_base_url=fake_openai.base_url, in_memory=True) as other:
         response = await imported(other, records, "move-1", keep_ids=True)
         assert response.kept_ids
         assert response.agent.id == agent.id
@@ -188,7 +188,7 @@ async def test_a_repeated_import_creates_nothing_twice(mesh: Mesh, fake_openai: 
     agent = await equipped(mesh, fake_openai)
     records = await exported(mesh, agent.id)
     (tmp_path / "other").mkdir()
-    async with Mesh(tmp_path / "other", openai_base_url=fake_openai.base_url) as other:
+    async with Mesh(tmp_path / "other", openai_base_url=fake_openai.base_url, in_memory=True) as other:
         for length in (3, len(records) // 2, len(records) - 1):
             with pytest.raises(InvalidArgument, match="end"):
                 await imported(other, records[:length], "move-1", keep_ids=True)

@@ -68,6 +68,7 @@ async def test_fact_of_turn_3_is_found_after_it_left_the_window(mesh: Mesh, prov
     assert (await turn(agent, "How does the cellar open?")).said == "4711"
 
 
+@pytest.mark.mesh(in_memory=False)
 async def test_compaction_events_are_sent_if_requested_and_replayed(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     for number in range(4):

@@ -48,6 +48,7 @@ async def test_every_kind_of_memory_is_used(mesh: Mesh, kind: str, stream_tokens
 
 
 @BOTH_LOOPS
+@pytest.mark.mesh(in_memory=False)
 async def test_conversation_continues_after_a_restart_of_every_service(mesh: Mesh, kind: str) -> None:
     agent = await create(mesh, kind)
     await turn(agent, "My name is Ada. Remember that the key is under the mat.")

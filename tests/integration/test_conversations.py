@@ -32,6 +32,7 @@ async def shown(mesh: Mesh, conversation_id: str) -> list[message_pb2.Message]:
     return list((await mesh.client.messages.window(conversation_id)).messages)
 
 
+@pytest.mark.mesh(in_memory=False)
 async def test_conversations_have_separate_windows(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "Nothing yet.", "persona": "Kind."})
     thread = await opened(mesh, agent, summary="Tea")

@@ -280,6 +280,7 @@ async def test_compaction_on_demand_equals_its_preview(mesh: Mesh, provider: Fak
     assert await facts(mesh, agent) == ["the boat is red."]
 
 
+@pytest.mark.mesh(in_memory=False)
 async def test_start_of_a_window_is_unchanged_after_restarts(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     await talk(agent, "Remember: the boat is red.", *("Well.",) * 5)

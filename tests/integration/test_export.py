@@ -54,7 +54,7 @@ async def import_(mesh: Mesh, directory: Path, key: str | None = None) -> None:
 @pytest.fixture
 async def mesh(tmp_path: Path, fake_openai: FakeOpenAI) -> AsyncIterator[Mesh]:
     (tmp_path / "mesh").mkdir()
-    async with Mesh(tmp_path / "mesh", openai_base_url=fake_openai.base_url) as mesh:
+    async with Mesh(tmp_path / "mesh", openai_base_url=fake_openai.base_url, in_memory=True) as mesh:
         yield mesh
 
 
@@ -243,7 +243,7 @@ async def test_one_file_moves_an_agent_to_another_mesh(
     opened: Any = Opened(mesh.client)
     await export_import._export_file(opened, agent.id, file)
     (tmp_path / "other").mkdir()
-    async with Mesh(tmp_path / "other", openai_base_url=fake_openai.base_url) as other:
+    async with Mesh(tmp_path / "other", openai_base_url=fake_openai.base_url, in_memory=True) as other:
         connection: Any = Opened(other.client)
         lines = file.read_text().splitlines()
         for text, problem in (("[]", "line 3: not a JSON object"), ('{"message":{"id":3}}', "line 3: ")):

@@ -43,7 +43,7 @@ async def meshed(
     directory.mkdir()
     http = {"embedder": handle, "embedder_base_url": embedder.url, "embedder_dimension": embedder.dimension}
     settings = {"archival": http, "orchestrator": http}
-    async with Mesh(directory, openai_base_url=openai, settings=settings) as mesh:
+    async with Mesh(directory, openai_base_url=openai, settings=settings, in_memory=True) as mesh:
         yield mesh
 
 

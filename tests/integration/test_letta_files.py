@@ -23,7 +23,7 @@ GENERATED = ("id", "agent_id", "otid", "created_at", "name", "batch_item_id", "t
 async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
     async with (
         FakeOpenAI(models=("gpt-4o-mini",)) as provider,
-        Mesh(tmp_path, openai_base_url=provider.base_url) as mesh,
+        Mesh(tmp_path, openai_base_url=provider.base_url, in_memory=True) as mesh,
     ):
         yield mesh
 

@@ -35,7 +35,7 @@ def database(tmp_path: Path) -> Path:
 @pytest.fixture
 async def mesh(tmp_path: Path, provider: FakeOpenAI) -> AsyncIterator[Mesh]:
     (tmp_path / "mesh").mkdir()
-    async with Mesh(tmp_path / "mesh", openai_base_url=provider.base_url) as mesh:
+    async with Mesh(tmp_path / "mesh", openai_base_url=provider.base_url, in_memory=True) as mesh:
         yield mesh
 
 

@@ -26,7 +26,7 @@ CLEAN = ["Ana lives in Porto", "Ana likes tea", "Ana likes cake", "Bo lives in L
 @pytest_asyncio.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Mnemesh]:
     """A client of a mesh."""
-    async with Mesh(tmp_path) as mesh:
+    async with Mesh(tmp_path, in_memory=True) as mesh:
         yield mesh.client
 
 

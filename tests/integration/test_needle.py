@@ -105,7 +105,7 @@ async def test_fact_of_turn_3_is_found_in_turn_3000(mesh: Mesh, fake_openai: Fak
     fake_openai.script = answer
     settings = agents_pb2.ModelSettings(context_window=WINDOW, max_output_tokens=500)
     agents = {}
-    for mode in sample(MODES, 4):
+    for mode in sample(MODES, 5):
         agent = await mesh.client.agents.create(model="openai/fake-model", settings=settings, blocks={"human": ""})
         agents[mode] = await agent.update(compaction_settings=agents_pb2.CompactionSettings(mode=mode))
     for mode, agent in agents.items():

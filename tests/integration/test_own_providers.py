@@ -34,6 +34,7 @@ async def create(mesh: Mesh, **options: Any) -> Any:
     return await mesh.client.agents.create(**{"model": "mine/fake-model", "blocks": {"human": ""}, **options})
 
 
+@pytest.mark.mesh(in_memory=False)
 async def test_key_is_sent_to_the_provider_and_shown_nowhere(
     mesh: Mesh, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ async def test_provider_deleted_during_a_turn_is_not_called_again(mesh: Mesh) ->
         assert (await agent.refresh()).model == "mine/fake-model"
 
 
+@pytest.mark.mesh(in_memory=False)
 async def test_provider_survives_a_restart_and_a_lost_sealing_key_is_reported(mesh: Mesh, tmp_path: Path) -> None:
     async with FakeOpenAI(["Hello.", "Hello again."]) as fake:
         created = await register(mesh, fake)

@@ -34,7 +34,7 @@ BUILT_IN = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh]:
     """One mesh for all of them; each cleans its files away."""
-    async with Mesh(tmp_path_factory.mktemp("mesh")) as running:
+    async with Mesh(tmp_path_factory.mktemp("mesh"), in_memory=True) as running:
         yield running
 
 

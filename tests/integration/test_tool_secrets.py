@@ -39,6 +39,7 @@ async def create(mesh: Mesh, **fields: object) -> Agent:
     return await mesh.client.agents.create(model=MODEL, blocks={"notes": ""}, **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.mesh(in_memory=False)
 async def test_secrets_of_an_agent_reach_its_tools_and_nothing_else(
     mesh: Mesh, fake_openai: FakeOpenAI, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ async def create(mesh: Mesh) -> Agent:
 
 
 @pytest.mark.parametrize("service", ["recall", "blocks"])
+@pytest.mark.mesh(in_memory=False)
 async def test_accepted_run_waits_for_an_essential_service_and_a_caller_who_waits_is_refused(
     mesh: Mesh, fake_openai: FakeOpenAI, service: str
 ) -> None:
@@ -69,6 +70,7 @@ async def test_turn_continues_without_archival(mesh: Mesh, fake_openai: FakeOpen
 
 
 @pytest.mark.parametrize("service", ["recall", "blocks", "archival"])
+@pytest.mark.mesh(in_memory=False)
 async def test_turn_waits_for_a_service_that_becomes_unavailable(
     mesh: Mesh, fake_openai: FakeOpenAI, service: str
 ) -> None:

@@ -21,7 +21,7 @@ from .command_line import CommandLine
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThread]:
     """A mesh whose operator has configured nothing about models."""
     settings = {"orchestrator": {"model": None}}
-    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"), settings=settings)) as running:
+    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"), settings=settings, in_memory=True)) as running:
         yield running
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mnemesh]:
     """A client of a whole mesh with the built-in model."""
-    async with Mesh(tmp_path_factory.mktemp("mesh")) as mesh:
+    async with Mesh(tmp_path_factory.mktemp("mesh"), in_memory=True) as mesh:
         yield mesh.client
 
 

@@ -15,8 +15,9 @@ from mnemesh_testkit.mesh.in_process import Mesh
 
 @pytest_asyncio.fixture
 async def mesh(tmp_path: Path, fake_openai: FakeOpenAI, request: pytest.FixtureRequest) -> AsyncIterator[Mesh]:
-    """A mesh with a gateway; `@pytest.mark.mesh(...)` changes it."""
-    arguments = {key: value for marker in request.node.iter_markers("mesh") for key, value in marker.kwargs.items()}
+    """A mesh with a gateway and databases in memory; `@pytest.mark.mesh(...)` changes it."""
+    arguments = {"in_memory": True}
+    arguments |= {key: value for marker in request.node.iter_markers("mesh") for key, value in marker.kwargs.items()}
     async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, gateway=True, **arguments) as running:
         yield running
 

@@ -89,4 +89,3 @@ async def test_archival_that_is_away(mesh: Mesh, sdk: openai.AsyncOpenAI) -> Non
     with pytest.raises(openai.InternalServerError) as away:
         await sdk.embeddings.create(model=HASHING, input="x", timeout=100)
     assert away.value.status_code == 503
-    await mesh.start("archival")

@@ -177,7 +177,6 @@ async def test_readiness_and_an_orchestrator_that_does_not_answer(
     assert (await raw.get("/v1/health/")).json()["status"] == "ok"
     answer = await raw.post(CHAT, json=HELLO)
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
-    await mesh.start("orchestrator")
 
 
 async def test_response_does_not_wait_for_acknowledgements(raw: httpx.AsyncClient) -> None:

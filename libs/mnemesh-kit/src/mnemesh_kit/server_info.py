@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ _CONTRACTS: Final = "mnemesh-proto"
 _ANSWER_SECONDS: Final = 5.0
 
 
+@cache
 def version_of(distribution: str) -> str:
     """Returns the version of an installed distribution, such as `mnemesh-blocks`; "" if it is not installed."""
     try:

@@ -205,10 +205,14 @@ async def fake_anthropic() -> AsyncIterator[FakeAnthropic]:
 async def mesh(
     request: pytest.FixtureRequest, tmp_path: Path, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic
 ) -> AsyncIterator[Mesh]:
-    """The whole mesh in this process, wired to both fakes; `@pytest.mark.mesh(proxied=["recall"])` changes it."""
+    """The whole mesh in this process, wired to both fakes; `@pytest.mark.mesh(proxied=["recall"])` changes it.
+
+    Its databases are in memory. A test that starts a service again or reads its files needs `mesh(in_memory=False)`.
+    """
     from mnemesh_testkit.mesh.in_process import Mesh  # noqa: PLC0415
 
-    async with Mesh(tmp_path, **_arguments(request, fake_openai, fake_anthropic)) as running:
+    arguments = {"in_memory": True, **_arguments(request, fake_openai, fake_anthropic)}
+    async with Mesh(tmp_path, **arguments) as running:
         yield running
 
 

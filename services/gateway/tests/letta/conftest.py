@@ -37,7 +37,7 @@ class FakedMesh:
 
     async def __aenter__(self) -> Self:
         await self.fake.__aenter__()
-        self.mesh = Mesh(self._directory, openai_base_url=self.fake.base_url, gateway=True)
+        self.mesh = Mesh(self._directory, openai_base_url=self.fake.base_url, gateway=True, in_memory=True)
         try:
             await self.mesh.__aenter__()
         except BaseException:
