@@ -20,6 +20,7 @@ from mnemesh_kit.server import RunningServer
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
+from mnemesh_testkit.mesh.local_services import MEMORY_URL
 
 from .provider_calls import served, settings
 
@@ -58,6 +59,7 @@ async def serving(directory: Path) -> AsyncIterator[Wire]:
     config = Config(
         port=0,
         data_dir=str(directory),
+        database_url=MEMORY_URL,
         shutdown_grace_seconds=0,
         blocks_target=unreachable,
         recall_target=unreachable,
@@ -90,5 +92,5 @@ def key_file(tmp_path: Path) -> Path:
 @pytest_asyncio.fixture
 async def alone(tmp_path: Path) -> AsyncIterator[ModelServiceAsyncStub]:
     """A service on SQLite, for tests that do not depend on the engine."""
-    async with served(settings(tmp_path)) as stub:
+    async with served(settings(tmp_path, database_url=MEMORY_URL)) as stub:
         yield stub
