@@ -28,63 +28,43 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 MessageT = TypeVar("MessageT", bound=Message)
 
+
+def named(module: object, prefix: str, *names: str) -> dict[str, Any]:
+    """Returns values of an enum of the contracts by Letta's names, which are those of the contracts in lower case."""
+    return {name: getattr(module, f"{prefix}_{name.upper()}") for name in names}
+
+
 AGENT_TYPES: Final = {
-    "memgpt_agent": agents_pb2.AGENT_TYPE_MEMGPT,
-    "memgpt_v2_agent": agents_pb2.AGENT_TYPE_MEMGPT_V2,
-    "letta_v1_agent": agents_pb2.AGENT_TYPE_LETTA_V1,
-    "react_agent": agents_pb2.AGENT_TYPE_REACT,
-    "workflow_agent": agents_pb2.AGENT_TYPE_WORKFLOW,
-    "split_thread_agent": agents_pb2.AGENT_TYPE_SPLIT_THREAD,
-    "sleeptime_agent": agents_pb2.AGENT_TYPE_SLEEPTIME,
-    "voice_convo_agent": agents_pb2.AGENT_TYPE_VOICE_CONVO,
-    "voice_sleeptime_agent": agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME,
+    f"{name}_agent": value
+    for name, value in named(
+        agents_pb2,
+        "AGENT_TYPE",
+        *("memgpt", "memgpt_v2", "letta_v1", "react", "workflow", "split_thread", "sleeptime", "voice_convo"),
+        "voice_sleeptime",
+    ).items()
 }
 AGENT_TYPE_NAMES: Final = {value: name for name, value in AGENT_TYPES.items()}
-STOP_REASONS: Final = {
-    name: getattr(agents_pb2, f"STOP_REASON_{name.upper()}")
-    for name in (
-        *("end_turn", "error", "llm_api_error", "invalid_llm_response", "invalid_tool_call", "max_steps"),
-        *("max_tokens_exceeded", "no_tool_call", "tool_rule", "cancelled", "requires_approval"),
-        *("context_window_overflow_in_system_prompt", "insufficient_credits"),
-    )
-}
+STOP_REASONS: Final = named(
+    agents_pb2,
+    "STOP_REASON",
+    *("end_turn", "error", "llm_api_error", "invalid_llm_response", "invalid_tool_call", "max_steps"),
+    *("max_tokens_exceeded", "no_tool_call", "tool_rule", "cancelled", "requires_approval"),
+    *("context_window_overflow_in_system_prompt", "insufficient_credits"),
+)
 STOP_REASON_NAMES: Final = {value: name for name, value in STOP_REASONS.items()} | {
     # Letta has no names of their own for these.
     agents_pb2.STOP_REASON_CONTEXT_WINDOW_OVERFLOW: "error",
     agents_pb2.STOP_REASON_CONTENT_FILTER: "llm_api_error",
     agents_pb2.STOP_REASON_UNSPECIFIED: "error",
 }
-RUN_STATUSES: Final = {
-    "created": runs_pb2.RUN_STATUS_CREATED,
-    "running": runs_pb2.RUN_STATUS_RUNNING,
-    "completed": runs_pb2.RUN_STATUS_COMPLETED,
-    "failed": runs_pb2.RUN_STATUS_FAILED,
-    "cancelled": runs_pb2.RUN_STATUS_CANCELLED,
-}
+RUN_STATUSES: Final = named(runs_pb2, "RUN_STATUS", "created", "running", "completed", "failed", "cancelled")
 RUN_STATUS_NAMES: Final = {value: name for name, value in RUN_STATUSES.items()}
-STEP_STATUSES: Final = {
-    "pending": runs_pb2.STEP_STATUS_PENDING,
-    "success": runs_pb2.STEP_STATUS_SUCCESS,
-    "failed": runs_pb2.STEP_STATUS_FAILED,
-    "cancelled": runs_pb2.STEP_STATUS_CANCELLED,
-}
+STEP_STATUSES: Final = named(runs_pb2, "STEP_STATUS", "pending", "success", "failed", "cancelled")
 STEP_STATUS_NAMES: Final = {value: name for name, value in STEP_STATUSES.items()}
-IDENTITY_TYPES: Final = {
-    "org": identities_pb2.IDENTITY_TYPE_ORG,
-    "user": identities_pb2.IDENTITY_TYPE_USER,
-    "other": identities_pb2.IDENTITY_TYPE_OTHER,
-}
+IDENTITY_TYPES: Final = named(identities_pb2, "IDENTITY_TYPE", "org", "user", "other")
 IDENTITY_TYPE_NAMES: Final = {value: name for name, value in IDENTITY_TYPES.items()}
-ROLES: Final = {
-    "system": message_pb2.ROLE_SYSTEM,
-    "user": message_pb2.ROLE_USER,
-    "assistant": message_pb2.ROLE_ASSISTANT,
-    "tool": message_pb2.ROLE_TOOL,
-    "approval": message_pb2.ROLE_APPROVAL,
-    "summary": message_pb2.ROLE_SUMMARY,
-}
+ROLES: Final = named(message_pb2, "ROLE", "system", "user", "assistant", "tool", "approval", "summary")
 ROLE_NAMES: Final = {value: name for name, value in ROLES.items()}
-
 NAMES: Final = {
     "callback_sent_at": "callback_sent_time",
     "callback_status_code": "callback_status",

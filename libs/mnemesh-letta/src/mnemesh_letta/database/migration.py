@@ -31,17 +31,20 @@ _PROVIDER_TYPES: Final = {"google_vertex": "google_ai", "lmstudio_openai": "lmst
 Seen = Callable[[str, str], bool]
 
 
-class FolderMigration:
-    """Creates folders by their names, and uploads the files that they do not have."""
+class UnattachedMigration:
+    """Creates what is missing, by the ordinary calls. What a name, a key or a tag finds is used."""
 
-    def __init__(self, database: LettaDatabase, mnemesh: Mnemesh, target: Target, report: Report) -> None:
+    def __init__(
+        self, database: LettaDatabase, mnemesh: Mnemesh, target: Target, report: Report, has_seen: Seen
+    ) -> None:
         self._database = database
         self._mnemesh = mnemesh
         self._target = target
         self._report = report
+        self._has_seen = has_seen
 
-    async def run(self) -> None:
-        """Migrates all folders."""
+    async def folders(self) -> None:
+        """Creates folders by their names, and uploads the files that they do not have."""
         async for row in self._database.rows("sources", order=("created_at", "id")):
             folder_id = await self._folder(row)
             known = {file.name: file.id async for file in self._mnemesh.files.list(folder_id=folder_id)}
@@ -90,19 +93,6 @@ class FolderMigration:
             return
         self._report.ids[row["id"]] = answer.file.id
         self._report.counts["files"].created += 1
-
-
-class UnattachedMigration:
-    """Creates what is missing, by the ordinary calls. What a name, a key or a tag finds is used."""
-
-    def __init__(
-        self, database: LettaDatabase, mnemesh: Mnemesh, target: Target, report: Report, has_seen: Seen
-    ) -> None:
-        self._database = database
-        self._mnemesh = mnemesh
-        self._target = target
-        self._report = report
-        self._has_seen = has_seen
 
     async def providers(self) -> None:
         """Creates the organization's own providers, without their keys. The server's come from its environment."""
@@ -517,7 +507,7 @@ class Migration:
         unattached = UnattachedMigration(self._database, self._mnemesh, target, self.report, self._importer.has_seen)
         await unattached.providers()
         await unattached.mcp_servers()
-        await FolderMigration(self._database, self._mnemesh, target, self.report).run()
+        await unattached.folders()
         for number, row in enumerate(agents, 1):
             await self._agent(row, number, len(agents), target)
         await unattached.tools()

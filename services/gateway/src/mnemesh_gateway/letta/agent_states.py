@@ -24,7 +24,7 @@ from mnemesh_gateway.letta.blocks import Block, block_from_proto
 from mnemesh_gateway.letta.folders import Source, folder_from_proto
 from mnemesh_gateway.letta.groups import Group, group_from_proto
 from mnemesh_gateway.letta.identities import Identity, identity_from_proto
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed, order_to_proto, responses
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, Origin, PageQuery, cut, listed, order_to_proto, responses
 from mnemesh_gateway.letta.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.model_settings import (
     CompactionSettings,
@@ -76,7 +76,7 @@ class Variable(msgspec.Struct, kw_only=True):
     updated_at: datetime | None = None
 
 
-class AgentState(msgspec.Struct, kw_only=True):
+class AgentState(Origin, kw_only=True):
     """An agent with all that belongs to it."""
 
     id: str
@@ -115,15 +115,6 @@ class AgentState(msgspec.Struct, kw_only=True):
     max_files_open: int | None
     per_file_view_window_char_limit: int | None
     hidden: bool | None
-    created_by_id: str | None
-    last_updated_by_id: str | None
-    created_at: datetime | None
-    updated_at: datetime | None
-    project_id: str | None
-    template_id: str | None
-    base_template_id: str | None
-    deployment_id: str | None
-    entity_id: str | None
 
 
 def parts_of(include: list[str], relationships: list[str] | None) -> frozenset[str]:

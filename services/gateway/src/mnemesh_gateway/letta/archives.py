@@ -15,7 +15,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.values import fill, json_value, set_present, shown
 
-from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, Stamped, listed
 from mnemesh_gateway.letta.model_settings import (
     EmbeddingConfig,
     GivenEmbeddingConfig,
@@ -26,7 +26,7 @@ from mnemesh_gateway.letta.model_settings import (
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations, read
 
 
-class Archive(msgspec.Struct, kw_only=True):
+class Archive(Stamped, kw_only=True):
     """A collection of passages."""
 
     id: str
@@ -35,10 +35,6 @@ class Archive(msgspec.Struct, kw_only=True):
     embedding_config: EmbeddingConfig | None = None
     vector_db_provider: str = "native"
     metadata: dict[str, Any] | None = None
-    created_by_id: str | None = None
-    last_updated_by_id: str | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
 
 
 class CreateArchive(msgspec.Struct, kw_only=True):
@@ -57,7 +53,7 @@ class UpdateArchive(msgspec.Struct, kw_only=True):
     description: str | None = None
 
 
-class Passage(msgspec.Struct, kw_only=True):
+class Passage(Stamped, kw_only=True):
     """A passage."""
 
     id: str
@@ -71,10 +67,6 @@ class Passage(msgspec.Struct, kw_only=True):
     embedding: list[float] | None = None
     embedding_config: dict[str, Any] | None = None
     is_deleted: bool = False
-    created_by_id: str | None = None
-    last_updated_by_id: str | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
 
 
 class CreatePassage(msgspec.Struct, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -12,36 +11,27 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh_letta.convert.values import fill, json_value, set_present, shown
 
 from mnemesh_gateway.letta.identities import identity_of, read_identity
-from mnemesh_gateway.letta.mesh import PageQuery, listed
+from mnemesh_gateway.letta.mesh import Origin, PageQuery, listed
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 operations = Operations()
 
 
-class Block(msgspec.Struct, kw_only=True):
+class Block(Origin, kw_only=True):
     """A block, as agents and lists show it."""
 
     id: str | None = None
     value: str
     limit: int | None = None
-    project_id: str | None = None
     template_name: str | None = None
     is_template: bool = False
-    template_id: str | None = None
-    base_template_id: str | None = None
-    deployment_id: str | None = None
-    entity_id: str | None = None
     preserve_on_migration: bool = False
     label: str | None = None
     read_only: bool = False
     description: str | None = None
     metadata: dict[str, Any] | None = None
     hidden: bool | None = None
-    tags: list[str] = []
-    created_by_id: str | None = None
-    last_updated_by_id: str | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
+    tags: list[str]
 
 
 class UpdateBlock(msgspec.Struct, kw_only=True):

@@ -27,7 +27,7 @@ from mnemesh_gateway.letta.agent_messages import (
     compacted,
     previewed,
 )
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, Stamped, cut, listed
 from mnemesh_gateway.letta.messages import ListMessages, messages_from_proto, shown_by
 from mnemesh_gateway.letta.model_settings import settings_to_json, settings_to_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
@@ -35,7 +35,7 @@ from mnemesh_gateway.letta.sending import SendMessages
 from mnemesh_gateway.letta.turns import LettaResponse, Recipient, StreamRun, attached, replied
 
 
-class Conversation(msgspec.Struct, kw_only=True):
+class Conversation(Stamped, kw_only=True):
     """A conversation."""
 
     id: str
@@ -44,16 +44,12 @@ class Conversation(msgspec.Struct, kw_only=True):
     description: str | None = None
     archived: bool = False
     archived_at: datetime | None = None
-    in_context_message_ids: list[str] = []
-    isolated_block_ids: list[str] = []
+    in_context_message_ids: list[str]
+    isolated_block_ids: list[str]
     model: str | None = None
     model_settings: dict[str, Any] | None = None
     context_window_limit: int | None = None
     last_message_at: datetime | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-    created_by_id: str | None = None
-    last_updated_by_id: str | None = None
 
 
 class ConversationFields(msgspec.Struct, kw_only=True):

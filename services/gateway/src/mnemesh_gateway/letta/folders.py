@@ -15,7 +15,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_letta.convert.values import fill, moment_of, set_present, shown
 
 from mnemesh_gateway.letta.archives import Passage, passage_from_proto
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, Stamped, cut, listed
 from mnemesh_gateway.letta.model_settings import (
     EmbeddingConfig,
     GivenEmbeddingConfig,
@@ -27,7 +27,7 @@ from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operatio
 from mnemesh_gateway.letta.uploads import store_file
 
 
-class Source(msgspec.Struct, kw_only=True):
+class Source(Stamped, kw_only=True):
     """A folder."""
 
     id: str
@@ -37,10 +37,6 @@ class Source(msgspec.Struct, kw_only=True):
     instructions: str | None = None
     metadata: dict[str, Any] | None = None
     vector_db_provider: str | None = None
-    created_by_id: str | None = None
-    last_updated_by_id: str | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
 
 
 class UpdateFolder(msgspec.Struct, kw_only=True):

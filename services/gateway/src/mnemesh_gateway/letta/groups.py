@@ -9,7 +9,7 @@ import msgspec
 from mnemesh.agents.v1 import groups_pb2 as pb
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh_kit.errors import Aborted
-from mnemesh_letta.convert.values import fill, set_present, shown
+from mnemesh_letta.convert.values import fill, named, set_present, shown
 from starlette.responses import Response
 
 from mnemesh_gateway.http.errors import invalid_field
@@ -89,7 +89,7 @@ class GroupResult(msgspec.Struct, kw_only=True):
     message: str
 
 
-MANAGER_TYPES: Final = {name: getattr(pb, f"MANAGER_TYPE_{name.upper()}") for name in get_args(ManagerType)}
+MANAGER_TYPES: Final = named(pb, "MANAGER_TYPE", *get_args(ManagerType))
 BEFORE_FIRST_TURN: Final = -1
 """The count of turns with which Letta's sleeptime groups begin: their members run after the first turn."""
 

@@ -16,7 +16,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_letta.convert.values import RUN_STATUS_NAMES, moment_of, present, set_present
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, Stamped, listed
 from mnemesh_gateway.letta.messages import internal_from_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import SendMessages, config_to_proto, sent_of
@@ -47,13 +47,11 @@ class BatchMessages(msgspec.Struct, kw_only=True):
     messages: list[dict[str, Any]]
 
 
-class Job(msgspec.Struct, kw_only=True):
+class Job(Stamped, kw_only=True):
     """The processing of an uploaded file."""
 
     id: str
     status: str
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
     completed_at: datetime | None = None
     job_type: str = "job"
     background: bool = True
@@ -66,8 +64,6 @@ class Job(msgspec.Struct, kw_only=True):
     ttft_ns: int | None = None
     total_duration_ns: int | None = None
     user_id: str | None = None
-    created_by_id: str | None = None
-    last_updated_by_id: str | None = None
     metadata: dict[str, Any]
 
 

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 from mnemesh.tools.v1 import mcp_servers_pb2 as mcp_servers_pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.errors import (
-    DeadlineExceeded,
-    FailedPrecondition,
-    InvalidArgument,
-    MnemeshError,
-    NotFound,
-    Unavailable,
-)
+from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_letta.convert.values import json_text, json_value, present, set_present
 from starlette.responses import Response
 
-from mnemesh_gateway.errors import McpAccessDenied, McpServerUnreachable
+from mnemesh_gateway.errors import McpServerUnreachable
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.http.streams import event_stream, sse
-from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mcp_authorizations import OfferedTool, contact_stream, offered_tool_from_proto
+from mnemesh_gateway.letta.mesh import PageQuery, listed
 from mnemesh_gateway.letta.messages import text_of
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.tools import Tool, ToolResult
 
+_SECONDS: Final = 120.0
 
-class McpConfig(msgspec.Struct, kw_only=True):
+
+class McpAddress(msgspec.Struct, kw_only=True):
     """How a server is reached. Which fields apply depends on the type."""
 
-    mcp_server_type: str | None = None
     command: str | None = None
     args: list[str] | None = None
     env: dict[str, str] | None = None
@@ -43,6 +35,12 @@ class McpConfig(msgspec.Struct, kw_only=True):
     auth_header: str | None = None
     auth_token: str | None = None
     custom_headers: dict[str, str] | None = None
+
+
+class McpConfig(McpAddress, kw_only=True):
+    """How a server of a request is reached."""
+
+    mcp_server_type: str | None = None
 
 
 class McpConfigChanges(msgspec.Struct, kw_only=True):
@@ -76,19 +74,12 @@ class UpdateMcpServer(msgspec.Struct, kw_only=True):
     server_name: str | None = None
 
 
-class McpServer(msgspec.Struct, kw_only=True, omit_defaults=True):
+class McpServer(McpAddress, kw_only=True, omit_defaults=True):
     """A server. Values of secrets are never shown."""
 
     id: str
     server_name: str
     mcp_server_type: str
-    command: str | None = None
-    args: list[str] | None = None
-    env: dict[str, str] | None = None
-    server_url: str | None = None
-    auth_header: str | None = None
-    auth_token: str | None = None
-    custom_headers: dict[str, str] | None = None
 
 
 class RefreshQuery(msgspec.Struct, kw_only=True):
@@ -118,18 +109,11 @@ class ExecutedMcpTool(msgspec.Struct, kw_only=True):
     success: bool
 
 
-class ServerConfig(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ServerConfig(McpAddress, kw_only=True, omit_defaults=True):
     """A server under the paths that name it, as clients before 1.0 write and read it. Tokens are never shown."""
 
     server_name: str
     type: str | None = None
-    command: str | None = None
-    args: list[str] | None = None
-    env: dict[str, str] | None = None
-    server_url: str | None = None
-    auth_header: str | None = None
-    auth_token: str | None = None
-    custom_headers: dict[str, str] | None = None
 
 
 class UpdateServerConfig(msgspec.Struct, kw_only=True):
@@ -147,24 +131,6 @@ class UpdateServerConfig(msgspec.Struct, kw_only=True):
     custom_headers: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class SchemaHealth(msgspec.Struct, kw_only=True):
-    """The status of a tool's schema: a provider can enforce it, or not, and the reasons."""
-
-    status: str
-    reasons: list[str]
-
-
-class OfferedTool(msgspec.Struct, kw_only=True, rename="camel"):
-    """A tool as its server describes it."""
-
-    name: str
-    description: str | None
-    input_schema: dict[str, Any]
-    output_schema: dict[str, Any] | None
-    annotations: dict[str, Any] | None
-    health: SchemaHealth
-
-
 class TestedServer(msgspec.Struct, kw_only=True):
     """The tools of a server that answers."""
 
@@ -174,16 +140,25 @@ class TestedServer(msgspec.Struct, kw_only=True):
 
 def server_from_proto(server: mcp_servers_pb.McpServer) -> McpServer:
     """Returns a server without the values of its secrets."""
+    kind, address = _address(server)
+    return McpServer(id=server.id, server_name=server.name, mcp_server_type=kind, **address)
+
+
+def named_server_from_proto(server: mcp_servers_pb.McpServer) -> ServerConfig:
+    """Returns a server without the values of its secrets, as the paths with its name show it."""
+    kind, address = _address(server)
+    return ServerConfig(server_name=server.name, type=kind, **address)
+
+
+def _address(server: mcp_servers_pb.McpServer) -> tuple[str, dict[str, Any]]:
+    """Returns the type of a server's transport, and the fields of its address."""
     kind = server.WhichOneof("transport") or "streamable_http"
-    shown = McpServer(id=server.id, server_name=server.name, mcp_server_type=kind)
+    transport: Any = getattr(server, kind)
     if kind == "stdio":
-        shown.command, shown.args = server.stdio.command, list(server.stdio.args)
-        shown.env = _names(server.stdio.env)
-        return shown
-    transport = server.sse if kind == "sse" else server.streamable_http
-    shown.server_url, shown.custom_headers = transport.url, _names(transport.headers)
-    shown.auth_header = present(transport.auth, "header") if transport.HasField("auth") else None
-    return shown
+        return kind, {"command": transport.command, "args": list(transport.args), "env": _names(transport.env)}
+    header = present(transport.auth, "header") if transport.HasField("auth") else None
+    headers = _names(transport.headers)
+    return kind, {"server_url": transport.url, "custom_headers": headers, "auth_header": header}
 
 
 def transport_to_proto(config: McpConfig) -> mcp_servers_pb.McpServer:
@@ -208,20 +183,20 @@ def named_server_to_proto(config: ServerConfig) -> mcp_servers_pb.McpServer:
     return server
 
 
-def _server(kind: str, config: McpConfig | ServerConfig, *place: str, type_field: str) -> mcp_servers_pb.McpServer:
+def _server(kind: str, config: McpAddress, *place: str, type_field: str) -> mcp_servers_pb.McpServer:
     _valid_kind(kind, *place, type_field)
     server = mcp_servers_pb.McpServer()
+    transport: Any = getattr(server, kind)
     if kind == "stdio":
-        server.stdio.command = _required(config.command, *place, "command")
-        server.stdio.args.extend(config.args or ())
-        server.stdio.env.extend(_secrets(config.env))
+        transport.command = _required(config.command, *place, "command")
+        transport.args.extend(config.args or ())
+        _set_secrets(transport.env, config.env)
         return server
-    transport = getattr(server, kind)
     transport.url = _required(config.server_url, *place, "server_url")
     if config.auth_token is not None:
         transport.auth.token.value = config.auth_token
         set_present(transport.auth, header=config.auth_header)
-    transport.headers.extend(_secrets(config.custom_headers))
+    _set_secrets(transport.headers, config.custom_headers)
     return server
 
 
@@ -276,21 +251,6 @@ def named_changes(body: UpdateServerConfig) -> McpConfigChanges:
     )
 
 
-def named_server_from_proto(server: mcp_servers_pb.McpServer) -> ServerConfig:
-    """Returns a server without the values of its secrets, as the paths with its name show it."""
-    shown = server_from_proto(server)
-    return ServerConfig(
-        server_name=shown.server_name,
-        type=shown.mcp_server_type,
-        command=shown.command,
-        args=shown.args,
-        env=shown.env,
-        server_url=shown.server_url,
-        auth_header=shown.auth_header,
-        custom_headers=shown.custom_headers,
-    )
-
-
 def _valid_kind(kind: str, *loc: str) -> None:
     if kind not in ("stdio", "sse", "streamable_http"):
         raise invalid_field("Input should be 'stdio', 'sse' or 'streamable_http'", *loc)
@@ -304,17 +264,13 @@ def _required(value: str | None, *loc: str) -> str:
 
 def _set_secrets(secrets: Any, values: dict[str, str] | msgspec.UnsetType | None) -> None:
     """Replaces values by name; an empty one stands for the stored one."""
-    if values is msgspec.UNSET:
+    if isinstance(values, msgspec.UnsetType):
         return
-    shown = {secret.name.lower(): secret for secret in secrets}
-    written = [
-        mcp_servers_pb.McpSecret(name=name)
-        if not value and name.lower() in shown
-        else mcp_servers_pb.McpSecret(name=name, value=value)
-        for name, value in (values or {}).items()
-    ]
+    known = {secret.name.lower() for secret in secrets}
     del secrets[:]
-    secrets.extend(written)
+    for name, value in (values or {}).items():
+        kept = not value and name.lower() in known
+        secrets.append(mcp_servers_pb.McpSecret(name=name, value=None if kept else value))
 
 
 def mcp_tool_from_proto(tool: mcp_servers_pb.McpTool) -> Tool:
@@ -331,186 +287,13 @@ def mcp_tool_from_proto(tool: mcp_servers_pb.McpTool) -> Tool:
     )
 
 
-_HEALTH: Final = {
-    mcp_servers_pb.MCP_SCHEMA_STATUS_STRICT: "STRICT_COMPLIANT",
-    mcp_servers_pb.MCP_SCHEMA_STATUS_NON_STRICT: "NON_STRICT_ONLY",
-    mcp_servers_pb.MCP_SCHEMA_STATUS_INVALID: "INVALID",
-}
-
-
-def offered_tool_from_proto(tool: mcp_servers_pb.McpTool) -> OfferedTool:
-    """Returns a tool as its server describes it."""
-    health = tool.schema_health
-    return OfferedTool(
-        name=tool.name,
-        description=present(tool, "description"),
-        input_schema=json_value(tool.input_schema) or {},
-        output_schema=json_value(tool.output_schema),
-        annotations=json_value(tool.annotations),
-        health=SchemaHealth(status=_HEALTH.get(health.status, "INVALID"), reasons=list(health.reasons)),
-    )
-
-
-def _secrets(values: dict[str, str] | None) -> list[mcp_servers_pb.McpSecret]:
-    return [mcp_servers_pb.McpSecret(name=name, value=value) for name, value in (values or {}).items()]
-
-
 def _names(secrets: Iterable[mcp_servers_pb.McpSecret]) -> dict[str, str] | None:
     return {secret.name: secret.value for secret in secrets} or None
 
 
-POLL_SECONDS: Final = 1.0
-_CALL_SECONDS: Final = 10.0
 operations = Operations()
-CALLBACK: Final = "/tools/mcp/oauth/callback"
-_SECONDS: Final = 120.0
-_PERSON_SECONDS: Final = 300.0
 _CONTACT_SECONDS: Final = 30.0
 _EVERY: Final = PageQuery(limit=10_000)
-
-
-async def answered(mesh: Mesh, server_id: str, state: str, seconds: float) -> None:
-    """Waits until an authorization is completed.
-
-    Raises:
-        DeadlineExceeded: The person did not answer in time.
-        McpAccessDenied: The person or the authorization server refused.
-        FailedPrecondition: Another authorization of the server was started.
-        Unavailable: This gateway stops.
-    """
-    request = rpc.GetMcpAuthorizationRequest(mcp_server_id=server_id, state=state)
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                try:
-                    found = await mesh.mcp_servers.GetMcpAuthorization(request, timeout=_CALL_SECONDS)
-                except (Unavailable, DeadlineExceeded):
-                    found = rpc.GetMcpAuthorizationResponse()  # the service restarts
-                if found.status == rpc.MCP_AUTHORIZATION_STATUS_COMPLETED:
-                    return
-                if found.status == rpc.MCP_AUTHORIZATION_STATUS_FAILED:
-                    raise McpAccessDenied(found.status_message)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(mesh.stopping.wait(), POLL_SECONDS)
-                    raise Unavailable("The gateway stops. Connect to the MCP server again.")
-    except TimeoutError as error:
-        raise DeadlineExceeded("The access was not authorized in time.") from error
-
-
-class Redirect(msgspec.Struct, kw_only=True):
-    """The query parameters that the authorization server adds to the callback URL."""
-
-    state: str = ""
-    code: str | None = None
-    error: str | None = None
-    error_description: str | None = None
-    iss: str | None = None
-
-
-class Received(msgspec.Struct, kw_only=True):
-    """The answer that the browser shows. `status` says if a request waited for the authorization."""
-
-    status: str
-    message: str
-
-
-@operations.get(CALLBACK, query=Redirect, result=Received)
-async def mcp_oauth_callback(call: Call[Redirect, None]) -> Received:
-    """Receives the answer of an authorization server from a browser, without a token: the state proves the request."""
-    given = call.query
-    request = rpc.ReceiveMcpAuthorizationRequest(
-        state=given.state, error_description=given.error_description, iss=given.iss
-    )
-    if given.code is not None:
-        request.code = given.code
-    else:
-        request.error = given.error or "no code was granted"
-    try:
-        ended = await call.mesh.mcp_servers.ReceiveMcpAuthorization(request, timeout=_SECONDS)
-    except (FailedPrecondition, InvalidArgument):
-        return Received(status="error", message="Nobody waits for this authorization. Start it again.")
-    if ended.status != rpc.MCP_AUTHORIZATION_STATUS_COMPLETED:
-        return Received(status="error", message=ended.status_message)
-    return Received(status="success", message="The access is authorized. You can close this window.")
-
-
-def contact_stream(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> Response:
-    """Returns a stream of events: `connection_attempt`, then `success` with the tools, or `error` with a message.
-
-    If the server asks for an authorization and is stored, `oauth_required`, `authorization_url` and `waiting_for_auth`
-    come before these.
-    """
-
-    async def events() -> AsyncGenerator[bytes, None]:
-        yield sse({"event": "connection_attempt", "server_name": server.name})
-        try:
-            found = await _contacted(call, server)
-            if found.status == mcp_servers_pb.MCP_SERVER_STATUS_UNAUTHORIZED:
-                yield sse({"event": "oauth_required", "message": "The server asks for an authorization by OAuth."})
-                if server.id:
-                    started = await _started(call, server)
-                    url, state = started.authorization_url, started.state
-                    yield sse({"event": "authorization_url", "url": url, "session_id": state})
-                    yield sse({"event": "waiting_for_auth", "message": "Open the URL to authorize the access."})
-                    await answered(call.mesh, server.id, state, _PERSON_SECONDS)
-                    found = await _contacted(call, server)
-        except MnemeshError as error:
-            yield sse({"event": "error", "message": error.message})
-            return
-        if found.status == mcp_servers_pb.MCP_SERVER_STATUS_REACHABLE:
-            yield sse({"event": "success", "tools": [offered_tool_from_proto(tool) for tool in found.tools]})
-        else:
-            yield sse({"event": "error", "message": found.status_message or "The transport is disabled."})
-
-    return event_stream(events(), {})
-
-
-async def _contacted(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.TestMcpServerResponse:
-    """Contacts a server; one that refuses a request without credentials may ask for an authorization by OAuth."""
-    request = rpc.TestMcpServerRequest(mcp_server_id=server.id) if server.id else rpc.TestMcpServerRequest()
-    if not server.id:
-        request.mcp_server.CopyFrom(server)
-    found = await call.mesh.mcp_servers.TestMcpServer(request, timeout=_SECONDS)
-    if found.status != mcp_servers_pb.MCP_SERVER_STATUS_UNREACHABLE or not _may_ask(server):
-        return found
-    asked = await call.mesh.mcp_servers.TestMcpServer(
-        rpc.TestMcpServerRequest(mcp_server=_with_oauth(server)), timeout=_SECONDS
-    )
-    return asked if asked.status == mcp_servers_pb.MCP_SERVER_STATUS_UNAUTHORIZED else found
-
-
-def _may_ask(server: mcp_servers_pb.McpServer) -> bool:
-    """Returns whether nothing is known of how the access to a server is authorized."""
-    kind = server.WhichOneof("transport")
-    if kind is None or kind == "stdio":
-        return False
-    transport = getattr(server, kind)
-    return not transport.HasField("auth") and not transport.HasField("oauth")
-
-
-def _with_oauth(server: mcp_servers_pb.McpServer) -> mcp_servers_pb.McpServer:
-    changed = mcp_servers_pb.McpServer()
-    changed.CopyFrom(server)
-    getattr(changed, str(server.WhichOneof("transport"))).oauth.SetInParent()
-    return changed
-
-
-async def _started(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.StartMcpAuthorizationResponse:
-    """Starts the authorization of a server, whose settings name OAuth from then on."""
-    if _may_ask(server):
-        update = rpc.UpdateMcpServerRequest(mcp_server=_with_oauth(server))
-        update.update_mask.paths.append(f"{server.WhichOneof('transport')}.oauth")
-        await call.write(call.mesh.mcp_servers.UpdateMcpServer, update, seconds=_SECONDS)
-    start = rpc.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=_redirect_uri(call))
-    return await call.mesh.mcp_servers.StartMcpAuthorization(start, timeout=_SECONDS)
-
-
-def _redirect_uri(call: Call[Any, Any]) -> str:
-    """Returns the address of the callback as the caller sees this gateway."""
-    url = call.request.base_url
-    if call.request.headers.get("x-forwarded-proto") == "https":
-        url = url.replace(scheme="https")
-    return f"{str(url).rstrip('/')}/v1{CALLBACK}"
 
 
 @operations.post("/mcp-servers/", body=CreateMcpServer, result=McpServer)

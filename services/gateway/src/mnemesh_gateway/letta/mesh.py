@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
 import grpc
@@ -92,6 +93,25 @@ class PageQuery(msgspec.Struct, kw_only=True):
     after: str | None = None
     limit: int | None = None
     order: Literal["asc", "desc"] | None = None
+
+
+class Stamped(msgspec.Struct, kw_only=True):
+    """Who made and changed a resource, and when."""
+
+    created_by_id: str | None = None
+    last_updated_by_id: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class Origin(Stamped, kw_only=True):
+    """Also where it comes from in Letta's cloud."""
+
+    project_id: str | None = None
+    template_id: str | None = None
+    base_template_id: str | None = None
+    deployment_id: str | None = None
+    entity_id: str | None = None
 
 
 async def listed(

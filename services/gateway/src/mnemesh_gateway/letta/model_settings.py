@@ -28,41 +28,6 @@ from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, responses
 
 
-class LLMConfig(msgspec.Struct, kw_only=True):
-    """A model with the settings in effect."""
-
-    model: str
-    model_endpoint_type: str
-    context_window: int
-    display_name: str | None = None
-    model_endpoint: str | None = None
-    provider_name: str | None = None
-    provider_category: str | None = None
-    model_wrapper: str | None = None
-    put_inner_thoughts_in_kwargs: bool | None = None
-    handle: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    enable_reasoner: bool | None = None
-    reasoning_effort: str | None = None
-    max_reasoning_tokens: int | None = None
-    parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class EmbeddingConfig(msgspec.Struct, kw_only=True):
-    """An embedder."""
-
-    embedding_endpoint_type: str
-    embedding_model: str
-    embedding_dim: int
-    embedding_endpoint: str | None = None
-    embedding_chunk_size: int | None = 300
-    handle: str | None = None
-    batch_size: int = 32
-
-
 class GivenLLMConfig(msgspec.Struct, kw_only=True):
     """A model as older clients configure it. The handle is used, or else the names of provider and model."""
 
@@ -78,6 +43,31 @@ class GivenLLMConfig(msgspec.Struct, kw_only=True):
     max_reasoning_tokens: int | None = None
     parallel_tool_calls: bool | None = None
     strict: bool | None = None
+
+
+class LLMConfig(GivenLLMConfig, kw_only=True):
+    """A model with the settings in effect."""
+
+    model_endpoint_type: str
+    context_window: int
+    display_name: str | None = None
+    model_endpoint: str | None = None
+    provider_category: str | None = None
+    model_wrapper: str | None = None
+    put_inner_thoughts_in_kwargs: bool | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class EmbeddingConfig(msgspec.Struct, kw_only=True):
+    """An embedder."""
+
+    embedding_endpoint_type: str
+    embedding_model: str
+    embedding_dim: int
+    embedding_endpoint: str | None = None
+    embedding_chunk_size: int | None = 300
+    handle: str | None = None
+    batch_size: int = 32
 
 
 class GivenEmbeddingConfig(msgspec.Struct, kw_only=True):

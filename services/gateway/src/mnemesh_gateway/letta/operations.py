@@ -9,7 +9,8 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from functools import partialmethod
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -116,6 +117,7 @@ class NoQuery(msgspec.Struct):
 
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Any]]
+_Method: TypeAlias = partialmethod[Callable[[Handler], Handler]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,25 +208,11 @@ class Operations:
         refused.__doc__ = reason
         self.add(method, path, ids=dict.fromkeys(_PARAMETER.findall(path), ""))(refused)
 
-    def get(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
-        """See `add`."""
-        return self.add("GET", path, **more)
-
-    def post(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
-        """See `add`."""
-        return self.add("POST", path, **more)
-
-    def put(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
-        """See `add`."""
-        return self.add("PUT", path, **more)
-
-    def patch(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
-        """See `add`."""
-        return self.add("PATCH", path, **more)
-
-    def delete(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
-        """See `add`."""
-        return self.add("DELETE", path, **more)
+    get: _Method = partialmethod(add, "GET")
+    post: _Method = partialmethod(add, "POST")
+    put: _Method = partialmethod(add, "PUT")
+    patch: _Method = partialmethod(add, "PATCH")
+    delete: _Method = partialmethod(add, "DELETE")
 
 
 class Endpoint:

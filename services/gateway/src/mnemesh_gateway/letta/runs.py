@@ -514,7 +514,8 @@ async def retrieve_stream_for_run(call: Call[NoQuery, StreamRun]) -> Response:
 def _status(name: str) -> pb.RunStatus.ValueType:
     if name not in RUN_STATUSES:
         raise invalid_field(f"Input should be one of {', '.join(RUN_STATUSES)}", "query", "statuses")
-    return RUN_STATUSES[name]
+    status: pb.RunStatus.ValueType = RUN_STATUSES[name]
+    return status
 
 
 @operations.get("/steps/", query=ListSteps, result=list[Step])

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_letta.convert.values import json_text, set_present
+from mnemesh_letta.convert.values import json_text, named, set_present
 
 from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.messages import Shown
@@ -55,19 +55,13 @@ class SendMessages(msgspec.Struct, kw_only=True):
     agent_id: str | None = None
 
 
-MESSAGE_EVENTS: Final = {
-    "system_message": runs_pb2.EVENT_KIND_SYSTEM_MESSAGE,
-    "user_message": runs_pb2.EVENT_KIND_USER_MESSAGE,
-    "assistant_message": runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
-    "reasoning_message": runs_pb2.EVENT_KIND_REASONING_MESSAGE,
-    "hidden_reasoning_message": runs_pb2.EVENT_KIND_HIDDEN_REASONING_MESSAGE,
-    "tool_call_message": runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,
-    "tool_return_message": runs_pb2.EVENT_KIND_TOOL_RETURN_MESSAGE,
-    "approval_request_message": runs_pb2.EVENT_KIND_APPROVAL_REQUEST_MESSAGE,
-    "approval_response_message": runs_pb2.EVENT_KIND_APPROVAL_RESPONSE_MESSAGE,
-    "summary_message": runs_pb2.EVENT_KIND_SUMMARY_MESSAGE,
-    "event_message": runs_pb2.EVENT_KIND_COMPACTION,
-}
+MESSAGE_EVENTS: Final = named(
+    runs_pb2,
+    "EVENT_KIND",
+    *("system_message", "user_message", "assistant_message", "reasoning_message", "hidden_reasoning_message"),
+    *("tool_call_message", "tool_return_message", "approval_request_message", "approval_response_message"),
+    "summary_message",
+) | {"event_message": runs_pb2.EVENT_KIND_COMPACTION}
 """The kinds of the events of a run, by the types of messages that show them."""
 MESSAGE_EVENT_NAMES: Final = {value: name for name, value in MESSAGE_EVENTS.items()}
 _ROLES: Final = {

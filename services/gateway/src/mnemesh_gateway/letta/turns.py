@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -495,12 +496,7 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
         run = await start_run(mesh, recipient, body, key)
         return runs.attach(mesh.runs, run.id, 0, PATIENCE)
     request = runs_service_pb2.SendMessageRequest(
-        request_id=key,
-        agent_id=recipient.agent_id,
-        conversation_id=recipient.conversation_id,
-        group_id=recipient.group_id,
-        messages=sent.messages,
-        config=config,
+        request_id=key, messages=sent.messages, config=config, **dataclasses.asdict(recipient)
     )
     send = runs.send if stream else runs.send_and_wait
     return send(mesh.runs, request, PATIENCE, ACCEPTANCE)
@@ -522,12 +518,7 @@ async def start_run(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
             run_id = (await anext(events)).run_id
         return await read_run(mesh, run_id)
     start = runs_service_pb2.StartRunRequest(
-        request_id=key,
-        agent_id=recipient.agent_id,
-        conversation_id=recipient.conversation_id,
-        group_id=recipient.group_id,
-        messages=sent.messages,
-        config=config,
+        request_id=key, messages=sent.messages, config=config, **dataclasses.asdict(recipient)
     )
     return (await read(mesh.runs.StartRun, start)).run
 
