@@ -14,7 +14,7 @@ import structlog
 from mnemesh_kit.call_context import Principal, as_principal, current_principal
 from mnemesh_kit.config import ConfigError, StartupError
 from mnemesh_kit.retries import Backoff
-from mnemesh_kit.sql import Database, UtcDateTime, after_commit, sqlite
+from mnemesh_kit.sql import Database, UtcDateTime, sqlite
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.timeouts import scaled
 
@@ -55,23 +55,6 @@ async def test_of_concurrent_check_then_insert_one_succeeds(database: Database) 
         return True
 
     assert sum(await asyncio.gather(*(database.write(claim) for _ in range(12)))) == 1
-
-
-async def test_what_follows_a_commit_runs_once_and_not_after_a_rollback(database: Database) -> None:
-    await _with_tables(database)
-    done: list[str] = []
-
-    def insert(conn: sa.Connection) -> None:
-        after_commit(conn, lambda: done.append("x"))
-        conn.execute(counters.insert().values(name="x", value=1))
-        assert not done
-
-    await database.write(insert)
-    assert done == ["x"]
-    with pytest.raises(sa.exc.IntegrityError):
-        await database.write(insert)
-    await database.write(lambda conn: conn.execute(counters.update().values(value=2)))
-    assert done == ["x"]
 
 
 async def test_write_skew_is_impossible(database: Database) -> None:

@@ -8,7 +8,7 @@ import pytest
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import derive_id
-from mnemesh_recall.store.fulltext import postgresql, selection
+from mnemesh_recall.store.fulltext import selection, words
 
 
 async def say(recall: Any, agent: str, word: str, times: int) -> None:
@@ -24,7 +24,8 @@ async def test_common_word_is_found_in_the_organization(
 ) -> None:
     monkeypatch.setattr(selection, "MOST_HOLDERS", 20)
     monkeypatch.setattr(selection, "FEW_HOLDERS", 10)
-    monkeypatch.setattr(postgresql, "RECENT", 120)
+    monkeypatch.setattr(words, "RECENT", 120)
+    monkeypatch.setattr(words, "ENOUGH_RECENT", 20)
     await say(recall, "old", "oak", 40)
     await say(recall, "new", "elm", 130)
     found = await recall.SearchMessages(rpc.SearchMessagesRequest(query=word, mode=rpc.SEARCH_MODE_TEXT, limit=7))

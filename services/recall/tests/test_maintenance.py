@@ -24,8 +24,6 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.config import Config
 from mnemesh_recall.maintenance import maintain
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
-from mnemesh_recall.store.fulltext.selection import fulltext_index
 from mnemesh_recall.store.indexed import IndexedMessages
 from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
@@ -58,14 +56,7 @@ def planted(directory: Path) -> list[str]:
     return [str(file) for file in files if CANARY.lower().encode() in file.read_bytes().lower()]
 
 
-async def move_words_to_segments(url: str, agent: str) -> None:
-    """Writes the segments of an agent, as the background task does for more messages."""
-    database = Database.open(url)
-    assert await WordSegmentStore(database, fulltext_index(database)).move_tail(agent, least=1) > 0
-    await database.close()
-
-
-async def plant_and_erase(recall: Any, url: str) -> str:
+async def plant_and_erase(recall: Any) -> str:
     """Writes the canary into every text field and erases it in every way. Returns the agent that remains."""
     doomed, kept, conversation, other = new_id("agent"), new_id("agent"), new_id("conv"), new_id("conv")
     call = pb.ToolCall(id=CANARY, name=CANARY, arguments=json.dumps({"message": CANARY}))
@@ -85,7 +76,6 @@ async def plant_and_erase(recall: Any, url: str) -> str:
     changed, deleted = message(CANARY), message(CANARY, name=CANARY)
     around = [message("a quiet neighbour"), changed, deleted, message("another neighbour")]
     await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=kept, messages=around))
-    await move_words_to_segments(url, kept)
     update = rpc.UpdateMessageRequest(message=pb.Message(id=changed.id, content=[part("harmless")]))
     update.update_mask.paths.append("content")
     await recall.UpdateMessage(update)
@@ -145,8 +135,8 @@ async def told(lines: AsyncIterator[str]) -> list[str]:
 
 async def test_no_erased_byte_is_left_in_the_files(serve: Any, tmp_path: Path, clock: FrozenClock) -> None:
     async with serve() as recall:
-        kept = await plant_and_erase(recall, f"sqlite:///{tmp_path / 'recall.db'}")
-    assert planted(tmp_path)
+        kept = await plant_and_erase(recall)
+        assert planted(tmp_path)
     report = await told(maintain(Config(port=0, data_dir=str(tmp_path), embedder=HASHING), clock=clock))
     assert planted(tmp_path) == []
     assert any(line.startswith("recall.db: ") for line in report)
@@ -161,11 +151,11 @@ async def test_postgresql_rewrites_its_tables(
     serve: Any, postgres_url: str, tmp_path: Path, clock: FrozenClock
 ) -> None:
     async with serve(database_url=postgres_url) as recall:
-        await plant_and_erase(recall, postgres_url)
+        await plant_and_erase(recall)
 
     async def files() -> list[int]:
         database = Database.open(postgres_url)
-        names = sa.text("SELECT relfilenode FROM pg_class WHERE relname IN ('messages', 'message_words') ORDER BY 1")
+        names = sa.text("SELECT relfilenode FROM pg_class WHERE relname IN ('messages', 'message_terms') ORDER BY 1")
         found = await database.read(lambda conn: list(conn.execute(names).scalars()))
         await database.close()
         return found

@@ -21,7 +21,7 @@ from mnemesh_testkit.databases.query_plans import PlannedEngine, Watch, grown, s
 EACH: Final = 60
 FEW, MANY = 3, 40
 """The number of agents at the first and the second measurement of a call."""
-BIG: Final = ("messages", "message_words", "tool_call_rows", "context_entries", "step_commits")
+BIG: Final = ("messages", "message_words", "message_terms", "tool_call_rows", "context_entries", "step_commits")
 COLOURS: Final = ["red", "green", "blue", "yellow", "black", "white", "brown", "orange", "purple", "grey"]
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -256,6 +256,6 @@ async def test_pending_list_of_the_full_text_index_is_bounded(serve: Serve, post
                 message.content[0].text.text = " ".join(f"w{batch}x{place}x{word}" for word in range(60))
             await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent(1), messages=messages))
     database = Database.open(postgres_url)
-    pages = await database.write(lambda conn: conn.scalar(sa.text("SELECT gin_clean_pending_list('ix_message_words')")))
+    pages = await database.write(lambda conn: conn.scalar(sa.text("SELECT gin_clean_pending_list('ix_message_terms')")))
     await database.close()
     assert pages < 100

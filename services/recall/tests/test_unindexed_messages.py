@@ -19,10 +19,9 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.ranking import id_of
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.fulltext import documents as indexed_documents
-from mnemesh_recall.store.fulltext import unindexed
+from mnemesh_recall.store.fulltext import indexing, unindexed
 from mnemesh_recall.store.fulltext.unindexed import UnindexedMessages
-from mnemesh_recall.store.tables import unindexed_agents
+from mnemesh_recall.store.tables import message_words, unindexed_agents
 from mnemesh_recall.usecases import word_indexing
 from mnemesh_recall.usecases.word_indexing import WordIndexing
 from mnemesh_testkit.suites.recall.calls import Conversation
@@ -30,12 +29,7 @@ from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.recall import WriterLease
 
-from .word_indexes import BEGAN, ORGANIZATION, Indexed, append, compare_all, opened, said
-
-DOCUMENTS = (
-    "SELECT {row_id} AS row_id, body, asked, beside, around, about, before_id, after_id, ends_in_question"
-    " FROM message_words"
-)
+from .word_indexes import BEGAN, ORGANIZATION, Indexed, append, check_all, opened, postings, said
 
 
 class Dialogue:
@@ -83,9 +77,8 @@ async def waiting(indexed: Indexed) -> list[str]:
 
 
 async def documents(indexed: Indexed) -> dict[int, Any]:
-    """Returns the documents of the full-text index by row id."""
-    statement = sa.text(DOCUMENTS.format(row_id="rowid" if indexed.database.dialect == "sqlite" else "row_id"))
-    rows = await indexed.database.read(lambda conn: conn.execute(statement).all())
+    """Returns the documents of the word index by row id."""
+    rows = await indexed.database.read(lambda conn: conn.execute(sa.select(message_words)).all())
     return {row.row_id: tuple(row) for row in rows}
 
 
@@ -174,7 +167,7 @@ async def test_documents_are_those_of_a_rebuild_whenever_they_are_written(
     spoken = [Dialogue(indexed, new_id("agent")) for _ in range(3)]
     for each in spoken:
         await each.open()
-    indexing, committed = WordIndexing(indexed.store, FrozenClock()), dict[str, list[Message]]()
+    background, committed = WordIndexing(indexed.store, FrozenClock()), dict[str, list[Message]]()
     for place in range(90):
         of = chance.choice(spoken)
         history = committed.setdefault(of.agent, [])
@@ -195,13 +188,14 @@ async def test_documents_are_those_of_a_rebuild_whenever_they_are_written(
                 messages = [said(chance, of.agent, place, [of.id]) for _ in range(chance.randrange(1, 4))]
                 await of.commit(messages)
                 history.extend(messages)
-    await indexing.index_all()
+    await background.index_all()
     assert await waiting(indexed) == []
     for each in spoken:
-        await compare_all(indexed, chance, each.agent, [each.id])
-    written = await documents(indexed)
+        await check_all(indexed, chance, each.agent, [each.id])
+    written, entries = await documents(indexed), await postings(indexed)
     await indexed.store.rebuild_fulltext()
     assert await documents(indexed) == written
+    assert await postings(indexed) == entries
 
 
 async def test_message_that_another_process_commits_while_one_indexes_is_not_forgotten(
@@ -231,15 +225,16 @@ async def test_message_that_another_process_commits_while_one_indexes_is_not_for
             tasks.create_task(talk())
         await WordIndexing(first.store, FrozenClock()).index_all()
         assert await waiting(second) == []
-        written = await documents(second)
+        written, entries = await documents(second), await postings(second)
         await second.store.rebuild_fulltext()
         assert await documents(first) == written
+        assert await postings(first) == entries
 
 
 async def test_messages_still_wait_after_a_failure_in_the_transaction_that_indexes_them(
     indexed: Indexed, dialogue: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, index_page = await documents(indexed), indexed_documents.index_page
+    before, index_page = await documents(indexed), indexing.index_page
 
     def index_and_fail(*given: Any, **more: Any) -> None:
         index_page(*given, **more)
@@ -259,7 +254,7 @@ async def test_messages_still_wait_after_a_failure_in_the_transaction_that_index
 async def test_transaction_indexes_few_long_messages(
     indexed: Indexed, dialogue: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexed_documents, "PAGE_CHARACTERS", 100)
+    monkeypatch.setattr(indexing, "PAGE_CHARACTERS", 100)
     before = len(await documents(indexed))
     await dialogue.say("alpacas " * 20, "camels " * 8, "llamas", "hay", "grass")
     counts = []
@@ -274,6 +269,7 @@ async def test_erasure_of_an_agent_leaves_nothing_to_index(indexed: Indexed, dia
     await dialogue.say("We saw alpacas")
     await indexed.store.erase_agent(ORGANIZATION, dialogue.agent, None)
     assert await waiting(indexed) == []
+    assert await postings(indexed) == {}
 
 
 async def test_search_finds_what_is_indexed_if_the_disk_is_full(
@@ -338,4 +334,4 @@ async def test_messages_are_indexed_in_the_background_also_after_a_restart(
         conversation.stub = recall
         await conversation.commit("They ate hay", base=2)
         await until_indexed(other)
-        assert len([row for row in (await documents(other)).values() if row[1]]) >= 3
+        assert len([row for row in (await documents(other)).values() if row[2]]) >= 3

@@ -14,7 +14,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
 from mnemesh_recall.store import word_rebuilds
-from mnemesh_recall.store.fulltext import documents
+from mnemesh_recall.store.fulltext import indexing
 from mnemesh_recall.usecases.word_indexing import WordRebuild
 from mnemesh_retrieval.words import analysis
 from mnemesh_testkit.timeouts import scaled
@@ -44,7 +44,7 @@ async def search_facts(recall: Any, query: str) -> memories.SearchFactsResponse:
 async def test_words_of_an_earlier_analysis_are_rebuilt(
     serve: Any, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "PAGE", 2)
+    monkeypatch.setattr(indexing, "PAGE", 2)
     with monkeypatch.context() as before:
         before.setattr(analysis, "stem", lambda word, _language="": f"earlier{word}")
         before.setattr(word_rebuilds, "VERSION", "1")
@@ -104,7 +104,7 @@ async def test_rebuild_leaves_one_part_of_the_index_to_read(
 
     def parts() -> int:
         with closing(sqlite3.connect(path)) as database:
-            (count,) = database.execute("SELECT count(DISTINCT segid) FROM message_words_idx").fetchone()
+            (count,) = database.execute("SELECT count(DISTINCT segid) FROM message_terms_idx").fetchone()
         return int(count)
 
     async with serve(database_url=f"sqlite:///{path}") as recall:

@@ -1,9 +1,9 @@
-"""Dialogues in a store, and comparisons of the word index of an agent with the full-text index."""
+"""Dialogues in a store, and comparisons of the word index with the texts of all messages."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pytest
+import numpy.typing as npt
 import sqlalchemy as sa
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.config import Config
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.model.ranking import Candidates, id_of, key_of, rank
+from mnemesh_recall.model.ranking import Candidate, Candidates, id_of
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.fulltext import segment_rows, selection
-from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
-from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
-from mnemesh_recall.store.fulltext.selection import fulltext_index
+from mnemesh_recall.model.searchable_text import searchable_text
+from mnemesh_recall.store.fulltext import selection
+from mnemesh_recall.store.fulltext.indexing import stored_languages
 from mnemesh_recall.store.messages import MessageStore
-from mnemesh_retrieval.ranking.scores import DEFAULTS, fingerprint
+from mnemesh_recall.store.tables import agents
+from mnemesh_retrieval.ranking.scores import fingerprint, rarity
+from mnemesh_retrieval.words.analysis import terms
 from mnemesh_types.messages import Message, Role, TextPart
 
 ORGANIZATION: Final = "org-1"
@@ -39,28 +40,11 @@ NAMES: Final = ("Ada", "Zoë", None)
 
 @dataclass
 class Indexed:
-    """A store, and what its background work uses."""
+    """A store, and its database."""
 
     database: Database
     store: MessageStore
-    segments: WordSegmentStore
     clock: FrozenClock
-
-    async def counts(self, agent: str) -> list[int]:
-        """Returns the numbers of documents in the segments of an agent."""
-        found = await self.database.read(lambda conn: list(segment_rows.segments_of(conn, agent)))
-        return [row.documents for row in found]
-
-    async def tail(self, agent: str) -> int:
-        """Returns the length of an agent's tail."""
-        return len(await self.database.read(lambda conn: segment_rows.tail(conn, agent, 10_000)))
-
-    async def index(self, agent: str) -> None:
-        """Does the background work for an agent, whatever the length of its tail."""
-        while await self.segments.move_tail(agent, least=1):
-            pass
-        while await self.segments.merge(agent):
-            pass
 
 
 @asynccontextmanager
@@ -68,10 +52,8 @@ async def opened(database_url: str, directory: Path) -> AsyncIterator[Indexed]:
     """Opens a store as one process does."""
     config = Config(port=0, data_dir=str(directory), database_url=database_url)
     database = await open_database(config, "mnemesh_recall")
-    changed = ChangedAgents()
     clock = FrozenClock()
-    store = MessageStore(database, clock, RandomIds(), changed)
-    yield Indexed(database, store, WordSegmentStore(database, fulltext_index(database, changed)), clock)
+    yield Indexed(database, MessageStore(database, clock, RandomIds()), clock)
     await database.close()
 
 
@@ -107,49 +89,70 @@ def scopes(chance: random.Random, agent: str, conversations: list[str], ids: lis
         SearchScope(agent_id=agent, before_time=middle, exclude_ids=tuple(chance.sample(ids, 5))),
         SearchScope(agent_id=agent, speakers=("ADA", "bob")),
         SearchScope(agent_id=agent, sender_ids=("identity-1",), conversation_id=conversations[-1]),
+        SearchScope(),
+        SearchScope(roles=(Role.USER,), from_time=middle),
     ]
 
 
-def ranked(found: WordCandidates, read: Candidates) -> dict[str, tuple[Any, ...]]:
-    """Returns the scores by words and what else ranks, of candidates and of others that were read by their ids."""
-    known = set(found.candidates.keys)
-    every = found.candidates.joined(read.chosen(np.array([key not in known for key in read], np.bool_)))
-    scores = rank(every, found.rarities, {}, 0.0, (), DEFAULTS, depth=10)
-    columns = (every.before, every.after, every.abouts, every.asks, every.times, every.is_exact, every.has_word,
-               every.follow_questions, every.lengths, every.received_lengths.tolist())  # fmt: skip
-    facts = dict(zip(every.keys, zip(*columns, strict=True), strict=True))
-    assert len(facts) == len(every)
-    return {
-        id_of(each.id): (pytest.approx(each.score), pytest.approx(each.text_score), *facts.pop(each.id))
-        for each in scores
-    } | {id_of(key): of_key for key, of_key in facts.items()}
+async def postings(indexed: Indexed) -> dict[Any, int]:
+    """Returns how many messages each entry of the word index has."""
+
+    def count(conn: sa.Connection) -> dict[Any, int]:
+        if conn.dialect.name != "sqlite":
+            counts = sa.text("SELECT term, count(*) FROM message_terms, unnest(terms) AS term GROUP BY term")
+            return dict(iter(conn.execute(counts)))
+        conn.execute(sa.text("CREATE VIRTUAL TABLE entries USING fts5vocab(message_terms, row)"))
+        found: dict[Any, int] = dict(iter(conn.execute(sa.text("SELECT term, doc FROM entries"))))
+        conn.execute(sa.text("DROP TABLE entries"))
+        return found
+
+    return await indexed.database.write(count)
 
 
-async def compare(indexed: Indexed, scope: SearchScope, query: str, ids: list[str], leaders: list[str]) -> int:
-    """Compares both indexes in one search. Returns the number of candidates."""
+async def check(indexed: Indexed, scope: SearchScope, query: str, stored: Sequence[Message]) -> int:
+    """Compares a search by words with one that looks at every message of its scope. Returns the number of candidates.
 
-    def both(conn: sa.Connection) -> tuple[Any, ...]:
-        given = (indexed.store._fulltext, indexed.store._documents, conn, ORGANIZATION, scope)
-        words = WordQuery(query, fingerprint(query))
-        own = selection.select(*given, words, 100, began=None)
-        assert own.read is not None
-        more = own.read([key_of(id_) for id_ in ids], [key_of(id_) for id_ in leaders])
-        with pytest.MonkeyPatch.context() as without:
-            without.setattr(selection, "open_agent", lambda *_: None)
-            reference = selection.select(*given, words, 100, began=None)
-        read = indexed.store._fulltext.read(conn, ORGANIZATION, scope, ids, leaders)
-        return own, more, reference, Candidates.of(read, tuple(reference.rarities))
+    `stored` has all messages of the organization.
+    """
+    ids = [message.id for message in stored]
+    counted_scope = SearchScope(agent_id=scope.agent_id, conversation_id=scope.conversation_id, roles=scope.roles)
 
-    own, more, reference, read = await indexed.database.read(both)
-    assert own.rarities == reference.rarities
-    assert own.candidates.keys == reference.candidates.keys
-    assert more.keys == read.keys
-    assert ranked(own, more) == ranked(reference, read)
-    return len(own.candidates)
+    def read(conn: sa.Connection) -> tuple[WordCandidates, list[Candidate], list[Candidate], dict[str, str], int]:
+        index, words = indexed.store._index, WordQuery(query, fingerprint(query))
+        found = selection.select(index, conn, ORGANIZATION, scope, words, len(ids), began=None)
+        every = index.read(conn, ORGANIZATION, counted_scope, ids=ids)
+        some = index.read(conn, ORGANIZATION, scope, ids=ids)
+        size = sa.select(sa.func.sum(agents.c.message_count))
+        if scope.agent_id is not None:
+            size = size.where(agents.c.agent_id == scope.agent_id)
+        return found, every, some, terms(query, stored_languages(conn, ORGANIZATION)), int(conn.scalar(size) or 0)
+
+    found, every, some, own, size = await indexed.database.read(read)
+    is_near = scope.agent_id is not None
+    holders_of_terms = _matches(every, tuple(own), is_near=is_near).sum(axis=0).tolist()
+    counts = {term: min(count, selection.MOST_HOLDERS + 1) for term, count in zip(own, holders_of_terms, strict=True)}
+    holders = selection.holders_of_words({term: count for term, count in counts.items() if count}, own)
+    assert found.rarities == {term: rarity(count, size) for term, count in holders.items()}
+    selected = tuple(selection.selective_terms(holders, found.rarities, size))
+    equal = {message.id for message in stored if fingerprint(searchable_text(message)) == fingerprint(query)}
+    matching = _matches(some, selected, is_near=is_near).any(axis=1).tolist()
+    expected = [each.id for each, is_match in zip(some, matching, strict=True) if is_match or each.id in equal]
+    assert list(map(id_of, found.candidates.keys)) == expected
+    return len(expected)
 
 
-async def compare_all(indexed: Indexed, chance: random.Random, agent: str, conversations: list[str]) -> None:
-    stored = await indexed.store.list_newest(ORGANIZATION, SearchScope(agent_id=agent), 1_000)
+def _matches(found: list[Candidate], terms_: tuple[str, ...], *, is_near: bool) -> npt.NDArray[np.bool_]:
+    """Returns which messages have which terms: their own ones, and those that they receive from their neighbours.
+
+    In an organization, only questions of the message before count as received.
+    """
+    counted = Candidates.of(found, terms_)
+    received = counted.received if is_near else counted.received[:, :1]
+    return (counted.own > 0) | (received > 0).any(axis=1)
+
+
+async def check_all(indexed: Indexed, chance: random.Random, agent: str, conversations: list[str]) -> None:
+    stored = await indexed.store.list_newest(ORGANIZATION, SearchScope(), 1_000)
     ids = [message.id for message in stored]
     found = 0
     for scope in scopes(chance, agent, conversations, ids):
@@ -158,8 +161,8 @@ async def compare_all(indexed: Indexed, chance: random.Random, agent: str, conve
             "東京都 word3",
             "Haus Ada word1 word2",
             "Bob 3 March word9",
-            chance.choice(stored).text,
+            searchable_text(chance.choice(stored)),
             "",
         ):
-            found += await compare(indexed, scope, query, chance.sample(ids, 6), chance.sample(ids, 6))
+            found += await check(indexed, scope, query, stored)
     assert found > 100

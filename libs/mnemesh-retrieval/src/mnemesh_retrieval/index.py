@@ -219,10 +219,6 @@ class NearestIndex(Protocol):
         """Returns the exact number of matching points."""
 
     @property
-    def shares_process(self) -> bool:
-        """True if vectors are compared in this process, whose threads take turns; false if a server does it."""
-
-    @property
     def durable_after_seconds(self) -> float:
         """A write is on stable storage once this time has passed since it and a `flush` after that has returned."""
 

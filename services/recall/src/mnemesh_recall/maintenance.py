@@ -17,21 +17,19 @@ from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
-from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
-from mnemesh_recall.store.fulltext.selection import fulltext_index
 from mnemesh_recall.store.messages import REPEAT_LIFE, MessageStore
 from mnemesh_recall.store.tables import metadata
 from mnemesh_recall.usecases.messages import Retention
-from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild, WordSegmentation
+from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild
 from mnemesh_recall.vectors import MEMORY_PREFIX as MEMORIES
 from mnemesh_recall.vectors import MESSAGE_PREFIX as MESSAGES
 from mnemesh_recall.wiring import build_indexer, open_vector_index, register_collections
 
 COLLECTIONS = (MESSAGES, MEMORIES)
 """The prefixes of recall's collections. A server may have others."""
-FULLTEXT_TABLE = "message_words"
-# Words of deleted rows stay in the segments of the index until it is rebuilt from the remaining rows.
-_REBUILD_FULLTEXT = "INSERT INTO message_words(message_words) VALUES ('rebuild')"
+TERMS_TABLE = "message_terms"
+# The keys of deleted messages stay in the parts of FTS5 until these are merged.
+_MERGE_TERMS = "INSERT INTO message_terms(message_terms) VALUES ('optimize')"
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
@@ -47,9 +45,9 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
         async for line in _purge(config, database, index, clock):
             yield line
 
-    tables = [FULLTEXT_TABLE, *(table.name for table in metadata.sorted_tables)]
+    tables = [TERMS_TABLE, *(table.name for table in metadata.sorted_tables)]
     try:
-        async for line in maintain_database(config, "mnemesh_recall", tables, purge, sqlite_first=[_REBUILD_FULLTEXT]):
+        async for line in maintain_database(config, "mnemesh_recall", tables, purge, sqlite_first=[_MERGE_TERMS]):
             yield line
         async for line in _rewrite_index(config, index):
             yield line
@@ -97,8 +95,6 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         steps = await store.purge_steps(clock.now() - REPEAT_LIFE)
         yield f"committed steps whose ids were forgotten: {steps}"
         yield f"changes applied to the vector index: {await indexer.catch_up()}"
-        segmentation = WordSegmentation(WordSegmentStore(database, fulltext_index(database)))
-        yield f"agents whose word index was rewritten: {await segmentation.rewrite()}"
         for name, error in indexer.failures().items():
             yield f"{name} still lacks changes: {error}"
         await indexer.close()

@@ -29,9 +29,6 @@ from mnemesh_recall.rpc.episodes import EpisodesServicer
 from mnemesh_recall.rpc.messages import MessagesServicer
 from mnemesh_recall.rpc.traces import TracesServicer
 from mnemesh_recall.store.episodes import EpisodeStore, MemoryAuditStore
-from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
-from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
-from mnemesh_recall.store.fulltext.selection import fulltext_index
 from mnemesh_recall.store.indexed import IndexedMemories, IndexedMessages
 from mnemesh_recall.store.messages import REPEAT_LIFE, MessageStore
 from mnemesh_recall.store.tables import index_tables
@@ -42,7 +39,7 @@ from mnemesh_recall.usecases.memory_audits import MemoryAuditService
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService, Retention
 from mnemesh_recall.usecases.traces import TraceService
-from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild, WordSegmentation
+from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild
 from mnemesh_recall.vectors import (
     MEMORY_PREFIX,
     MESSAGE_PREFIX,
@@ -59,7 +56,6 @@ _SECOND_PROCESS = (
     "The embedded index of this service belongs to one process, and another one uses the database. "
     "Stop it, or set MNEMESH_QDRANT_URL for several replicas."
 )
-SEGMENTATION_SECONDS = 1.0
 PURGE_SECONDS = 3600.0
 RETENTION_SECONDS = 3600.0
 LOAD_SECONDS = 3.0
@@ -75,15 +71,13 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     database = await open_database(config, "mnemesh_recall", postgres_settings=_POSTGRES_SETTINGS)
     index = await open_vector_index(config)
     lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
-    changed = ChangedAgents()
-    store = MessageStore(database, clock, ids, changed)
-    episode_store = EpisodeStore(database, clock, ids, changed)
+    store = MessageStore(database, clock, ids)
+    episode_store = EpisodeStore(database, clock, ids)
     indexer = build_indexer(config, database, index, clock)
     vectors, memory_vectors = await register_collections(indexer, database, index, embedder)
     retention = Retention(store, indexer, clock, config.retention_days)
 
     words, new_words = WordRebuild(store), WordIndexing(store, clock)
-    segmentation = WordSegmentation(WordSegmentStore(database, fulltext_index(database, changed)))
 
     async def purge() -> None:
         await store.purge_ledger()
@@ -92,7 +86,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     messages = MessageService(store, MessageFinder(store, vectors, reranking), indexer, new_words)
     episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors), indexer)
     audits = MemoryAuditService(MemoryAuditStore(database, clock), clock)
-    traces = TraceService(TraceStore(database, clock, changed), indexer)
+    traces = TraceService(TraceStore(database, clock), indexer)
     return Assembly(
         name="recall",
         servicers=[
@@ -106,7 +100,6 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             words.run,
             new_words.run,
             indexer.run,
-            periodic(SEGMENTATION_SECONDS, segmentation.step),
             periodic(PURGE_SECONDS, purge),
             periodic(RETENTION_SECONDS, retention.sweep),
             lambda: load_later(embedder),

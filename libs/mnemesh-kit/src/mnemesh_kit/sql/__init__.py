@@ -1,6 +1,6 @@
 """The SQL database of a service: SQLite in process or PostgreSQL, with the same two methods, `read` and `write`."""
 
-from mnemesh_kit.sql.database import Database, SqlConfig, UtcDateTime, after_commit, open_database
+from mnemesh_kit.sql.database import Database, SqlConfig, UtcDateTime, open_database
 from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable
 
 __all__ = [
@@ -9,6 +9,5 @@ __all__ = [
     "DatabaseUnavailable",
     "SqlConfig",
     "UtcDateTime",
-    "after_commit",
     "open_database",
 ]

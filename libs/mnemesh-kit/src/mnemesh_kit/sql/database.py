@@ -119,16 +119,6 @@ START_BACKOFF: Final = Backoff(first=0.2, maximum=5.0)
 TRANSACTIONS: Final = Counter("mnemesh_sql_transactions", "SQL transactions begun, by kind.", ["kind"])
 """The transactions that this process has begun, by kind: `read` or `write`."""
 
-_AFTER_COMMIT: Final = "mnemesh_after_commit"
-
-
-def after_commit(conn: sa.Connection, call: Callable[[], object]) -> None:
-    """Calls `call` on the event loop after the commit of the transaction of a `Database.write` that runs now.
-
-    It is not called if the transaction is rolled back, or if the caller of the write is cancelled before the commit.
-    """
-    conn.info.setdefault(_AFTER_COMMIT, []).append(call)
-
 
 class Engine(Protocol):
     """A kind of SQL engine.
@@ -240,7 +230,7 @@ class Database:
         """Runs `fn` in one serializable transaction, commits, and returns the result.
 
         An exception of `fn` rolls everything back. After a conflict with another writer, `fn` runs again from its
-        beginning, so it must not change anything but the database; see `after_commit`. If the caller is cancelled, the
+        beginning, so it must not change anything but the database. If the caller is cancelled, the
         transaction may still be committed. Failpoints know the transaction by `name`.
 
         Raises:
@@ -250,17 +240,7 @@ class Database:
         """
         TRANSACTIONS.inc("write")
         await async_failpoint("sql.write.before", name or fn)
-        calls: list[Callable[[], object]] = []
-        observed = failpoint_after(fn, "sql.write.before_commit", name or fn)
-
-        def write(conn: sa.Connection) -> T:
-            nonlocal calls
-            calls = conn.info[_AFTER_COMMIT] = []
-            return observed(conn)
-
-        result = await self._engine.write(write)
-        for call in calls:
-            call()
+        result = await self._engine.write(failpoint_after(fn, "sql.write.before_commit", name or fn))
         await async_failpoint("sql.write.after_commit", name or fn)
         return result
 

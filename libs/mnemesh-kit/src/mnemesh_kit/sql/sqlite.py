@@ -22,7 +22,6 @@ import structlog
 from mnemesh_kit.metrics import Counter
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable, from_os_error, from_sqlite
-from mnemesh_kit.sql.readahead import Readahead
 
 T = TypeVar("T")
 
@@ -276,9 +275,8 @@ class SqliteEngine:
     def __init__(self, url: sa.URL, *, synchronous: str, readers: int) -> None:
         if not url.database or url.database == ":memory:":
             raise ValueError("An SQLite database must be a file: readers and the writer have different connections.")
-        self._readahead = Readahead(Path(url.database))
         self._written = _Connections(_engine(url, "IMMEDIATE"))
-        self._read = _Connections(_engine(url, "DEFERRED", query_only=True), self._readahead, query_only=True)
+        self._read = _Connections(_engine(url, "DEFERRED", query_only=True), query_only=True)
         log = LogFile(url.database) if synchronous == "FULL" else None
         self._writer = GroupWriter(self._written.changes, log, self._written.empty_log)
         self._readers = Threads(readers, "sqlite-reader")
@@ -302,15 +300,13 @@ class SqliteEngine:
         await asyncio.gather(self._writer.close(), self._readers.close())
         self._read.close()
         self._written.close()
-        self._readahead.close()
 
 
 class _Connections:
     """One connection per thread, and the execution of transactions on it."""
 
-    def __init__(self, engine: sa.Engine, readahead: Readahead | None = None, *, query_only: bool = False) -> None:
+    def __init__(self, engine: sa.Engine, *, query_only: bool = False) -> None:
         self._engine = engine
-        self._readahead = readahead
         self._query_only = query_only
         self._local = threading.local()
         self._open: list[sa.Connection] = []
@@ -363,8 +359,6 @@ class _Connections:
         if connection is None:
             connection = self._local.connection = self._engine.connect()
             self._local.driver = connection.connection.driver_connection
-            if self._readahead is not None:
-                self._readahead.attach(connection)
             self._open.append(connection)
         return connection
 

@@ -166,11 +166,6 @@ class EdgeIndex:
         return await self._on(collection, lambda shard: shard.facets(field, condition, limit))
 
     @property
-    def shares_process(self) -> bool:
-        """See VectorIndex.shares_process."""
-        return True
-
-    @property
     def durable_after_seconds(self) -> float:
         """See VectorIndex.durable_after_seconds."""
         return 0.0

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final, TypeVar, cast
 
 import numpy as np
-from mnemesh_kit.sql.readahead import Readahead
 
 from mnemesh_retrieval.errors import IndexClosed, IndexDamaged, IndexFull, RetrievalError, VectorIndexError
 from mnemesh_retrieval.flat import file
@@ -136,15 +135,9 @@ class Connections:
         self._checking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vectors-checker")
         self._local = threading.local()
         self._open: list[sqlite3.Connection] = []
-        self._readaheads = [self._new_readahead()]
         self._generation = 0
         self._dirty = False
         self._closed = False
-
-    @property
-    def readahead(self) -> Readahead:
-        """That of the current file."""
-        return self._readaheads[-1]
 
     async def read(self, act: Callable[[sqlite3.Connection], T]) -> T:
         """Runs `act` in a transaction that only reads."""
@@ -189,7 +182,6 @@ class Connections:
                 # Other threads reopen their connections before they use them again. Before the move, one could open the
                 # old file as one of the new generation.
                 self._generation += 1
-                self._readaheads.append(self._new_readahead())
 
         self.require_usable()
         return await asyncio.get_running_loop().run_in_executor(self._writing, move)
@@ -202,8 +194,6 @@ class Connections:
         await asyncio.to_thread(self._writing.shutdown, wait=True)
         for connection in reversed(self._open):  # the writer, closed last, moves the log into the file
             connection.close()
-        for readahead in self._readaheads:
-            readahead.close()
 
     def require_usable(self) -> None:
         """Raises IndexClosed after `close`, and in a forked child."""
@@ -220,9 +210,6 @@ class Connections:
                 return act(self._own(threads is self._writing))
 
         return await asyncio.get_running_loop().run_in_executor(threads, run)
-
-    def _new_readahead(self) -> Readahead:
-        return Readahead(self._directory / file.NAME)
 
     def _own(self, writes: bool) -> sqlite3.Connection:
         """Returns the connection of this thread."""

@@ -81,11 +81,6 @@ class FlatIndex:
         return index
 
     @property
-    def shares_process(self) -> bool:
-        """See NearestIndex.shares_process."""
-        return True
-
-    @property
     def durable_after_seconds(self) -> float:
         """See NearestIndex.durable_after_seconds."""
         return 0.0
@@ -176,7 +171,7 @@ class FlatIndex:
             return FlatComparison(search.SearchState(), query.limit)
 
         def read(conn: sqlite3.Connection) -> FlatComparison:
-            found = search.nearest(conn, self._connections.readahead, opened.number, search.unit(vector), query)
+            found = search.nearest(conn, opened.number, search.unit(vector), query)
             return FlatComparison(found, query.limit)
 
         return await self._connections.read(read)

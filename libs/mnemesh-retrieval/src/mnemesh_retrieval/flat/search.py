@@ -11,7 +11,6 @@ from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
-from mnemesh_kit.sql.readahead import Readahead
 
 from mnemesh_retrieval.filters import And, Filter, HasId
 from mnemesh_retrieval.flat import file
@@ -90,9 +89,7 @@ def _buckets(pairs: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
     return pairs[6::8]
 
 
-def nearest(
-    conn: sqlite3.Connection, readahead: Readahead, collection: int, vector: Floats, query: SearchQuery
-) -> SearchState:
+def nearest(conn: sqlite3.Connection, collection: int, vector: Floats, query: SearchQuery) -> SearchState:
     """Compares the points that a query covers with a vector of length one."""
     state = SearchState()
     limit = -(-query.newest // MIN_POINTS) if query.newest else -1
@@ -100,7 +97,6 @@ def nearest(
     index, remaining = 0, query.newest or len(numbers) * CAPACITY
     while index < len(numbers) and remaining > 0:
         some = numbers[index : index + min(SEGMENTS_PER_READ, -(-remaining // CAPACITY))]
-        readahead.rows(conn, file.SEGMENTS, some)
         batch = _compare(state, conn, some, vector, query.filter)
         index, remaining = index + len(some), remaining - len(batch)
     state.segments = index

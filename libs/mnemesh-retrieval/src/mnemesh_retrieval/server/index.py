@@ -353,11 +353,6 @@ class ServerIndex:
         return {str(hit.value): hit.count for hit in found.hits}
 
     @property
-    def shares_process(self) -> bool:
-        """See VectorIndex.shares_process."""
-        return False
-
-    @property
     def durable_after_seconds(self) -> float:
         """See VectorIndex.durable_after_seconds. The server flushes at the interval of its own configuration."""
         return self._flush_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
@@ -16,7 +16,7 @@ from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.model.messages import MAX_NAME_CHARACTERS, MessageFilter, require_name
-from mnemesh_recall.model.ranking import Candidates, Key
+from mnemesh_recall.model.ranking import Candidates
 from mnemesh_recall.model.searchable_text import SEARCHABLE_ROLES
 
 
@@ -88,10 +88,6 @@ class WordQuery:
     """That of the whole query; see `ranking.exact.fingerprint`."""
 
 
-ReadCandidates = Callable[[Sequence[Key], Sequence[Key]], Candidates]
-FindRows = Callable[[Iterable[Key]], Mapping[Key, int]]
-
-
 @dataclass(frozen=True, slots=True)
 class WordCandidates:
     """The messages that match a query by words."""
@@ -100,10 +96,6 @@ class WordCandidates:
     """Newest first."""
     rarities: Mapping[str, float]
     """The terms that are in any message of the scope or beside it, with their rarities."""
-    read: ReadCandidates | None = None
-    """Returns further candidates by their keys, and those that follow leaders; None if the store has to be asked."""
-    row_ids: FindRows | None = None
-    """Returns the row ids of messages by their keys, as far as they are known; None if none is."""
     is_complete: bool = True
     """False if messages of the scope were not indexed, or have the words of an earlier analysis."""
 

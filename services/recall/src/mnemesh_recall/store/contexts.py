@@ -31,6 +31,7 @@ from mnemesh_recall.store import agents as agent_rows
 from mnemesh_recall.store import episode_rows, message_rows, transaction, windows
 from mnemesh_recall.store.episode_rows import MESSAGE, TURN, fact_from_row, in_scopes, turn_link
 from mnemesh_recall.store.fulltext import unindexed
+from mnemesh_recall.store.fulltext.indexing import remove_agent
 from mnemesh_recall.store.message_rows import COLUMNS, message_from_row
 from mnemesh_recall.store.tables import (
     agents,
@@ -218,7 +219,7 @@ def erase_agent(tx: Transaction, agent_id: str) -> AgentErasure:
     memories = delete_memories_of_agent(tx, agent_id)
     message_ids = sa.select(_m.id).where(_m.agent_id == agent_id)
     conversation_ids = sa.select(_c.conversation_id).where(_c.agent_id == agent_id)
-    tx.fulltext.remove_agent(conn, agent_id)
+    remove_agent(conn, tx.words, agent_id)
     unindexed.forget(conn, agent_id)
     conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id.in_(message_ids)))
     conn.execute(sa.delete(context_entries).where(_e.conversation_id.in_(conversation_ids)))

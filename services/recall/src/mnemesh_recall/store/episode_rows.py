@@ -15,7 +15,7 @@ from mnemesh_recall.errors import no_memory
 from mnemesh_recall.model.episodes import Episode, EpisodeFilter, Fact, FactFilter, MemoryText, Scope, ScopeKind, Source
 from mnemesh_recall.model.statements import text_key
 from mnemesh_recall.store import agents, transaction, windows
-from mnemesh_recall.store.fulltext.documents import note_languages
+from mnemesh_recall.store.fulltext.indexing import note_languages
 from mnemesh_recall.store.tables import episodes, facts, memory_links, memory_terms
 from mnemesh_recall.store.transaction import Transaction
 

@@ -53,9 +53,9 @@ from mnemesh_recall.store.episode_rows import (
     in_scopes,
     valid,
 )
-from mnemesh_recall.store.fulltext.documents import stored_languages
-from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
-from mnemesh_recall.store.fulltext.selection import fulltext_index, holders_of_words, selective_terms
+from mnemesh_recall.store.fulltext.indexing import stored_languages
+from mnemesh_recall.store.fulltext.selection import holders_of_words, selective_terms
+from mnemesh_recall.store.fulltext.words import WordIndex
 from mnemesh_recall.store.tables import episodes, facts, memory_terms, messages, request_ledger
 from mnemesh_recall.store.transaction import Transaction
 from mnemesh_recall.store.word_rebuilds import WordRebuilds
@@ -223,13 +223,13 @@ class EpisodeStore:
         page = await store.list_facts(organization_id, FactFilter(scopes=(scope,)), FactOrder.CREATED, page_query)
     """
 
-    def __init__(self, database: Database, clock: Clock, ids: IdSource, changed: ChangedAgents | None = None) -> None:
+    def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
         self._database = database
         self._clock = clock
         self._ids = ids
         self._ledger = Ledger(database, request_ledger, clock)
-        self._fulltext = fulltext_index(database, changed)
-        self._words = WordRebuilds(database, self._fulltext)
+        self._index = WordIndex(database)
+        self._words = WordRebuilds(database, self._index)
 
     async def commit_episode(
         self, organization_id: str, commit: EpisodeCommit, key: RequestKey | None
@@ -499,7 +499,7 @@ class EpisodeStore:
         """Runs an effect once, and returns the current answer for the ids that it returned."""
 
         def act(conn: sa.Connection) -> T:
-            tx = Transaction(conn, self._fulltext, organization_id, self._clock.now())
+            tx = Transaction(conn, self._index, organization_id, self._clock.now())
             ids, _ = self._ledger.once(conn, key, lambda: effect(tx))
             return answer(conn, ids)
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Prepared
-from mnemesh_kit.sql.readahead import read_ahead
 from mnemesh_types.messages import ApprovalDecision, ContentPart, Message, Role, TextPart, ToolCall, ToolReturn
 
 from mnemesh_recall.errors import message_exists, no_message
 from mnemesh_recall.model.messages import MessageFilter, has_same_content
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.model.searchable_text import searchable_text, speaker_of
-from mnemesh_recall.store import agents, transaction, turns
-from mnemesh_recall.store.fulltext.documents import COLUMNS as SOURCE_COLUMNS
-from mnemesh_recall.store.fulltext.documents import SearchableMessage, index_new, reindex_around, sources_from_rows
+from mnemesh_recall.store import agents, tables, transaction, turns
+from mnemesh_recall.store.fulltext.documents import SearchableMessage
+from mnemesh_recall.store.fulltext.indexing import COLUMNS as SOURCE_COLUMNS
+from mnemesh_recall.store.fulltext.indexing import index_new, reindex_around, sources_from_rows
 from mnemesh_recall.store.tables import context_entries, messages, tool_call_rows, trace_lines
 from mnemesh_recall.store.transaction import Deferred, Transaction
 
@@ -226,14 +225,9 @@ _ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("organization")
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 
 _BY_ID: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS))
-_VISIBLE: Final = sa.select(*COLUMNS).where(owned(_ORGANIZATION), _m.id.in_(_IDS))
-# The number of rows does not change the text of the statement, so that connections need not prepare it again.
-_VISIBLE_ROWS: Final = {
-    dialect: Prepared(sa.select(*COLUMNS).where(owned(_ORGANIZATION), sa.text(f"messages.row_id {rows}")))
-    for dialect, rows in {
-        "sqlite": "IN (SELECT value FROM json_each(:rows))",
-        "postgresql": "= ANY (CAST(:rows AS bigint[]))",
-    }.items()
+_VISIBLE: Final = {
+    dialect: Prepared(sa.select(*COLUMNS).where(owned(_ORGANIZATION), is_one_of))
+    for dialect, is_one_of in tables.among(_m.id).items()
 }
 _INSERT: Final = Prepared(sa.insert(messages))
 _INSERT_RETURNING: Final = sa.insert(messages).returning(_m.row_id, sort_by_parameter_order=True)
@@ -259,7 +253,7 @@ def store(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> Stored:
     deferred = Deferred()
     rows = [message_to_row(message, tx.organization_id) for message in batch]
     stored = store_rows(tx, agent_id, batch, rows, deferred)
-    index_new(tx.conn, tx.fulltext, deferred.searchable)
+    index_new(tx.conn, tx.words, deferred.searchable)
     write_deferred(tx, deferred)
     return stored
 
@@ -356,20 +350,12 @@ def _insert_rows(conn: sa.Connection, rows: Sequence[Row]) -> Sequence[int]:
     return [_INSERT.insert(conn, row) for row in rows]
 
 
-def read(
-    conn: sa.Connection, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
-) -> tuple[Message, ...]:
-    """Returns the messages that exist among `ids`, in the order of `ids`; see MessageStore.get_messages."""
-    known = row_ids or {}
-    rows_wanted, ids_wanted = list(known.values()), [id_ for id_ in ids if id_ not in known]
-    read_ahead(conn, messages, rows_wanted)
-    selected: list[AnyRow] = []
-    if rows_wanted:
-        dialect = conn.dialect.name
-        rows = json.dumps(rows_wanted) if dialect == "sqlite" else rows_wanted
-        selected.extend(_VISIBLE_ROWS[dialect].all(conn, {"organization": organization_id, "rows": rows}))
-    if ids_wanted:
-        selected.extend(conn.execute(_VISIBLE, {"organization": organization_id, "ids": ids_wanted}))
+def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
+    """Returns the messages that exist among `ids`, in the order of `ids`."""
+    if not ids:
+        return ()
+    parameters = {"organization": organization_id, **tables.listed(conn, ids)}
+    selected = _VISIBLE[conn.dialect.name].all(conn, parameters)
     found = {message.id: message for message in map(message_from_row, selected)}
     return tuple(found[id_] for id_ in ids if id_ in found)
 
@@ -398,8 +384,8 @@ def update(tx: Transaction, changed: Message) -> None:
         conn.execute(_INSERT_CALLS, calls)
     (source,) = sources_from_rows(conn.execute(_SOURCES, {"ids": [changed.id]}))
     if not source.text:
-        tx.fulltext.remove(conn, source.agent_id, [source.row_id])
-    reindex_around(conn, tx.fulltext, source, exists=True)
+        tx.words.remove(conn, [source])
+    reindex_around(conn, tx.words, source, exists=True)
     transaction.add_message_changes(conn, [changed.id], tx.now)
 
 
@@ -416,9 +402,9 @@ def delete(tx: Transaction, agent_id: str, ids: Sequence[str]) -> int:
     conn.execute(sa.delete(trace_lines).where(trace_lines.c.message_id.in_(deleted)))
     conn.execute(sa.delete(messages).where(_m.id.in_(deleted)))
     turns.delete_empty(conn, agent_id, sorted(turn_ids))
-    tx.fulltext.remove(conn, agent_id, [source.row_id for source in sources])
+    tx.words.remove(conn, sources)
     for source in sources:
-        reindex_around(conn, tx.fulltext, source, exists=False)
+        reindex_around(conn, tx.words, source, exists=False)
     agents.subtract_messages(conn, agent_id, len(sources))
     transaction.add_message_changes(conn, deleted, tx.now)
     return len(sources)

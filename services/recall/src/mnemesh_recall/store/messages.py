@@ -6,7 +6,6 @@ The messages around others and the expired ones are read here; steps, windows an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import astuple
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -42,10 +41,9 @@ from mnemesh_recall.model.messages import (
 from mnemesh_recall.model.ranking import Candidate
 from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
 from mnemesh_recall.store import contexts, episode_writes, message_rows, steps, windows
-from mnemesh_recall.store.fulltext import documents, selection, unindexed
-from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents, DocumentCache, SegmentsReplaced
-from mnemesh_recall.store.fulltext.selection import fulltext_index
+from mnemesh_recall.store.fulltext import indexing, selection, unindexed
 from mnemesh_recall.store.fulltext.unindexed import UnindexedMessages
+from mnemesh_recall.store.fulltext.words import WordIndex
 from mnemesh_recall.store.message_rows import COLUMNS, message_from_row
 from mnemesh_recall.store.tables import DIALOGUE, context_entries, messages, request_ledger
 from mnemesh_recall.store.transaction import Transaction
@@ -173,15 +171,14 @@ class MessageStore:
         result = await store.commit_step(organization_id, StepCommit(base_version=window.version, ...))
     """
 
-    def __init__(self, database: Database, clock: Clock, ids: IdSource, changed: ChangedAgents | None = None) -> None:
+    def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
         self._database = database
         self._clock = clock
         self._ids = ids
         self._ledger = Ledger(database, request_ledger, clock)
-        self._fulltext = fulltext_index(database, changed)
-        self._documents = DocumentCache()
-        self._words = WordRebuilds(database, self._fulltext)
-        self._unindexed = UnindexedMessages(database, self._fulltext)
+        self._index = WordIndex(database)
+        self._words = WordRebuilds(database, self._index)
+        self._unindexed = UnindexedMessages(database, self._index)
 
     async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
         """Creates a window at version 1 over new messages.
@@ -280,17 +277,9 @@ class MessageStore:
         version, *numbers = await self._once(organization_id, key, append)
         return AppendResult(sequence_ids=tuple(map(int, numbers)), version=int(version) if version else None)
 
-    async def get_messages(
-        self, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
-    ) -> tuple[Message, ...]:
-        """Returns the messages that exist among `ids`, in the order of `ids`.
-
-        `row_ids` has the rows of some of them, as `WordCandidates.row_ids` returns them: these are found without the
-        index of ids.
-        """
-        return await self._database.read(
-            lambda conn: message_rows.read(conn, organization_id, ids, row_ids), snapshot=False
-        )
+    async def get_messages(self, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
+        """Returns the messages that exist among `ids`, in the order of `ids`."""
+        return await self._database.read(lambda conn: message_rows.read(conn, organization_id, ids), snapshot=False)
 
     async def list_messages(self, organization_id: str, filter_: MessageFilter, page: PageQuery) -> Page[Message]:
         """Returns a page, ordered by sequence id within one agent and by insertion over several agents."""
@@ -360,7 +349,9 @@ class MessageStore:
         """Returns the messages of the scope with these ids, and those that follow the leaders, newest first."""
         if not ids and not leaders:
             return []
-        return await self._database.read(lambda conn: self._fulltext.read(conn, organization_id, scope, ids, leaders))
+        return await self._database.read(
+            lambda conn: self._index.read(conn, organization_id, scope, ids=ids, leaders=leaders), snapshot=False
+        )
 
     async def list_newest(self, organization_id: str, scope: SearchScope, limit: int) -> list[Message]:
         """Returns the searchable messages of the scope that were stored last, newest first."""
@@ -412,7 +403,7 @@ class MessageStore:
 
     async def merge_some_words(self, *, first: bool) -> bool:
         """Merges some parts of the full-text index. `first` begins to merge all. Returns whether there is more."""
-        return await self._database.write(lambda conn: self._fulltext.merge(conn, first=first), name="words.merge")
+        return await self._database.write(lambda conn: self._index.merge(conn, first=first), name="words.merge")
 
     async def index_some_words(self, agent_ids: Sequence[str] | None = None, *, before: datetime | None = None) -> bool:
         """Indexes the words of some messages of committed steps, and returns whether there may be more.
@@ -427,7 +418,7 @@ class MessageStore:
         """Rebuilds the full-text index from all messages. Returns the number of indexed messages."""
 
         def rebuild(conn: sa.Connection) -> int:
-            count = documents.index_all(conn, self._fulltext)
+            count = indexing.index_all(conn, self._index)
             self._words.replaced(conn)
             unindexed.forget_all(conn)
             return count
@@ -456,25 +447,18 @@ class MessageStore:
     async def _select_words(
         self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int, *, began: datetime | None
     ) -> WordCandidates:
-        """See `selection.select`. The segments of an agent never change, so they can be read without a snapshot.
+        """See `selection.select`. A candidate that was changed or deleted between two statements does no harm.
 
         Failpoints know a repeated read by another name: background work decides whether there is one.
         """
-        name = None if began is None else _REPEATED_READ
-
-        def select(conn: sa.Connection) -> WordCandidates:
-            return selection.select(
-                self._fulltext, self._documents, conn, organization_id, scope, words, limit, began=began
-            )
-
-        if scope.agent_id is not None:
-            with suppress(SegmentsReplaced):
-                return await self._database.read(select, name=name, snapshot=False)
-            name = _REPEATED_READ
-        return await self._database.read(select, name=name)
+        return await self._database.read(
+            lambda conn: selection.select(self._index, conn, organization_id, scope, words, limit, began=began),
+            name=None if began is None else _REPEATED_READ,
+            snapshot=False,
+        )
 
     def _transaction(self, conn: sa.Connection, organization_id: str) -> Transaction:
-        return Transaction(conn, self._fulltext, organization_id, self._clock.now())
+        return Transaction(conn, self._index, organization_id, self._clock.now())
 
     def _read_one(self, conn: sa.Connection, organization_id: str, message_id: str) -> Message:
         found = message_rows.read(conn, organization_id, [message_id])

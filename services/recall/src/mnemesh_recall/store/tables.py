@@ -1,6 +1,6 @@
 """The tables of recall on SQLite and PostgreSQL, and lists of values as one parameter.
 
-Migrations create `message_words`, which differs by engine.
+Migrations create `message_terms`, which differs by engine.
 """
 
 from __future__ import annotations
@@ -68,50 +68,6 @@ unindexed_agents = sa.Table(
     sa.Column("position", sa.BigInteger, nullable=False),
     # The time of the first commit whose messages are not indexed.
     sa.Column("since", UtcDateTime, nullable=False),
-)
-
-# The word index of each agent: docs/decisions/word-segments.md. Segments are never changed, and ids never used again.
-word_segments = sa.Table(
-    "word_segments",
-    metadata,
-    sa.Column("id", Number, primary_key=True, autoincrement=True),
-    sa.Column("agent_id", sa.Text, nullable=False),
-    sa.Column("documents", sa.Integer, nullable=False),
-    # The number of rows of `word_postings`, as far as they have terms.
-    sa.Column("buckets", sa.Integer, nullable=False),
-    # The number of rows of `word_documents`.
-    sa.Column("parts", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("labels", sa.Text, nullable=False),
-    sa.Column("removed", sa.LargeBinary, nullable=False),
-    sa.Index("ix_word_segments_agent", "agent_id", "id"),
-    sqlite_autoincrement=True,
-)
-
-# The documents of a segment without their words, divided into rows that fit into a page of SQLite: such pages can be
-# read at once, and those in which a long row continues only one after another.
-word_documents = sa.Table(
-    "word_documents",
-    metadata,
-    # The id of the segment times 65,536, plus the number of the part.
-    sa.Column("key", Number, primary_key=True, autoincrement=False),
-    sa.Column("data", sa.LargeBinary, nullable=False),
-)
-
-word_postings = sa.Table(
-    "word_postings",
-    metadata,
-    # The id of the segment times 65,536, plus the number of the bucket.
-    sa.Column("key", Number, primary_key=True, autoincrement=False),
-    sa.Column("data", sa.LargeBinary, nullable=False),
-)
-
-# The documents that changed after the segments of their agent were written.
-word_tail = sa.Table(
-    "word_tail",
-    metadata,
-    sa.Column("agent_id", sa.Text, primary_key=True),
-    sa.Column("row_id", sa.BigInteger, primary_key=True, autoincrement=False),
-    sqlite_with_rowid=False,
 )
 
 contexts = sa.Table(
@@ -221,6 +177,23 @@ for _name in ("run_id", "step_id", "group_id", "otid", "sender_id"):
         sqlite_where=messages.c[_name].is_not(None),
         postgresql_where=messages.c[_name].is_not(None),
     )
+
+# What the ranking of a search reads: the analysed words of a message, and those of the messages beside it.
+message_words = sa.Table(
+    "message_words",
+    metadata,
+    sa.Column("row_id", Number, primary_key=True, autoincrement=False),
+    # Equal for texts that are equal when normalized.
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("asked", sa.Text, nullable=False),
+    sa.Column("beside", sa.Text, nullable=False),
+    sa.Column("around", sa.Text, nullable=False),
+    sa.Column("about", sa.Text, nullable=False),
+    sa.Column("before_id", sa.Text),
+    sa.Column("after_id", sa.Text),
+    sa.Column("ends_in_question", sa.Boolean, nullable=False),
+)
 
 # The turns of agents. Messages name their turn in `turn_id`.
 turns = sa.Table(
@@ -388,6 +361,6 @@ def among(column: sa.Column[Any]) -> Mapping[str, Condition]:
     }
 
 
-def listed(conn: sa.Connection, values: Sequence[str]) -> dict[str, Any]:
+def listed(conn: sa.Connection, values: Sequence[Any]) -> dict[str, Any]:
     """Returns the parameter for the condition of `among`."""
     return {_LISTED: json.dumps(values) if conn.dialect.name == "sqlite" else list(values)}

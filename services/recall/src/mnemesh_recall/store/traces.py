@@ -29,8 +29,7 @@ from mnemesh_recall.store import trace_imports as imports
 from mnemesh_recall.store import trace_rows as traces
 from mnemesh_recall.store import windows
 from mnemesh_recall.store.episode_rows import episode_from_row, fact_from_row
-from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents
-from mnemesh_recall.store.fulltext.selection import fulltext_index
+from mnemesh_recall.store.fulltext.words import WordIndex
 from mnemesh_recall.store.tables import agents, contexts, episodes, facts, request_ledger, turns
 from mnemesh_recall.store.trace_rows import in_window
 from mnemesh_recall.store.transaction import Transaction
@@ -156,11 +155,11 @@ class TraceStore:
         page = await store.list_turns(organization_id, TurnFilter(agent_id=agent_id, with_traces=True), page_query)
     """
 
-    def __init__(self, database: Database, clock: Clock, changed: ChangedAgents | None = None) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         self._ledger = Ledger(database, request_ledger, clock)
-        self._fulltext = fulltext_index(database, changed)
+        self._index = WordIndex(database)
 
     async def list_turns(self, organization_id: str, filter_: TurnFilter, page: PageQuery) -> Page[Turn]:
         """Returns a page, ordered by index, in one consistent read."""
@@ -212,7 +211,7 @@ class TraceStore:
         """
 
         def put(conn: sa.Connection) -> Sequence[str]:
-            tx = Transaction(conn, self._fulltext, organization_id, self._clock.now())
+            tx = Transaction(conn, self._index, organization_id, self._clock.now())
             return [str(count) for count in astuple(imports.import_records(tx, request))]
 
         counts, _ = await self._ledger.write_once(key, put)

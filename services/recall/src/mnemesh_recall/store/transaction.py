@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.indexing.outbox import add_group, change_rows
 
-from mnemesh_recall.store.fulltext.documents import FulltextIndex, SearchableMessage
+from mnemesh_recall.store.fulltext.documents import SearchableMessage
+from mnemesh_recall.store.fulltext.words import WordIndex
 from mnemesh_recall.store.tables import index_tables
 
 MESSAGES: Final = "messages"
@@ -25,7 +26,7 @@ class Transaction:
     """One write transaction, for one organization, at one time."""
 
     conn: sa.Connection
-    fulltext: FulltextIndex
+    words: WordIndex
     organization_id: str
     now: datetime
 

@@ -10,7 +10,8 @@ from mnemesh_kit.sql import Database
 from mnemesh_retrieval.words.analysis import VERSION
 
 from mnemesh_recall.store import episode_rows
-from mnemesh_recall.store.fulltext.documents import FulltextIndex, index_page
+from mnemesh_recall.store.fulltext.indexing import index_page
+from mnemesh_recall.store.fulltext.words import WordIndex
 from mnemesh_recall.store.tables import AGENT, MEMORIES, agents, word_analysis, word_rebuilds
 
 WAIT_SECONDS: Final = 1.0
@@ -35,7 +36,7 @@ class WordRebuilds:
     A replica of a database begins with what another one has left. New messages are always of this version.
     """
 
-    def __init__(self, database: Database, index: FulltextIndex) -> None:
+    def __init__(self, database: Database, index: WordIndex) -> None:
         self._database = database
         self._index = index
         self._may_wait = True

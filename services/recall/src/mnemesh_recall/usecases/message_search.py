@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
@@ -28,13 +28,11 @@ from mnemesh_recall.model.ranking import (
     Key,
     asked_before,
     id_of,
-    key_of,
     keys_to_compare,
     rank,
     speaker_words,
 )
 from mnemesh_recall.model.search import (
-    FindRows,
     MessageHit,
     MessageHits,
     MessageSearch,
@@ -72,8 +70,6 @@ class FoundCandidates:
     """The similarities of the candidates and of the messages beside them."""
     mode: SearchMode = SearchMode.TEXT
     """The mode that was applied."""
-    row_ids: FindRows | None = None
-    """See WordCandidates.row_ids."""
     has_all_words: bool = True
     """See WordCandidates.is_complete."""
 
@@ -98,15 +94,14 @@ class CandidateFinder:
         """
         limit = max(DEFAULTS.word_candidates, 2 * depth)
         asked = WordQuery("" if mode is SearchMode.VECTOR else query, fingerprint(query))
-        searched = self._store.search_words(organization_id, scope, asked, limit)
+        # Words and vectors are read in turn: two threads would hand the interpreter lock to each other at every row,
+        # which takes longer. The vector of a query may depend on the speakers that were found by words.
+        words = await self._store.search_words(organization_id, scope, asked, limit)
         if mode is SearchMode.TEXT:
-            return _by_words(await searched)
+            return _by_words(words)
         similar = 2 * depth if mode is SearchMode.VECTOR else max(NEAREST, depth)
         compare = self._compare if mode is SearchMode.VECTOR else self._compare_if_available
-        searching = asyncio.ensure_future(searched)
-        words, comparison = await asyncio.gather(
-            searching, compare(organization_id, scope, query, similar, words=searching)
-        )
+        comparison = await compare(organization_id, scope, query, similar, words.candidates)
         if comparison is None:
             return _by_words(words)
         added = await self._similar(organization_id, scope, words, comparison)
@@ -114,7 +109,9 @@ class CandidateFinder:
             # Without words, speakers are known from the similar messages only.
             nameless = without_names(query, speaker_words(added))
             if nameless != query:
-                comparison = await self._compare(organization_id, scope, nameless, similar, searching) or comparison
+                comparison = (
+                    await self._compare(organization_id, scope, nameless, similar, words.candidates) or comparison
+                )
                 added = await self._similar(organization_id, scope, words, comparison)
         candidates = words.candidates.joined(added)
         similarities = await self._vectors.similarities(comparison, keys_to_compare(candidates))
@@ -123,35 +120,30 @@ class CandidateFinder:
         return replace(_by_words(words), candidates=candidates, similarities=similarities, mode=mode)
 
     async def _compare_if_available(
-        self, organization_id: str, scope: SearchScope, query: str, limit: int, words: Awaitable[WordCandidates]
+        self, organization_id: str, scope: SearchScope, query: str, limit: int, by_words: Candidates
     ) -> Comparison | None:
         """Returns None if the embedder or the vector index is unavailable."""
         try:
-            return await self._compare(organization_id, scope, query, limit, words)
+            return await self._compare(organization_id, scope, query, limit, by_words)
         except (EmbedderUnavailable, VectorIndexUnavailable) as error:
             _log.warning("vector_search_skipped", error=str(error))
             return None
 
     async def _compare(
-        self, organization_id: str, scope: SearchScope, query: str, limit: int, words: Awaitable[WordCandidates]
+        self, organization_id: str, scope: SearchScope, query: str, limit: int, by_words: Candidates
     ) -> Comparison | None:
         """Compares the vector of a query. Returns None if it has none.
 
-        An embedder that averages words gets the query without the names of speakers among the candidates by `words`.
-        In an organization, the candidates by `words` are compared in addition. In this process, words and vectors are
-        read in turn: two threads would hand the interpreter lock to each other at every row, which takes longer.
+        An embedder that averages words gets the query without the names of speakers among the candidates by words. In
+        an organization, the candidates by words are compared in addition.
         """
         query = query[:EMBEDDED_CHARACTERS]
         if averages_words(self._vectors.embedder):
-            query = without_names(query, speaker_words((await words).candidates))
+            query = without_names(query, speaker_words(by_words))
         (vector,) = await self._vectors.embed([query])
         if not vector.any():
             return None
-        include = None
-        if _is_organization_wide(scope):
-            include = (await words).candidates
-        elif self._vectors.index.shares_process:
-            await words
+        is_wide = scope.agent_id is None and scope.conversation_id is None
         return await self._vectors.compare(
             SearchQuery(
                 mode=IndexMode.DENSE,
@@ -159,8 +151,8 @@ class CandidateFinder:
                 filter=condition(organization_id, scope),
                 limit=limit,
                 with_payload=False,
-                newest=MAX_COMPARED_IN_ORGANIZATION if _is_organization_wide(scope) else MAX_COMPARED,
-                also=tuple(UUID(bytes=key) for key in keys_to_compare(include)) if include is not None else (),
+                newest=MAX_COMPARED_IN_ORGANIZATION if is_wide else MAX_COMPARED,
+                also=tuple(UUID(bytes=key) for key in keys_to_compare(by_words)) if is_wide else (),
             )
         )
 
@@ -173,21 +165,14 @@ class CandidateFinder:
         absent = [key for key in similar if key not in after]
         followers = [follower for key in similar if (follower := after.get(key)) and follower not in after]
         keys = list(dict.fromkeys([*absent, *followers]))
-        if words.read is not None:
-            found = words.read(keys, absent)
-        else:
-            ids, leaders = list(map(id_of, keys)), list(map(id_of, absent))
-            read = await self._store.list_candidates(organization_id, scope, ids, leaders)
-            found = Candidates.of(read, tuple(words.rarities))
+        ids, leaders = list(map(id_of, keys)), list(map(id_of, absent))
+        read = await self._store.list_candidates(organization_id, scope, ids, leaders)
+        found = Candidates.of(read, tuple(words.rarities))
         return found.chosen(np.array([key not in after for key in found], np.bool_))
 
 
 def _by_words(words: WordCandidates) -> FoundCandidates:
-    return FoundCandidates(words.candidates, words.rarities, row_ids=words.row_ids, has_all_words=words.is_complete)
-
-
-def _is_organization_wide(scope: SearchScope) -> bool:
-    return scope.agent_id is None and scope.conversation_id is None
+    return FoundCandidates(words.candidates, words.rarities, has_all_words=words.is_complete)
 
 
 class MessageReranking:
@@ -297,8 +282,7 @@ class MessageFinder:
         asked = {key: asking for _, found in rankings for key, asking in asked_before(found.candidates).items()}
         questions = {id_of(each.id): id_of(asked[each.id]) for each in best if each.id in asked}
         reranked = await self._reranking.rerank(caller, search, ranked, questions)
-        find_rows = next((found.row_ids for _, found in rankings if found.row_ids is not None), None)
-        hits = await self._hits(caller, (reranked or ranked)[: search.limit], questions, mode, find_rows)
+        hits = await self._hits(caller, (reranked or ranked)[: search.limit], questions, mode)
         is_complete = search.mode is SearchMode.TEXT or (mode is search.mode and self._vectors.is_complete())
         if search.mode is not SearchMode.VECTOR:
             is_complete = is_complete and all(found.has_all_words for _, found in rankings)
@@ -335,14 +319,11 @@ class MessageFinder:
         ranked: Sequence[Ranked[str]],
         questions: Mapping[str, str],
         mode: SearchMode,
-        find_rows: FindRows | None,
     ) -> tuple[MessageHit, ...]:
         """Returns the messages of a ranking with their questions, without those that were deleted meanwhile."""
         asked = (questions[each.id] for each in ranked if each.id in questions)
         ids = list(dict.fromkeys([*(each.id for each in ranked), *asked]))
-        row_ids = find_rows(map(key_of, ids)) if find_rows is not None else {}
-        known = {id_of(key): row_id for key, row_id in row_ids.items()}
-        messages = await self._store.get_messages(caller.organization_id, ids, known)
+        messages = await self._store.get_messages(caller.organization_id, ids)
         found = {message.id: (message, searchable_text(message)) for message in messages}
         hits = (
             MessageHit(

@@ -1,4 +1,4 @@
-"""The words of messages: indexed soon after a commit, again after a change of the analysis, and in segments."""
+"""The words of messages: indexed soon after a commit, and again after a change of the analysis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
-from mnemesh_kit.errors import MnemeshError, Unavailable
+from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.server import with_pause
 from mnemesh_kit.time import Clock
 
-from mnemesh_recall.store.fulltext.segment_upkeep import WordSegmentStore
 from mnemesh_recall.store.messages import MessageStore
 
 GATHER_SECONDS: Final = 0.2
@@ -98,43 +97,3 @@ class WordRebuild:
         has_more = await with_pause(lambda: self._store.merge_some_words(first=True))
         while has_more:
             has_more = await with_pause(lambda: self._store.merge_some_words(first=False))
-
-
-class WordSegmentation:
-    """Moves new documents to the segments of their agents, so that searches read few rows.
-
-    A search reads a document that is not in a segment yet from its row. An agent with many such documents, as after an
-    upgrade, is searched in the full-text index until this has caught up.
-    """
-
-    def __init__(self, store: WordSegmentStore) -> None:
-        self._store = store
-        self._has_begun = False
-
-    async def step(self) -> None:
-        """Indexes the agents whose documents have changed; at first, all with many documents to index."""
-        agents = self._store.changed_agents()
-        if not self._has_begun:
-            agents = list(dict.fromkeys([*agents, *await self._store.long_tails()]))
-            self._has_begun = True
-        for number, agent_id in enumerate(agents):
-            try:
-                await self._index(agent_id)
-            except Unavailable as error:
-                for left in agents[number:]:
-                    self._store.mark_changed(left)
-                _log.warning("word_segments_wait", agents=len(agents) - number, error=str(error))
-                return
-
-    async def rewrite(self) -> int:
-        """Removes the words of deleted documents from all segments. Returns the number of agents with segments."""
-        agents = await self._store.agents()
-        for agent_id in agents:
-            await self._store.rewrite(agent_id)
-        return len(agents)
-
-    async def _index(self, agent_id: str) -> None:
-        while await with_pause(lambda: self._store.move_tail(agent_id)):
-            pass
-        while await with_pause(lambda: self._store.merge(agent_id)):
-            pass

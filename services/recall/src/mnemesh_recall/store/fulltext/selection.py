@@ -1,37 +1,71 @@
-"""The selection of candidates on every SQL engine: the terms that select, and the rarity of each."""
+"""The candidates of a search by words: the terms that select them, the rarity of each, and the best messages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import sqlalchemy as sa
-from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.ranking.scores import rarity
 from mnemesh_retrieval.words.analysis import terms
 
 from mnemesh_recall.model.ranking import Candidates
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.fulltext import unindexed
-from mnemesh_recall.store.fulltext.agent_words import MOST_TAIL, open_agent
-from mnemesh_recall.store.fulltext.documents import CandidateQuery, FulltextIndex, stored_languages
-from mnemesh_recall.store.fulltext.postgresql import PostgresFulltextIndex
-from mnemesh_recall.store.fulltext.segment_rows import ChangedAgents, DocumentCache
-from mnemesh_recall.store.fulltext.segment_rows import overview as read_overview
-from mnemesh_recall.store.fulltext.sqlite import SqliteFulltextIndex
+from mnemesh_recall.store.fulltext.words import WordIndex, beside, of_text
+from mnemesh_recall.store.tables import AGENT, unindexed_agents
 
 FEW_HOLDERS: Final = 50
 COMMON_SHARE: Final = 1 / 3
 MOST_HOLDERS: Final = 1_000
 """A term that is in more messages, or in a larger share of more than a few messages, selects no candidates if there is
 another term. It still counts for the candidates of other terms."""
+MOST_EXACT: Final = 10
+"""The number of newest messages that equal the query which are always candidates."""
+NEAR_SHARE: Final = 0.4
+"""The weight of a term that only neighbours have, where one of the message itself weighs 1."""
 _ALWAYS: Final = datetime.max.replace(tzinfo=UTC)
+
+# All that a search needs first, in one statement: rows with a kind, and a number or a text. The organization is hidden
+# from the planner where a row of the agent is read.
+_OVERVIEW: Final = """
+    SELECT 0 AS kind, CAST(coalesce(sum(message_count), 0) AS bigint) AS size, '' AS name FROM agents WHERE {agents}
+    UNION ALL SELECT 1, 0, language FROM word_languages WHERE organization_id = :organization
+    UNION ALL SELECT 2, 0, '' FROM unindexed_agents WHERE {agents} AND since < :before
+    UNION ALL SELECT 2, 0, '' FROM word_rebuilds WHERE kind = :kind {rebuilds}
+"""
+_OF_AGENT: Final = {
+    "agents": "agent_id = :agent AND organization_id || '' = :organization",
+    "rebuilds": "AND subject = :agent",
+}
+_OF_ORGANIZATION: Final = {"agents": "organization_id = :organization", "rebuilds": ""}
+_OVERVIEWS: Final = {
+    is_of_agent: Prepared(
+        sa.text(_OVERVIEW.format(**parts)).bindparams(sa.bindparam("before", type_=unindexed_agents.c.since.type))
+    )
+    for is_of_agent, parts in ((True, _OF_AGENT), (False, _OF_ORGANIZATION))
+}
+
+Rows = Sequence[int]
+"""The numbers of messages, the newest first."""
+
+
+class _Overview(NamedTuple):
+    """What a search reads first."""
+
+    size: int
+    """The number of messages of the agent or of the organization."""
+    languages: list[str]
+    """The languages of the organization's indexed texts other than English."""
+    is_complete: bool
+    """False if messages are not indexed yet, or have the words of an earlier analysis."""
 
 
 def select(
-    index: FulltextIndex,
-    cache: DocumentCache,
+    index: WordIndex,
     conn: sa.Connection,
     organization_id: str,
     scope: SearchScope,
@@ -45,42 +79,78 @@ def select(
     Nothing is selected if messages of the scope wait to be indexed, unless the time is given at which the search began:
     then the result tells whether it lacks messages that were committed before.
     """
-    before = began or _ALWAYS
-    most = MOST_HOLDERS + 1
-    overview, agent = None, None
+    overview = _overview(conn, organization_id, scope, began or _ALWAYS)
+    if (began is None and not overview.is_complete) or not overview.size:
+        return WordCandidates(Candidates.of((), ()), {}, is_complete=overview.is_complete)
+    own = terms(words.text, overview.languages)
+    matches, exact = _matches(index, conn, organization_id, scope, words.fingerprint, tuple(own))
+    counts = {term: min(len({*holders, *near}), MOST_HOLDERS + 1) for term, (holders, near) in matches.items()}
+    holders = holders_of_words({term: count for term, count in counts.items() if count}, own)
+    rarities = {term: rarity(count, overview.size) for term, count in holders.items()}
+    selected = selective_terms(holders, rarities, overview.size)
+    if has_row_filters(scope):
+        matches, exact = _matches(
+            index, conn, organization_id, scope, words.fingerprint, tuple(selected), is_filtered=True
+        )
+    best = _best([matches[term] for term in selected], list(selected.values()), limit)
+    row_ids = {*best, *exact[:MOST_EXACT]}
+    found = index.read(conn, organization_id, scope, row_ids=row_ids, exact=words.fingerprint)
+    return WordCandidates(Candidates.of(found, tuple(rarities)), rarities, is_complete=overview.is_complete)
+
+
+def has_row_filters(scope: SearchScope) -> bool:
+    """Returns whether a scope has conditions that the word index cannot check."""
+    return bool(scope.from_time or scope.before_time or scope.exclude_ids or scope.speakers or scope.sender_ids)
+
+
+def _overview(conn: sa.Connection, organization_id: str, scope: SearchScope, before: datetime) -> _Overview:
+    """Reads what a search needs first. Messages that were committed later than `before` need not be indexed."""
+    size, languages, is_complete = 0, [], True
+    parameters: dict[str, Any] = {"organization": organization_id, "before": before, "kind": AGENT}
     if scope.agent_id is not None:
-        overview = read_overview(conn, organization_id, scope.agent_id, MOST_TAIL + 1, before)
-        is_complete = overview.is_complete
-    else:
-        is_complete = unindexed.is_complete(conn, organization_id, before)
-    if began is None and not is_complete:
-        return WordCandidates(Candidates.of((), ()), {}, is_complete=False)
-    if overview is not None:
-        own = terms(words.text, overview.languages)
-        agent = open_agent(conn, cache, index, scope, overview, words.text, tuple(own))
-    else:
-        own = terms(words.text, stored_languages(conn, organization_id)) if words.text else {}
-    if agent is not None:
-        size, counts = agent.size, agent.counts(most)
-    else:
-        size, counts = index.counts(conn, organization_id, scope, tuple(own), most) if own else (0, {})
-    holders = holders_of_words(counts, own)
-    rarities = {term: rarity(count, size) for term, count in holders.items()}
-    selected = selective_terms(holders, rarities, size)
-    are_few = all(holders[term] <= MOST_HOLDERS for term in selected)
-    fit = sum(holders[term] for term in selected) <= limit
-    query = CandidateQuery(selected, words.fingerprint, limit, are_few=are_few, are_all_candidates=fit)
-    terms_ = tuple(rarities)
-    if agent is None:
-        found = index.candidates(conn, organization_id, scope, query)
-        return WordCandidates(Candidates.of(found, terms_), rarities, is_complete=is_complete)
-    return WordCandidates(
-        agent.candidates(query, terms_),
-        rarities,
-        read=lambda keys, leaders: agent.read(keys, leaders, terms_),
-        row_ids=agent.row_ids,
-        is_complete=is_complete,
-    )
+        parameters["agent"] = scope.agent_id
+    for kind, number, name in _OVERVIEWS[scope.agent_id is not None].all(conn, parameters):
+        match kind:
+            case 0:
+                size = number
+            case 1:
+                languages.append(name)
+            case _:
+                is_complete = False
+    return _Overview(size, sorted(languages), is_complete)
+
+
+def _matches(
+    index: WordIndex,
+    conn: sa.Connection,
+    organization_id: str,
+    scope: SearchScope,
+    fingerprint: str,
+    words: Sequence[str],
+    *,
+    is_filtered: bool = False,
+) -> tuple[dict[str, tuple[Rows, Rows]], Rows]:
+    """Returns for each word the newest messages that have it, and those beside them; and those that equal the query.
+
+    In an organization, no messages beside others are found.
+    """
+    near = [beside(word) for word in words] if scope.agent_id is not None else []
+    asked = [*words, *near, of_text(fingerprint)]
+    found = index.newest(conn, organization_id, scope, asked, MOST_HOLDERS + 1, is_filtered=is_filtered)
+    of_words, of_near = found[: len(words)], found[len(words) : -1] or itertools.repeat(())
+    return dict(zip(words, zip(of_words, of_near, strict=False), strict=True)), found[-1]
+
+
+def _best(matches: Sequence[tuple[Rows, Rows]], weights: Sequence[float], limit: int) -> list[int]:
+    """Returns the messages with the largest sums of the weights of their words, the best first, then the newest."""
+    lists = [(rows, weight * share) for both, weight in zip(matches, weights, strict=True)
+             for rows, share in zip(both, (1.0, NEAR_SHARE), strict=True)]  # fmt: skip
+    rows = np.fromiter(itertools.chain.from_iterable(rows for rows, _ in lists), np.int64)
+    of_rows = np.repeat([weight for _, weight in lists], [len(rows) for rows, _ in lists])
+    different, places = np.unique(rows, return_inverse=True)
+    scores = np.bincount(places, of_rows, len(different))
+    best: list[int] = different[np.lexsort((-different, -scores))[:limit]].tolist()
+    return best
 
 
 def holders_of_words(counts: Mapping[str, int], terms_: Mapping[str, str]) -> dict[str, int]:
@@ -104,9 +174,3 @@ def selective_terms(holders: Mapping[str, int], weights: Mapping[str, float], si
         rarest = max(weights, key=lambda term: weights[term])
         found = {rarest: weights[rarest]}
     return found
-
-
-def fulltext_index(database: Database, changed: ChangedAgents | None = None) -> FulltextIndex:
-    """Returns the full-text index of the database's engine. It notes in `changed` whose documents it changes."""
-    changed = changed or ChangedAgents()
-    return SqliteFulltextIndex(changed) if database.dialect == "sqlite" else PostgresFulltextIndex(changed)

@@ -17,12 +17,14 @@ from mnemesh_kit.sql import Database, DatabaseFull
 from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_recall.store import tables
-from mnemesh_recall.store.fulltext.documents import FulltextIndex, SearchableMessage, index_page
-from mnemesh_recall.store.tables import AGENT, unindexed_agents, word_rebuilds
+from mnemesh_recall.store.fulltext.documents import SearchableMessage
+from mnemesh_recall.store.fulltext.indexing import index_page
+from mnemesh_recall.store.fulltext.words import WordIndex
+from mnemesh_recall.store.tables import unindexed_agents
 
 MOST_MESSAGES: Final = 32
 """The number of messages after which a transaction ends: about 10 ms, so that commits do not wait long. Long messages
-end it, too; see `dialogues.PAGE_CHARACTERS`."""
+end it, too; see `indexing.PAGE_CHARACTERS`."""
 MOST_AGENTS: Final = 16
 """The largest number of agents whose messages one transaction indexes."""
 WAIT_SECONDS: Final = 1.0
@@ -50,12 +52,6 @@ _SOME: Final = {
     )
     for dialect, is_one_of in tables.among(_u.agent_id).items()
 }
-_INCOMPLETE: Final = sa.select(
-    sa.or_(
-        sa.exists().where(_u.organization_id == sa.bindparam("organization"), _u.since < sa.bindparam("before")),
-        sa.exists().where(word_rebuilds.c.kind == AGENT),
-    )
-)
 _THIS: Final = _u.agent_id == sa.bindparam("this")
 _DELETE: Final = sa.delete(unindexed_agents).where(_THIS)
 _ADVANCE: Final = sa.update(unindexed_agents).where(_THIS).values(position=sa.bindparam("indexed"))
@@ -80,14 +76,6 @@ def note(conn: sa.Connection, messages: Sequence[SearchableMessage], now: dateti
         _NOTE.change(conn, noted(messages, now))
 
 
-def is_complete(conn: sa.Connection, organization_id: str, before: datetime) -> bool:
-    """Returns whether all messages of an organization are indexed, and none has the words of an earlier analysis.
-
-    Messages that were committed later than `before` need not be indexed.
-    """
-    return not conn.scalar(_INCOMPLETE, {"organization": organization_id, "before": before})
-
-
 def forget(conn: sa.Connection, agent_id: str) -> None:
     """Deletes the row of an agent whose messages are deleted."""
     conn.execute(_DELETE, {"this": agent_id})
@@ -101,7 +89,7 @@ def forget_all(conn: sa.Connection) -> None:
 class UnindexedMessages:
     """Indexes the messages that wait for it."""
 
-    def __init__(self, database: Database, index: FulltextIndex) -> None:
+    def __init__(self, database: Database, index: WordIndex) -> None:
         self._database = database
         self._index = index
 

@@ -7,22 +7,16 @@ from mnemesh_kit.sql import UtcDateTime
 revision = "0100"
 down_revision = None
 
-_WORDS_SQLITE = """
-    CREATE VIRTUAL TABLE message_words USING fts5(
-        scope, body, asked, beside, around, about, before_id UNINDEXED, after_id UNINDEXED, ends_in_question UNINDEXED,
-        tokenize = "unicode61 remove_diacritics 0")
+# The terms of messages are keys without text; see store/fulltext/words.py. FTS5 has neither the text nor positions.
+_TERMS_SQLITE = """
+    CREATE VIRTUAL TABLE message_terms USING fts5(terms, content = '', detail = none, tokenize = "ascii")
 """
-# The words of a message are in its row instead of a TOAST table, because the ranking reads thousands of them. The
-# pending list is short, because every search reads it to its end. Postings and documents of segments are compressed
-# already.
-_WORDS_POSTGRESQL = (
-    """CREATE TABLE message_words (
-        row_id BIGINT PRIMARY KEY, body TEXT NOT NULL, asked TEXT NOT NULL, beside TEXT NOT NULL, around TEXT NOT NULL,
-        about TEXT NOT NULL, before_id TEXT, after_id TEXT, ends_in_question BOOLEAN NOT NULL, words TSVECTOR NOT NULL
-    ) WITH (toast_tuple_target = 8160)""",
-    "CREATE INDEX ix_message_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 512)",
-    "ALTER TABLE word_documents ALTER COLUMN data SET STORAGE EXTERNAL",
-    "ALTER TABLE word_postings ALTER COLUMN data SET STORAGE EXTERNAL",
+# The words of a message are in its row instead of a TOAST table, because the ranking reads hundreds of them. The
+# pending list is short, because every search reads it to its end.
+_TERMS_POSTGRESQL = (
+    "ALTER TABLE message_words SET (toast_tuple_target = 8160)",
+    "CREATE TABLE message_terms (row_id BIGINT PRIMARY KEY, terms BIGINT[] NOT NULL)",
+    "CREATE INDEX ix_message_terms ON message_terms USING gin (terms) WITH (gin_pending_list_limit = 512)",
 )
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
@@ -45,12 +39,8 @@ def upgrade() -> None:
     _create_turns()
     _create_unindexed_agents()
     _create_word_analysis()
-    _create_word_documents()
     _create_word_languages()
-    _create_word_postings()
     _create_word_rebuilds()
-    _create_word_segments()
-    _create_word_tail()
     _create_message_words()
 
 
@@ -355,27 +345,11 @@ def _create_word_analysis() -> None:
     )
 
 
-def _create_word_documents() -> None:
-    op.create_table(
-        "word_documents",
-        sa.Column("key", _NUMBER, primary_key=True, autoincrement=False),
-        sa.Column("data", sa.LargeBinary, nullable=False),
-    )
-
-
 def _create_word_languages() -> None:
     op.create_table(
         "word_languages",
         sa.Column("organization_id", sa.Text, primary_key=True),
         sa.Column("language", sa.Text, primary_key=True),
-    )
-
-
-def _create_word_postings() -> None:
-    op.create_table(
-        "word_postings",
-        sa.Column("key", _NUMBER, primary_key=True, autoincrement=False),
-        sa.Column("data", sa.LargeBinary, nullable=False),
     )
 
 
@@ -388,35 +362,24 @@ def _create_word_rebuilds() -> None:
     )
 
 
-def _create_word_segments() -> None:
-    op.create_table(
-        "word_segments",
-        sa.Column("id", _NUMBER, primary_key=True, autoincrement=True),
-        sa.Column("agent_id", sa.Text, nullable=False),
-        sa.Column("documents", sa.Integer, nullable=False),
-        sa.Column("buckets", sa.Integer, nullable=False),
-        sa.Column("parts", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("labels", sa.Text, nullable=False),
-        sa.Column("removed", sa.LargeBinary, nullable=False),
-        sqlite_autoincrement=True,
-    )
-    op.create_index("ix_word_segments_agent", "word_segments", ["agent_id", "id"])
-
-
-def _create_word_tail() -> None:
-    op.create_table(
-        "word_tail",
-        sa.Column("agent_id", sa.Text, primary_key=True),
-        sa.Column("row_id", sa.BigInteger, primary_key=True, autoincrement=False),
-        sqlite_with_rowid=False,
-    )
-
-
 def _create_message_words() -> None:
+    op.create_table(
+        "message_words",
+        sa.Column("row_id", _NUMBER, primary_key=True, autoincrement=False),
+        sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("asked", sa.Text, nullable=False),
+        sa.Column("beside", sa.Text, nullable=False),
+        sa.Column("around", sa.Text, nullable=False),
+        sa.Column("about", sa.Text, nullable=False),
+        sa.Column("before_id", sa.Text),
+        sa.Column("after_id", sa.Text),
+        sa.Column("ends_in_question", sa.Boolean, nullable=False),
+    )
     if op.get_bind().dialect.name == "sqlite":
-        op.execute(_WORDS_SQLITE)
+        op.execute(_TERMS_SQLITE)
         return
-    for statement in _WORDS_POSTGRESQL:
+    for statement in _TERMS_POSTGRESQL:
         op.execute(statement)
 
 
