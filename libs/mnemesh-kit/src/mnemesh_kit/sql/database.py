@@ -10,14 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
-from pathlib import Path
 from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
 import structlog
-from alembic.config import Config
-from alembic.runtime.environment import EnvironmentContext
-from alembic.script import ScriptDirectory
 
 from mnemesh_kit.config import ConfigError, ServerConfig, StartupError, service_of
 from mnemesh_kit.errors import MnemeshError
@@ -190,7 +186,7 @@ class Database:
             ConfigError: the URL is malformed, names another engine, or has a parameter that is unknown.
         """
         if is_postgresql(url):
-            from mnemesh_kit.sql.postgresql import PostgresEngine  # noqa: PLC0415  (only the engine in use is imported)
+            from mnemesh_kit.sql.postgres_engine import PostgresEngine  # noqa: PLC0415  (only the engine in use is imported)
 
             address = PostgresUrl.parse(url)
             return cls(PostgresEngine(address, pool_size=pool_size, settings=postgres_settings), address.shown)
@@ -344,27 +340,20 @@ def upgrade(connection: sa.Connection, package: str) -> None:
 
     All of them run in the caller's transaction, so an upgrade is atomic.
     """
+    from alembic.config import Config  # noqa: PLC0415  (a process with a database of the newest schema needs no Alembic)
+    from alembic.runtime.environment import EnvironmentContext  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     with resources.as_file(resources.files(package) / "store" / "migrations") as directory:
-        scripts = _scripts(directory)
-        with EnvironmentContext(_config(directory), scripts, fn=_steps(scripts)) as environment:
+        config = Config()
+        config.set_main_option("script_location", str(directory).replace("%", "%%"))
+        scripts = ScriptDirectory(str(directory), version_locations=[str(directory / "versions")])
+
+        def to_newest(revision: Any, _context: object) -> Any:
+            return scripts._upgrade_revs("head", revision)  # (as Alembic's upgrade command does)
+
+        with EnvironmentContext(config, scripts, fn=to_newest) as environment:
             environment.configure(connection=connection, render_as_batch=True)
             environment.run_migrations()
-
-
-def _scripts(directory: Path) -> ScriptDirectory:
-    return ScriptDirectory(str(directory), version_locations=[str(directory / "versions")])
-
-
-def _config(directory: Path) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(directory).replace("%", "%%"))
-    return config
-
-
-def _steps(scripts: ScriptDirectory) -> Any:
-    def to_newest(revision: Any, _context: object) -> Any:
-        return scripts._upgrade_revs("head", revision)  # (as Alembic's upgrade command does)
-
-    return to_newest

@@ -27,6 +27,7 @@ _IMPORTED: Final = (
     "anyio._backends._asyncio",
     "mnemesh_kit.sql.sqlite",
     "mnemesh_kit.sql.database",
+    "mnemesh_kit.sql.postgres_engine",
     "mnemesh_orchestrator.llm.openai_chat",
     "mnemesh_retrieval.edge",
     "mnemesh_retrieval.embedders.built_in",
