@@ -23,7 +23,7 @@ def test_valid_request_with_one_invalid_value_succeeds_or_is_refused(
     for method, good in calls:
         assert call(grpc_stub, method, good) is None, f"{method.full_name} refuses what is good:\n{good}"
     for method, good in calls:
-        for place, request in spoiled(good, 1 if is_full else 8):
+        for place, request in spoiled(good, 1 if is_full else 16):
             error: Any = call(grpc_stub, method, request)
             if error is not None:
                 shown = f"{method.full_name}, {place}: {error.code()} {error.details()}"
