@@ -64,6 +64,8 @@ def test_ambiguous_old_text_is_refused_with_its_lines() -> None:
         "Please ensure it is unique."
     )
     assert error.metadata["lines"] == "1,3"
+    in_one_line = _error(ReplaceUnique("tea", "x"), "tea and tea")
+    assert (in_one_line.reason, in_one_line.metadata["lines"]) == ("BLOCK_TEXT_AMBIGUOUS", "1")
 
 
 def test_lines_of_a_multi_line_text_are_those_of_its_first_line() -> None:
