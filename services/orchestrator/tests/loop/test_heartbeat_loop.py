@@ -160,12 +160,14 @@ async def test_required_tool_continues_the_turn(world: World, process: Process) 
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_failed_tool_continues_the_turn_without_a_heartbeat_request(world: World, process: Process) -> None:
+@pytest.mark.parametrize("others", [0, 1])
+async def test_failed_tool_continues_the_turn_without_a_heartbeat_request(
+    world: World, process: Process, others: int
+) -> None:
     agent = await talker(world, process)
-    world.model.follow(
-        call("memory_replace", label="human", old_str="x", new_str="y", request_heartbeat=False),
-        call("send_message", message="I could not."),
-    )
+    failing = call("memory_replace", label="human", old_str="x", new_str="y", request_heartbeat=False)
+    searches = [call("conversation_search", query="tea", request_heartbeat=False)] * others
+    world.model.follow(together(failing, *searches), call("send_message", message="I could not."))
     await process.send(agent)
     assert reasons(world.turn(agent, 4)) == ["Function call failed, returning control"]
 
