@@ -13,8 +13,7 @@ from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.compaction.compactor import model_compactor
-from mnemesh_orchestrator.compaction.episodic import FactExtractor
-from mnemesh_orchestrator.compaction.stored_memory import StoredMemory
+from mnemesh_orchestrator.compaction.episodic import FactExtractor, StoredMemory
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.executor import GroupExecutor
@@ -41,7 +40,7 @@ from mnemesh_orchestrator.runs.transcript_inputs import TranscriptInputs
 from mnemesh_orchestrator.runs.turn_builder import EarlyReads, InputRecorder, TurnBuilder
 from mnemesh_orchestrator.runs.worker import ReplicaWatcher, RunWorker
 from mnemesh_orchestrator.store.stores import Stores
-from mnemesh_orchestrator.usecases.agent_creation import AgentCreation, AgentLifecycle
+from mnemesh_orchestrator.usecases.agent_creation import AgentCreation, AgentLifecycle, PartnerService
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletion, AgentParts
 from mnemesh_orchestrator.usecases.agents import AgentService, TextGenerationService, ToolRunner
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
@@ -57,7 +56,6 @@ from mnemesh_orchestrator.usecases.conversations import ConversationService
 from mnemesh_orchestrator.usecases.groups import GroupChanges, GroupService
 from mnemesh_orchestrator.usecases.identities import IdentityService
 from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService, MessageReader
-from mnemesh_orchestrator.usecases.partners import PartnerService
 from mnemesh_orchestrator.usecases.providers import ModelService, ProviderService
 from mnemesh_orchestrator.usecases.runs import GroupPlanner, RunCancellations, RunService, StepService
 from mnemesh_orchestrator.usecases.sleeptime import SleeptimeService

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_orchestrator.compaction.stored_memory import EPISODIC_HEADING
+from mnemesh_orchestrator.compaction.episodic import EPISODIC_HEADING
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.compaction.episodic import merge_commits
+from mnemesh_orchestrator.compaction.episodic import join_notes, merge_commits, snapshot, split_notes, with_commits
 from mnemesh_orchestrator.compaction.extraction import (
     Material,
     answer_problem,
@@ -15,7 +15,6 @@ from mnemesh_orchestrator.compaction.extraction import (
     parse_commits,
 )
 from mnemesh_orchestrator.compaction.planner import Sizes, plan_whole_turns
-from mnemesh_orchestrator.compaction.stored_memory import join_notes, snapshot, split_notes, with_commits
 from mnemesh_orchestrator.model.episodes import (
     Change,
     Episode,
@@ -26,7 +25,7 @@ from mnemesh_orchestrator.model.episodes import (
     MemoryScope,
     NewEpisode,
 )
-from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_orchestrator.prompt.assembly import heartbeat
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 NOW = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)

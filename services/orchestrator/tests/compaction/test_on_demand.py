@@ -8,7 +8,7 @@ from mnemesh_orchestrator.errors import ConversationBusy, NothingToCompact
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.inputs import OnBusy
-from mnemesh_orchestrator.prompt.packaging import system_alert
+from mnemesh_orchestrator.prompt.assembly import system_alert
 from mnemesh_types.agents import CompactionResult, CompactionSettings
 from mnemesh_types.messages import Role
 

@@ -8,7 +8,7 @@ from mnemesh_orchestrator.llm.model_catalog import Providers
 from mnemesh_orchestrator.llm.port import AnsweredCall, ToolChoice
 from mnemesh_orchestrator.llm.settings import LlmSettings
 from mnemesh_orchestrator.model.models import ToolSchema
-from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_orchestrator.prompt.assembly import heartbeat
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from .windows import NOON, REQUIRED, ZONE, ask, everything, message, tool

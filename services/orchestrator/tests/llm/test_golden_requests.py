@@ -18,7 +18,7 @@ from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.settings import Api
 from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat
-from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_orchestrator.prompt.assembly import heartbeat
 from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import (
     ContentPart,

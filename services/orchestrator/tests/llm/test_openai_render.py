@@ -11,7 +11,7 @@ from mnemesh_orchestrator.llm.openai_chat import render_body
 from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 from mnemesh_orchestrator.model.models import ResponseFormat
-from mnemesh_orchestrator.prompt.packaging import heartbeat, login_event, system_alert
+from mnemesh_orchestrator.prompt.assembly import heartbeat, login_event, system_alert
 from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import ImagePart, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus
 

@@ -3,7 +3,7 @@
 import json
 from datetime import UTC, datetime
 
-from mnemesh_orchestrator.prompt.packaging import (
+from mnemesh_orchestrator.prompt.assembly import (
     heartbeat,
     login_event,
     package_tool_return,

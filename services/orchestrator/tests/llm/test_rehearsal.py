@@ -5,7 +5,7 @@ import json
 import pytest
 from mnemesh_orchestrator.llm.port import TextDelta, ToolCallDelta, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.model.models import ToolSchema
-from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_orchestrator.prompt.assembly import heartbeat
 from mnemesh_types.messages import Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from .rehearsal_agent import CLIENT, CORE, EDITOR, OMNI, REHEARSAL, SEARCH, Agent

@@ -7,7 +7,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.rules import ExitLoop
 from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_orchestrator.prompt.packaging import NON_USER_MSG_PREFIX
+from mnemesh_orchestrator.prompt.assembly import NON_USER_MSG_PREFIX
 from mnemesh_types.messages import Approve, Deny, Role
 from msgspec import structs
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from mnemesh_orchestrator.builtin.voice import transcript
+from mnemesh_orchestrator.builtin.search import transcript
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import StopEvent

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from mnemesh_kit.ids import derive_id
-from mnemesh_orchestrator.builtin.voice import transcript as numbered_lines
+from mnemesh_orchestrator.builtin.search import transcript as numbered_lines
+from mnemesh_orchestrator.prompt.assembly import heartbeat, login_event
 from mnemesh_orchestrator.prompt.manager_transcript import (
     TranscriptEntry,
     TranscriptForm,
@@ -13,7 +14,6 @@ from mnemesh_orchestrator.prompt.manager_transcript import (
     render_transcript,
     transcript_entry,
 )
-from mnemesh_orchestrator.prompt.packaging import heartbeat, login_event
 from mnemesh_types.messages import (
     Approve,
     Deny,

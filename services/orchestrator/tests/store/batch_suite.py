@@ -10,10 +10,9 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.batches import Batch, BatchDraft
 from mnemesh_orchestrator.model.events import RunEnd
 from mnemesh_orchestrator.model.inputs import MAX_ATTEMPTS, CallbackResult, RunConfig
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import Batch, BatchDraft, Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore

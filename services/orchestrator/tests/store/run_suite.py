@@ -16,8 +16,8 @@ from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, RunEnd, R
 from mnemesh_orchestrator.model.runs import RunError, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
-from mnemesh_orchestrator.store.steps import StepStore
 from mnemesh_types.messages import ToolReturn, ToolStatus
 from mnemesh_types.usage import Usage
 

@@ -11,8 +11,8 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import Claim, RunEnd
 from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepFilter, StepTrace, shared_request
 from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
-from mnemesh_orchestrator.store.steps import StepStore
 from mnemesh_types.usage import Usage
 
 from .records import ALL, ORG, OTHER_ORG, a_run, a_step, an_agent, an_end, key, made

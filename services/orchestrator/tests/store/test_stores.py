@@ -19,9 +19,9 @@ from mnemesh_orchestrator.store.identities import IdentityStore
 from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore
+from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunRetention, RunStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
-from mnemesh_orchestrator.store.steps import StepStore
 from mnemesh_orchestrator.store.tables import conversations
 from mnemesh_orchestrator.store.turn_statements import LeaseClock
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest_asyncio
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.batches import Batch, BatchRequest
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import Batch, BatchRequest, PoolLimits, Run, RunFilter, RunStatus
 from mnemesh_types.messages import TextPart
 
 from ..support.model import Held, say

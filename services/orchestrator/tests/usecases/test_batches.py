@@ -9,9 +9,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.batches import Batch, BatchRequest
 from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import Batch, BatchRequest, Run, RunFilter, RunStatus
 from mnemesh_types.messages import TextPart
 
 from ..support.faults import Crash, Faults

@@ -11,8 +11,8 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Role, TextPart
 
+from mnemesh_orchestrator.builtin.arguments import is_for_model
 from mnemesh_orchestrator.builtin.call import BuiltinCall, ChildOutcome, ChildRequest, ChildRunsPort, Refused
-from mnemesh_orchestrator.builtin.refusals import is_for_model
 from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded, PendingApproval, ProcessorFailed
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
 from mnemesh_orchestrator.model.groups import BACKGROUND_TYPES, Group

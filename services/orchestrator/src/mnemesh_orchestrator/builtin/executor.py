@@ -12,13 +12,12 @@ from zoneinfo import ZoneInfo
 from mnemesh_kit.errors import MnemeshError, Unavailable
 from mnemesh_kit.time import Clock
 
-from mnemesh_orchestrator.builtin import core_memory, search, voice
+from mnemesh_orchestrator.builtin import core_memory, search
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
-from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
+from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, is_for_model, refusal_text
 from mnemesh_orchestrator.builtin.call import BuiltinCall, OptionalCalls, Refused, WithImages
 from mnemesh_orchestrator.builtin.core_memory import run_command
 from mnemesh_orchestrator.builtin.files import FileTools
-from mnemesh_orchestrator.builtin.refusals import is_for_model, refusal_text
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS, RUN_CODE, RUN_CODE_WITH_TOOLS
 from mnemesh_orchestrator.clients.archival import ArchivalClient
 from mnemesh_orchestrator.clients.blocks import BlocksClient
@@ -216,9 +215,9 @@ class BuiltinTools:
             "memory_apply_patch": partial(core_memory.apply_patch, blocks),
             "memory_finish_edits": _finish_edits,
             "memory": partial(run_command, blocks),
-            "search_memory": partial(voice.search_memory, recall, archival, clock),
-            "store_memories": partial(voice.store_memories, archival),
-            "rethink_user_memory": partial(voice.rethink_user_memory, blocks),
+            "search_memory": partial(search.search_memory, recall, archival, clock),
+            "store_memories": partial(search.store_memories, archival),
+            "rethink_user_memory": partial(search.rethink_user_memory, blocks),
             "finish_rethinking_memory": _finish_edits,
             "send_message_to_agent_and_wait_for_reply": messages.ask,
             "send_message_to_agent_async": messages.send,

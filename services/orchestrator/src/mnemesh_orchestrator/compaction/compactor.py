@@ -9,7 +9,7 @@ import structlog
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
-from mnemesh_orchestrator.compaction.episodic import EpisodicSummarizer
+from mnemesh_orchestrator.compaction.episodic import EpisodicSummarizer, MemoryHead, StoredMemory, without_memory
 from mnemesh_orchestrator.compaction.planner import (
     DEFAULT_CLIP_CHARS,
     DEFAULT_SHARE,
@@ -26,7 +26,6 @@ from mnemesh_orchestrator.compaction.planner import (
     mode_of,
     plan_within_turn,
 )
-from mnemesh_orchestrator.compaction.stored_memory import MemoryHead, StoredMemory, without_memory
 from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SelfSummarizer, TranscriptSummarizer
 from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE, clipped, digest
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog

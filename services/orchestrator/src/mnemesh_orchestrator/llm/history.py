@@ -44,7 +44,7 @@ from mnemesh_orchestrator.llm.wire import (
     WireReturn,
     carried_names,
 )
-from mnemesh_orchestrator.prompt.packaging import (
+from mnemesh_orchestrator.prompt.assembly import (
     package_tool_return,
     package_user_message,
     plain_tool_return,

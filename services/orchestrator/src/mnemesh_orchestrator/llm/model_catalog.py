@@ -11,14 +11,22 @@ from typing import Final
 import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.sealing import SecretUnreadable
-from mnemesh_types.agents import ModelSettings
+from mnemesh_types.agents import CompactionSettings, ModelSettings
 
 from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderAuth, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import AttemptBudget, LlmClient, LlmEvent, LlmRequest, Sleep
 from mnemesh_orchestrator.llm.provider import REHEARSAL_WINDOW, Provider, RemoteClient
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE, RehearsalClient
 from mnemesh_orchestrator.llm.settings import Api, LlmSettings, ProviderSettings, bare_settings
-from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelOverride, OwnModels, ProviderRecord
+from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
+from mnemesh_orchestrator.model.models import (
+    FigureSource,
+    ModelInfo,
+    ModelOverride,
+    OwnModels,
+    ProviderRecord,
+    require_settings_of,
+)
 from mnemesh_orchestrator.store.providers import ProviderStore
 
 MNEMESH = "mnemesh"
@@ -445,3 +453,42 @@ class OrganizationModels:
 class _CachedModels:
     revision: int
     models: OrganizationModels
+
+
+def require_served(models: OrganizationModels, handle: str, field: str) -> ModelInfo:
+    """Returns a model. Raises ModelUnknown if no provider serves it. Metadata: field."""
+    try:
+        return models.resolve(handle)[0]
+    except ModelUnknown as error:
+        raise ModelUnknown(f"{field}: {error.message}", model=handle, field=field) from error
+
+
+def require_usable_settings(
+    models: OrganizationModels, model: ModelInfo | None, settings: ModelSettings | None, field: str
+) -> None:
+    """Refuses settings that a model does not allow, or whose fallback model no provider serves. None is not checked.
+
+    Raises:
+        InvalidArgument: A figure is above that of the model. Metadata: field.
+        ModelUnknown: No provider serves the fallback model. Metadata: field.
+    """
+    if settings is None:
+        return
+    if settings.fallback_model:
+        require_served(models, settings.fallback_model, f"{field}.fallback_model")
+    if model is not None:
+        require_settings_of(model, settings, field)
+
+
+def require_usable_summaries(
+    models: OrganizationModels, settings: CompactionSettings | MemoryExtractionSettings | None, field: str
+) -> None:
+    """As `require_usable_settings`, for the settings of summaries or of extracted facts, and the model that they name.
+
+    Raises:
+        InvalidArgument: A figure is above that of the model. Metadata: field.
+        ModelUnknown: No provider serves a model. Metadata: field.
+    """
+    if settings is not None:
+        model = None if settings.model is None else require_served(models, settings.model, f"{field}.model")
+        require_usable_settings(models, model, settings.model_settings, f"{field}.model_settings")

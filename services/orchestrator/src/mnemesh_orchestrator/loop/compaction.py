@@ -57,7 +57,7 @@ from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody, EntryKind, JournalEntry, Lease
 from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import COMPACTION, RunError, Step, StepStatus
-from mnemesh_orchestrator.prompt.packaging import senders_of
+from mnemesh_orchestrator.prompt.assembly import senders_of
 
 _log = structlog.get_logger("mnemesh.compaction")
 

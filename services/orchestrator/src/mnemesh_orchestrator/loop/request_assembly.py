@@ -41,8 +41,8 @@ from mnemesh_orchestrator.prompt.assembly import (
     metadata_section,
     shows,
     skills_section,
+    system_alert,
 )
-from mnemesh_orchestrator.prompt.packaging import system_alert
 
 IMAGES_OF_FILES: Final = "The images of your files"
 _BLIND: Final = "[An image is not shown, because the model reads text only.]"

@@ -36,7 +36,7 @@ from mnemesh_orchestrator.model.conversations import ContextWindow
 from mnemesh_orchestrator.model.events import Delta, Lease, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, RunConfig
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_orchestrator.prompt.assembly import heartbeat
 from mnemesh_orchestrator.store.deltas import DeltaStore
 
 _PARTS: Final = 127

@@ -33,7 +33,7 @@ from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, MessageEv
 from mnemesh_orchestrator.model.rules import CustomTool, ToolResult
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.processors import Processors, ToolResultFacts
-from mnemesh_orchestrator.prompt.packaging import senders_of
+from mnemesh_orchestrator.prompt.assembly import senders_of
 
 _AFTER_EXIT: Final = "Error: {name} was not run, because {exit} had ended the turn. Call it before {exit}."
 _CLIENT_RETURN_CHARACTERS: Final = 50_000

@@ -24,7 +24,7 @@ from mnemesh_types.messages import (
     ToolReturn,
 )
 
-from mnemesh_orchestrator.prompt.packaging import package_user_message
+from mnemesh_orchestrator.prompt.assembly import package_user_message
 
 _IMAGE: Final = "[Image Here]"
 _SPEAKING_TOOL: Final = "send_message"

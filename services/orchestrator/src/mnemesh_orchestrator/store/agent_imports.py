@@ -25,8 +25,7 @@ from mnemesh_orchestrator.store.agent_rows import (
     write_links,
     write_tags,
 )
-from mnemesh_orchestrator.store.run_rows import ended_values, insert_run
-from mnemesh_orchestrator.store.steps import record_steps
+from mnemesh_orchestrator.store.run_rows import ended_values, insert_run, record_steps
 from mnemesh_orchestrator.store.tables import agent_imports, agents, conversations, runs, step_tags, steps
 
 T = TypeVar("T")

@@ -15,9 +15,18 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
 
-from mnemesh_orchestrator.model.batches import Batch, BatchDraft
 from mnemesh_orchestrator.model.inputs import CallbackResult, ClaimedCallback, is_final, next_attempt
-from mnemesh_orchestrator.model.runs import ChildRun, Continuation, Lineage, MemberApproval, Run, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import (
+    Batch,
+    BatchDraft,
+    ChildRun,
+    Continuation,
+    Lineage,
+    MemberApproval,
+    Run,
+    RunStatus,
+    StopReason,
+)
 from mnemesh_orchestrator.store.approvals import ApprovalState
 from mnemesh_orchestrator.store.leases import first_unfinished_run
 from mnemesh_orchestrator.store.run_queue import queue_runs

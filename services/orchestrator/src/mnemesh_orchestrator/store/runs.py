@@ -47,10 +47,10 @@ from mnemesh_orchestrator.store.run_rows import (
     is_recorded,
     newest_event,
     record_run,
+    record_steps,
     unfinished_decision,
 )
 from mnemesh_orchestrator.store.sleeptime import start_after_turn, started_by, store_transcript, with_children
-from mnemesh_orchestrator.store.steps import record_steps
 from mnemesh_orchestrator.store.tables import approvals, events, journal, request_ledger, runs
 from mnemesh_orchestrator.store.turn_statements import LeaseClock
 

@@ -17,9 +17,9 @@ from mnemesh_orchestrator.store.leases import LeaseStore, RunPools
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.providers import ProviderStore
 from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore
+from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
-from mnemesh_orchestrator.store.steps import StepStore
 from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 

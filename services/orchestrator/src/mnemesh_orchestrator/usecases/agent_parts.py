@@ -18,7 +18,13 @@ from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.compaction.planner import mode_of
 from mnemesh_orchestrator.errors import AgentRevisionMismatch
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
+from mnemesh_orchestrator.llm.model_catalog import (
+    ModelCatalog,
+    OrganizationModels,
+    require_served,
+    require_usable_settings,
+    require_usable_summaries,
+)
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.loop.services import ContextReader
@@ -47,11 +53,6 @@ from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowRenderer, FirstMessageFactory
 from mnemesh_orchestrator.usecases.groups import GroupChanges
-from mnemesh_orchestrator.usecases.model_rules import (
-    require_served,
-    require_usable_settings,
-    require_usable_summaries,
-)
 from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE
 
 MESSAGE_SEARCH: Final = "conversation_search"

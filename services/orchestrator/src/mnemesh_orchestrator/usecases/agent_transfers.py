@@ -20,7 +20,7 @@ from mnemesh_orchestrator.clients.recall_records import WindowRecords
 from mnemesh_orchestrator.clients.records import RecordParts
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, require_served
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AttachedTool, require_continuation, valid_agent_fields
 from mnemesh_orchestrator.model.conversations import ConversationFilter, ConversationOrder, default_conversation_id
 from mnemesh_orchestrator.model.groups import Group, background_manager
@@ -45,7 +45,6 @@ from mnemesh_orchestrator.store.stores import Stores
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.import_batches import ImportBatches, ImportWriter
-from mnemesh_orchestrator.usecases.model_rules import require_served
 from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE
 
 T = TypeVar("T")

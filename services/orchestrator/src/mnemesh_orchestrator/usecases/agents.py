@@ -49,9 +49,9 @@ from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
 from mnemesh_orchestrator.store.groups import GroupStore
+from mnemesh_orchestrator.usecases.agent_creation import PartnerService
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, attached_tool, with_folders
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowRenderer
-from mnemesh_orchestrator.usecases.partners import PartnerService
 
 _TOOLS_AT_ONCE: Final = 1_000
 

@@ -12,13 +12,6 @@ from mnemesh_kit.text import require_text
 from mnemesh_kit.time import Clock
 from mnemesh_kit.unicode import well_formed
 
-from mnemesh_orchestrator.model.batches import (
-    Batch,
-    BatchDraft,
-    BatchRequest,
-    require_batch_config,
-    require_valid_requests,
-)
 from mnemesh_orchestrator.model.inputs import (
     MAX_CLAIMS,
     MAX_ERROR,
@@ -27,7 +20,15 @@ from mnemesh_orchestrator.model.inputs import (
     require_valid_inputs,
     valid_config,
 )
-from mnemesh_orchestrator.model.runs import Run, RunFilter
+from mnemesh_orchestrator.model.runs import (
+    Batch,
+    BatchDraft,
+    BatchRequest,
+    Run,
+    RunFilter,
+    require_batch_config,
+    require_valid_requests,
+)
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore
 from mnemesh_orchestrator.store.runs import RunStore

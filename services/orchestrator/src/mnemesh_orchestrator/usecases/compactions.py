@@ -10,7 +10,7 @@ from mnemesh_types.agents import CompactionResult, CompactionSettings
 
 from mnemesh_orchestrator.compaction.planner import SummaryCall
 from mnemesh_orchestrator.errors import NothingToCompact
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, require_usable_summaries
 from mnemesh_orchestrator.loop.compaction import WindowCompactor, WindowReplacement
 from mnemesh_orchestrator.loop.services import ContextReader
 from mnemesh_orchestrator.model.agents import Compaction, require_valid_compaction_settings
@@ -19,7 +19,6 @@ from mnemesh_orchestrator.model.inputs import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.usecases.context_windows import PreviewService
-from mnemesh_orchestrator.usecases.model_rules import require_usable_summaries
 
 _log = structlog.get_logger("mnemesh.compaction")
 

@@ -50,11 +50,11 @@ from mnemesh_orchestrator.prompt.assembly import (
     Prompts,
     directories_of,
     identity_lines,
+    login_event,
     memory_section,
     sections,
     shows,
 )
-from mnemesh_orchestrator.prompt.packaging import login_event
 from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.agents import AgentStore

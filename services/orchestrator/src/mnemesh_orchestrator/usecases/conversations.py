@@ -20,7 +20,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, require_served, require_usable_settings
 from mnemesh_orchestrator.loop.services import ContextReader
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import (
@@ -40,7 +40,6 @@ from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService, FirstMessageFactory
-from mnemesh_orchestrator.usecases.model_rules import require_served, require_usable_settings
 from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE, Saga, WorkOrigin, reconcile
 
 

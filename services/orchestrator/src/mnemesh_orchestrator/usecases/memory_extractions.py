@@ -41,7 +41,7 @@ from mnemesh_orchestrator.model.episodes import (
     MemoryScope,
     require_calls,
 )
-from mnemesh_orchestrator.prompt.packaging import senders_of
+from mnemesh_orchestrator.prompt.assembly import senders_of
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 

@@ -15,7 +15,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import GroupUnusable, RunEnded, RunUnderWay
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, require_served, require_usable_settings
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.conversations import default_conversation_id
@@ -58,9 +58,8 @@ from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.leases import LeaseStore
+from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
-from mnemesh_orchestrator.store.steps import StepStore
-from mnemesh_orchestrator.usecases.model_rules import require_served, require_usable_settings
 
 _MAX_RUNS: Final = 1_000
 _POLL_SECONDS: Final = 1.0

@@ -19,7 +19,6 @@ from mnemesh_types.twin import optional_to_proto
 from msgspec import structs
 
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.batches import Batch, BatchRequest
 from mnemesh_orchestrator.model.inputs import (
     CallbackResult,
     ClaimedCallback,
@@ -30,6 +29,8 @@ from mnemesh_orchestrator.model.inputs import (
     RunConfig,
 )
 from mnemesh_orchestrator.model.runs import (
+    Batch,
+    BatchRequest,
     CancelOutcome,
     Run,
     RunError,
