@@ -18,6 +18,7 @@ from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn
 
 _WARM_UP_TURNS: Final = 3
+_COUNTED_TURNS: Final = 4
 _INLINED: Final = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<module>"})
 _PACKAGE: Final = re.compile(r"/src/(mnemesh_\w+)/(.*)")
 _ANSWER: Final = Reply(text="Hello.")
@@ -68,19 +69,32 @@ class FunctionCounter:
 
 
 async def count_turn(counter: FunctionCounter, data_dir: Path, replies: Sequence[Reply]) -> dict[str, dict[str, int]]:
-    """Counts the fourth turn of a `letta_v1_agent`, from SendMessage to the last event of its stream."""
+    """Counts turns of a `letta_v1_agent` from the fourth on, each from SendMessage to the last event of its stream."""
     async with (
-        FakeOpenAI(list(replies) * (_WARM_UP_TURNS + 1)) as model,
+        FakeOpenAI(list(replies) * (_WARM_UP_TURNS + _COUNTED_TURNS)) as model,
         Mesh(data_dir, openai_base_url=model.base_url, model="openai/fake-model") as mesh,
     ):
         agent = await mesh.client.agents.create(blocks={"human": "Ada."})
         await agent.remember("Ada drinks coffee without milk.")
         for _ in range(_WARM_UP_TURNS):
             await turn(agent, "Hello.")
-        await asyncio.sleep(0.2)
-        counter.start()
-        await turn(agent, "Hello.")
-        return counter.stop()
+        found: list[dict[str, dict[str, int]]] = []
+        for _ in range(_COUNTED_TURNS):
+            await asyncio.sleep(0.2)
+            counter.start()
+            await turn(agent, "Hello.")
+            found.append(counter.stop())
+        return in_all(found)
+
+
+def in_all(found: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """Returns the functions that every turn called, with the calls of the first: background tasks are left out."""
+    first, *others = found
+    common = {
+        file: {name: calls for name, calls in functions.items() if all(name in other.get(file, {}) for other in others)}
+        for file, functions in first.items()
+    }
+    return {file: functions for file, functions in common.items() if functions}
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ from mnemesh_types.messages import (
     ToolStatus,
 )
 
+from mnemesh_orchestrator.errors import PendingApproval
 from mnemesh_orchestrator.model.inputs import RunConfig, require_valid_part
 
 _MAX_DECISIONS: Final = 1_000
@@ -217,3 +218,12 @@ def _require_valid_return(returned: ToolReturn, field: str) -> None:
             raise InvalidArgument(f"{path} must have at most 1 MB in {_MAX_LINES:,} lines.", field=path)
         for line in lines:
             require_no_nul(line, path)
+
+
+def require_no_approval(pending: str | None) -> None:
+    """Raises PendingApproval if the conversation waits for the approval `pending`."""
+    if pending is not None:
+        raise PendingApproval(
+            "The conversation waits for an approval. Answer it before sending a message.",
+            approval_request_id=pending,
+        )

@@ -200,6 +200,11 @@ def naming_children(events: Sequence[RunEvent], child_run_ids: tuple[str, ...]) 
     )
 
 
+def with_children(run: Run, started: Sequence[Run]) -> Run:
+    """Returns a run with the runs that its end started."""
+    return replace(run, child_run_ids=(*run.child_run_ids, *(child.id for child in started))) if started else run
+
+
 class EntryKind(StrEnum):
     """The content of a journal entry."""
 

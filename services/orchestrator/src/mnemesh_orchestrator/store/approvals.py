@@ -12,7 +12,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import ApprovalDecision, Approve
 
-from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
+from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, Resumption
 from mnemesh_orchestrator.model.conversations import ConversationState
@@ -93,15 +93,6 @@ def decided_by(conn: sa.Connection, conversation_id: str, approval_id: str) -> s
     """Returns the id of the run that decided an approval, or None."""
     row = conn.execute(_BY_ID, {"p_conversation": conversation_id, "p_id": approval_id}).first()
     return None if row is None else row.decided_by_run_id
-
-
-def require_none(pending: str | None) -> None:
-    """Raises PendingApproval if the conversation waits for the approval `pending`."""
-    if pending is not None:
-        raise PendingApproval(
-            "The conversation waits for an approval. Answer it before sending a message.",
-            approval_request_id=pending,
-        )
 
 
 def decide(conn: sa.Connection, run: Run, answer: ApprovalAnswer) -> Decided:

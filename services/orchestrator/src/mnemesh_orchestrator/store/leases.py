@@ -7,6 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.errors import Internal, NotFound
 from mnemesh_kit.sql import Database
+from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import AgentState
@@ -17,7 +18,7 @@ from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.agent_rows import active, conversation_missing
 from mnemesh_orchestrator.store.tables import agents, approvals, conversations, events, runs, sleeptime_settings
-from mnemesh_orchestrator.store.turn_statements import LEASE_HOLDS, LeaseClock
+from mnemesh_orchestrator.store.turn_statements import LEASE_HOLDS, LEASE_TIME
 
 # The predicate of the partial index, word for word.
 UNFINISHED_OF_POOLS: Final = sa.text("runs.pool IS NOT NULL AND runs.status IN ('created', 'running')")
@@ -88,6 +89,32 @@ _POOLS: Final = (
     .group_by(runs.c.pool, runs.c.status)
 )
 _APPROVALS: Final = sa.select(sa.func.count()).select_from(approvals).where(sa.text("approvals.state = 'pending'"))
+
+
+class LeaseClock:
+    """The parameters of statements about leases: `p_now` and `new_lease_expires_at`.
+
+    Without a clock both are None, and PostgreSQL uses its own time instead. SQLite serves one process, whose clock is
+    used.
+    """
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock
+
+    @classmethod
+    def of(cls, database: Database, clock: Clock) -> "LeaseClock":
+        """Returns the lease clock of a database: PostgreSQL's own, or that of the process on SQLite."""
+        return cls(None if database.dialect == "postgresql" else clock)
+
+    @property
+    def now(self) -> dict[str, Any]:
+        """The parameter of a statement that checks whether a lease is held."""
+        return {"p_now": self._clock and self._clock.now()}
+
+    @property
+    def expiry(self) -> dict[str, Any]:
+        """The parameter of a statement that takes or extends a lease."""
+        return {"new_lease_expires_at": self._clock and self._clock.now() + LEASE_TIME}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.errors import NoPendingApproval, RunUnderWay
-from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.approvals import ApprovalAnswer, require_no_approval
 from mnemesh_orchestrator.model.events import Claim, GroupClaim, Lease, StartedRun, TurnClaim
 from mnemesh_orchestrator.model.groups import GroupState, buffer_of
 from mnemesh_orchestrator.model.inputs import KnownMessage, repeated_run_id
@@ -24,6 +24,7 @@ from mnemesh_orchestrator.store.agent_rows import (
     group_missing,
 )
 from mnemesh_orchestrator.store.leases import (
+    LeaseClock,
     RunPools,
     busy_error,
     find_conversation,
@@ -34,7 +35,6 @@ from mnemesh_orchestrator.store.leases import (
 )
 from mnemesh_orchestrator.store.run_rows import approvals_awaited, decode_run, insert_run, newest_event, progress
 from mnemesh_orchestrator.store.tables import runs
-from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 
 def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:
@@ -126,7 +126,7 @@ def start_run(
         raise missing_error(conn, run.organization_id, run.agent_id, run.conversation_id)
     if answer is not None:
         return _answer(conn, lease_clock, key, run, instance_id, conversation, answer)
-    approvals.require_none(conversation.pending_approval)
+    require_no_approval(conversation.pending_approval)
     ahead = None if conversation.first_unfinished is None else first_unfinished_run(conn, run.conversation_id)
     is_busy = ahead is not None or conversation.held or conversation.next_wait is not None
     if is_busy and reject_busy and not _is_held_by_ended_run(conn, conversation, ahead):
@@ -154,7 +154,7 @@ def queue_runs(conn: sa.Connection, lease_clock: LeaseClock, new: Sequence[Run])
         conversation = find_conversation(conn, lease_clock, organization_id, agent_id, conversation_id, queued=True)
         if conversation is None:
             raise missing_error(conn, organization_id, agent_id, conversation_id)
-        approvals.require_none(conversation.pending_approval)
+        require_no_approval(conversation.pending_approval)
         numbers[conversation_id] = conversation.next_queue_number
     for run in new:
         insert_run(conn, None, run, numbers[run.conversation_id])

@@ -26,11 +26,12 @@ from mnemesh_orchestrator.model.events import (
     StartedRun,
     UnfinishedDecision,
     naming_children,
+    with_children,
 )
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, StepTrace
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.leases import RunPools, has_unfinished_run, lease_parameters, require_lease
+from mnemesh_orchestrator.store.leases import LeaseClock, RunPools, has_unfinished_run, lease_parameters, require_lease
 from mnemesh_orchestrator.store.memory_extractions import count_turn
 from mnemesh_orchestrator.store.run_queue import claim_next_run, find_repeated_run, newest_attempt, start_run
 from mnemesh_orchestrator.store.run_relations import delete_empty_batches
@@ -50,9 +51,8 @@ from mnemesh_orchestrator.store.run_rows import (
     record_steps,
     unfinished_decision,
 )
-from mnemesh_orchestrator.store.sleeptime import start_after_turn, started_by, store_transcript, with_children
+from mnemesh_orchestrator.store.sleeptime import start_after_turn, started_by, store_transcript
 from mnemesh_orchestrator.store.tables import approvals, events, journal, request_ledger, runs
-from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 _BATCH: Final = 200
 """The number of runs whose input is read at a time."""

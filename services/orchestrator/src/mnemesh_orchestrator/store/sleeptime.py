@@ -1,7 +1,6 @@
 """Sleeptime runs: their starts by turns and otherwise, their transcripts, and the settings of organizations."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -200,11 +199,6 @@ def start_members(
 def set_due(conn: sa.Connection, group_id: str, due: datetime | None) -> None:
     """Stores the time at which the interval or the inactivity of a group is to be checked."""
     conn.execute(_SET_DUE, {"p_group": group_id, "new_due_at": due})
-
-
-def with_children(run: Run, started: Sequence[Run]) -> Run:
-    """Returns a run with the runs that its end started."""
-    return replace(run, child_run_ids=(*run.child_run_ids, *(child.id for child in started))) if started else run
 
 
 def started_by(conn: sa.Connection, run: Run) -> tuple[Run, ...]:
