@@ -82,7 +82,7 @@ class Config(SqlConfig):
     batch_runs: int = 8
     """The number of runs of batches of an organization that execute at the same time; 0 executes none."""
     extraction_tokens_per_day: int = 2_000_000
-    """The tokens that extractions of facts may use per organization and UTC day; 0 is no limit."""
+    """The tokens that extractions of facts may use per organization and UTC day; 0 is unlimited."""
     approval_timeout_seconds: float = 0.0
     """The time after which a pending approval is denied; 0 never denies."""
 

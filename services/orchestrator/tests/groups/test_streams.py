@@ -140,7 +140,7 @@ async def test_events_that_follow_closely_share_a_batch() -> None:
         yield event(4)
 
     seen = []
-    async for batch in executor.batched(stream()):
+    async for batch in executor.yield_batches(stream()):
         seen.append([item.sequence for item in batch])
         if seen[-1] == [3]:
             gate.set()

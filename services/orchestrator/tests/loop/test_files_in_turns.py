@@ -159,7 +159,7 @@ async def test_an_agent_in_creation_is_recorded_later(world: World, process: Pro
 
     async def announce(name: str) -> None:
         if name == "files.attach":
-            (agent, _), *_ = await process.stores.agents.unfinished()
+            (agent, _), *_ = await process.stores.agents.list_unfinished()
             try:
                 await process.agents.record_folders(ME, agent.id, 99, holds_folders=True)
             except FailedPrecondition as error:

@@ -14,7 +14,7 @@ from ..support.world import World, kinds, opened, require_valid
 from .five_tools import FIVE_TOOLS, HEARTBEATS, require_each_effect_once, transcript
 
 TIERS = ("blocks", "recall", "archival", "tools")
-OWN_CALLS = ("runs.unfinished_decision", "runs.journal", "runs.write", "runs.finish")
+OWN_CALLS = ("runs.find_unfinished_decision", "runs.journal", "runs.write", "runs.finish")
 UNAVAILABLE = 40
 """Calls that fail in a row, with the pauses between them: about seven minutes."""
 KINDS = [(AgentType.LETTA_V1, FIVE_TOOLS), (AgentType.MEMGPT_V2, HEARTBEATS)]

@@ -37,7 +37,7 @@ def images(files: Files, clock: FrozenClock) -> RequestImages:
 
 async def shown(images: RequestImages, *messages: Message, reads_images: bool = True) -> list[ContentPart]:
     """The content of all returns without their first texts."""
-    prepared = await images.prepared(messages, "org-a", reads_images=reads_images)
+    prepared = await images.prepare(messages, "org-a", reads_images=reads_images)
     return [part for message in prepared for part in message.tool_returns[0].content[1:]]
 
 
@@ -110,6 +110,6 @@ async def test_without_the_files_service_the_request_goes_on(clock: FrozenClock)
     (note,) = await shown(images, message)
     assert isinstance(note, TextPart)
     assert "cannot be reached" in note.text
-    assert await images.prepared([replace(message, tool_returns=())], "org-a", reads_images=True) == (
+    assert await images.prepare([replace(message, tool_returns=())], "org-a", reads_images=True) == (
         replace(message, tool_returns=()),
     )

@@ -83,8 +83,8 @@ async def test_agent_is_deleted_while_its_partner_works(world: World, process: P
     erased = await process.lifecycle.delete(ME, agent.id)
     await process.idle()
     assert (erased.agents, erased.contexts) == (2, 2)
-    assert await process.stores.agents.unfinished() == ()
-    assert await process.stores.groups.unfinished() == ()
+    assert await process.stores.agents.list_unfinished() == ()
+    assert await process.stores.groups.list_unfinished() == ()
     runs = await process.runs.list(ME, RunFilter(), PageQuery(10, ascending=True))
     assert runs.items == ()
     with pytest.raises(NotFound):

@@ -38,7 +38,7 @@ class AgentStoreSuite:
         assert not (await agents.begin_deletion(ORG, agent.id)).agents
         assert await agents.creation(ORG, agent.id) == (agent, b"draft")
         assert await agents.creation(OTHER_ORG, agent.id) is None
-        assert await agents.unfinished() == ((agent, b"draft"),)
+        assert await agents.list_unfinished() == ((agent, b"draft"),)
 
     async def test_active_agent_is_returned_unchanged(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = an_agent(
@@ -58,7 +58,7 @@ class AgentStoreSuite:
         assert await agents.activate(complete)
         assert await agents.get(ORG, agent.id) == replace(complete, state=AgentState.ACTIVE)
         assert await agents.creation(ORG, agent.id) is None
-        assert await agents.unfinished() == ()
+        assert await agents.list_unfinished() == ()
         with pytest.raises(NotFound):
             await agents.get(OTHER_ORG, agent.id)
 
@@ -80,7 +80,7 @@ class AgentStoreSuite:
             await agents.begin_creation(key(fingerprint="other"), second, b"2")
         elsewhere = replace(second, organization_id=OTHER_ORG)
         assert await agents.begin_creation(key(org=OTHER_ORG), elsewhere, b"2") == (second.id, False)
-        assert len(await agents.unfinished()) == 2
+        assert len(await agents.list_unfinished()) == 2
 
     async def test_concurrent_creations_with_one_request_id_create_one_agent(
         self, agents: AgentStore, clock: FrozenClock
@@ -89,7 +89,7 @@ class AgentStoreSuite:
         begun = await asyncio.gather(*(agents.begin_creation(key(), agent, b"") for agent in candidates))
         assert len({agent_id for agent_id, _ in begun}) == 1
         assert sorted(replayed for _, replayed in begun) == [False] + [True] * 7
-        assert len(await agents.unfinished()) == 1
+        assert len(await agents.list_unfinished()) == 1
 
     async def test_abandoned_agent_is_deleted_and_its_request_id_released(
         self, agents: AgentStore, clock: FrozenClock
@@ -99,12 +99,12 @@ class AgentStoreSuite:
         undo = Deletion(partner_id=new_id("agent"))
         assert await agents.abandon(first.id, key(), undo)
         assert not await agents.abandon(first.id, key(), undo)
-        assert [(agent.id, agent.state, draft) for agent, draft in await agents.unfinished()] == [
+        assert [(agent.id, agent.state, draft) for agent, draft in await agents.list_unfinished()] == [
             (first.id, AgentState.DELETING, msgspec.json.encode(undo))
         ]
         assert await agents.begin_creation(key(), second, b"") == (second.id, False)
         await agents.remove(first.id)
-        assert [agent.id for agent, _ in await agents.unfinished()] == [second.id]
+        assert [agent.id for agent, _ in await agents.list_unfinished()] == [second.id]
 
     async def test_active_agent_cannot_be_abandoned(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = await made(agents, an_agent(clock))
@@ -276,7 +276,7 @@ class AgentStoreSuite:
         assert await agents.begin_deletion(ORG, agent.id, scope) == DeletionStart(((agent.id, stored),))
         # Who asks again takes the deletion up where it stopped.
         assert await agents.begin_deletion(ORG, agent.id) == DeletionStart(((agent.id, stored),))
-        assert [(agent.state, draft) for agent, draft in await agents.unfinished()] == [
+        assert [(agent.state, draft) for agent, draft in await agents.list_unfinished()] == [
             (AgentState.DELETING, msgspec.json.encode(stored))
         ]
         with pytest.raises(LeaseLost):
@@ -286,7 +286,7 @@ class AgentStoreSuite:
         with pytest.raises(NotFound):
             await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         await agents.remove(agent.id)
-        assert await agents.unfinished() == ()
+        assert await agents.list_unfinished() == ()
         assert not (await agents.begin_deletion(ORG, agent.id)).agents
         with pytest.raises(NotFound):
             await runs.get(ORG, started.run.id)

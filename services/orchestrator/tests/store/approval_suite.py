@@ -140,7 +140,7 @@ class ApprovalStoreSuite:
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
         place, step = (approval.conversation_id, approval.id), approval.asked.step_id
-        assert await runs.unfinished_decision(*place) is None
+        assert await runs.find_unfinished_decision(*place) is None
         first = await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=approving("call_b"))
         assert first.claim is not None
         resumed = first.run.resumes
@@ -154,16 +154,16 @@ class ApprovalStoreSuite:
             "completed_at": clock.now(),
         }
         await runs.finish(first.claim.lease, RunEnd(replace(first.run, **failed)), ())
-        assert await runs.unfinished_decision(*place) == UnfinishedDecision(resumed, (begun,))
-        assert await runs.unfinished_decision(approval.conversation_id, new_id("message")) is None
-        assert await runs.unfinished_decision("conv-x", approval.id) is None
+        assert await runs.find_unfinished_decision(*place) == UnfinishedDecision(resumed, (begun,))
+        assert await runs.find_unfinished_decision(approval.conversation_id, new_id("message")) is None
+        assert await runs.find_unfinished_decision("conv-x", approval.id) is None
         assert await runs.journal(first.run.id) == (begun,)
         # Whoever takes it over notes what it came to; once it is done, nothing is kept.
         second = await runs.start(None, a_run(agent, clock), ME, reject_busy=False)
         assert second.claim is not None
         result = replace(begun, kind=EntryKind.RESULT)
         await runs.write(second.claim.lease, entries=[result])
-        undone = await runs.unfinished_decision(*place)
+        undone = await runs.find_unfinished_decision(*place)
         assert undone is not None
         assert sorted(entry.kind for entry in undone.entries) == [EntryKind.RESULT, EntryKind.STARTED]
         done: dict[str, Any] = {
@@ -172,7 +172,7 @@ class ApprovalStoreSuite:
             "completed_at": clock.now(),
         }
         await runs.finish(second.claim.lease, RunEnd(replace(second.run, resumes=first.run.resumes, **done)), ())
-        assert await runs.unfinished_decision(*place) == UnfinishedDecision(resumed, ())
+        assert await runs.find_unfinished_decision(*place) == UnfinishedDecision(resumed, ())
 
     async def test_withdrawn_approval_cannot_be_answered(
         self, agents: AgentStore, runs: RunStore, approvals: ApprovalStore, clock: FrozenClock

@@ -66,12 +66,12 @@ class GroupChangeSuite:
         assert await groups.count(ORG, GroupFilter()) == 0
         assert await groups.of_agents(ORG, [trio[0].id]) == {}
         assert (await groups.list(ORG, GroupFilter(), GroupOrder.CREATED_AT, ALL)).items == ()
-        assert await groups.unfinished() == (UnfinishedGroup(group, GroupState.CREATING, change),)
-        assert await groups.unfinished(new_id("group")) == ()
+        assert await groups.list_unfinished() == (UnfinishedGroup(group, GroupState.CREATING, change),)
+        assert await groups.list_unfinished(new_id("group")) == ()
         assert await groups.finish(change)
         assert not await groups.finish(change), "a second process does nothing"
         assert await groups.get(ORG, group.id) == group
-        assert await groups.unfinished() == ()
+        assert await groups.list_unfinished() == ()
 
     async def test_undone_creation_is_gone_and_its_key_is_free(
         self, groups: GroupStore, trio: list[Agent], clock: FrozenClock
@@ -80,10 +80,10 @@ class GroupChangeSuite:
         await groups.begin(key(CREATE), change)
         assert await groups.begin_undo(change, key(CREATE))
         assert not await groups.finish(change)
-        (unfinished,) = await groups.unfinished()
+        (unfinished,) = await groups.list_unfinished()
         assert unfinished.change == replace(change, is_undone=True)
         await groups.end_undo(change)
-        assert await groups.unfinished() == ()
+        assert await groups.list_unfinished() == ()
         assert not await groups.begin_undo(change, None)
         again = a_change(clock, None, a_group(clock, *trio))
         assert await groups.begin(key(CREATE, fingerprint="other"), again) == (again.group_id, False)
@@ -118,7 +118,7 @@ class GroupChangeSuite:
         await groups.begin_undo(change, key("UpdateGroup"))
         await groups.end_undo(change)
         assert await groups.get(ORG, group.id) == group
-        assert await groups.unfinished() == ()
+        assert await groups.list_unfinished() == ()
 
     async def test_update_of_an_outdated_group_is_refused(
         self, groups: GroupStore, trio: list[Agent], clock: FrozenClock
@@ -144,10 +144,10 @@ class GroupChangeSuite:
         assert not await groups.finish(update)
         with pytest.raises(NotFound):
             await groups.get(ORG, group.id)
-        (unfinished,) = await groups.unfinished()
+        (unfinished,) = await groups.list_unfinished()
         assert (unfinished.state, unfinished.change.detaches) == (GroupState.DELETING, (first, second))
         assert await groups.finish(unfinished.change)
-        assert await groups.unfinished() == ()
+        assert await groups.list_unfinished() == ()
 
     async def test_attachment_that_another_group_shares_is_taken_over(
         self, groups: GroupStore, trio: list[Agent], clock: FrozenClock
@@ -159,7 +159,7 @@ class GroupChangeSuite:
         for group in (first, second):
             await groups.create(None, group)
         await groups.begin(None, a_change(clock, first, None))
-        ((_, _, change),) = [(item.group, item.state, item.change) for item in await groups.unfinished()]
+        ((_, _, change),) = [(item.group, item.state, item.change) for item in await groups.list_unfinished()]
         assert change.detaches == (own,)
         assert (await groups.get(ORG, second.id)).attachments == (shared,)
 
@@ -180,7 +180,7 @@ class GroupChangeSuite:
         await groups.begin(None, a_change(clock, group, after := replace(group, manager=managed_by(ada))))
         assert await enabled() == [False, True]
         await groups.begin(None, a_change(clock, after, None))
-        ((deletion,),) = [[item.change for item in await groups.unfinished()]]
+        ((deletion,),) = [[item.change for item in await groups.list_unfinished()]]
         await groups.finish(deletion)
         assert await enabled() == [False, False]
 

@@ -61,7 +61,7 @@ class PartnerStoreSuite:
             assert await agents.activate(agent, Partnership(partner, group, 7)) is expected
         assert (await agents.get(ORG, partner.id)).state is AgentState.ACTIVE
         assert await groups.of_manager(ORG, agent.id) == (group,)
-        assert await agents.unfinished() == ()
+        assert await agents.list_unfinished() == ()
 
     async def test_refused_group_leaves_neither_agent_nor_partner(
         self, agents: AgentStore, groups: GroupStore, clock: FrozenClock
@@ -72,7 +72,7 @@ class PartnerStoreSuite:
         stranger = a_group(clock, agent, partner, an_agent(clock))
         with pytest.raises(NotFound):
             await agents.activate(agent, Partnership(partner, stranger))
-        assert [found.id for found, _ in await agents.unfinished()] == [agent.id]
+        assert [found.id for found, _ in await agents.list_unfinished()] == [agent.id]
         assert await groups.of_manager(ORG, agent.id) == ()
 
     async def test_partner_is_stored_once_for_each_request(
@@ -113,12 +113,12 @@ class PartnerStoreSuite:
                 await partners.begin(key(UPDATE), ORG, wrong, refuse, create(clock))
         with pytest.raises(NotFound):
             await partners.begin(None, OTHER_ORG, agent.id, on, create(clock))
-        assert await agents.unfinished() == ()
+        assert await agents.list_unfinished() == ()
         start = await partners.begin(key(UPDATE), ORG, agent.id, on, create(clock))
         assert start.partner is not None
         with pytest.raises(InvalidArgument):
             await partners.activate(Partnership(start.partner, a_group(clock, agent, start.partner)), agent.id, refuse)
-        assert [found.state for found, _ in await agents.unfinished()] == [AgentState.CREATING]
+        assert [found.state for found, _ in await agents.list_unfinished()] == [AgentState.CREATING]
         assert await groups.of_manager(ORG, agent.id) == ()
 
     async def test_partner_joins_a_group_without_members(
@@ -156,8 +156,8 @@ class PartnerStoreSuite:
         assert await agents.begin_deletion(ORG, agent.id, CREATED_FOR_AGENT) == expected
         assert await agents.begin_deletion(ORG, agent.id) == replace(expected, group_ids=())
         assert await groups.of_manager(ORG, agent.id) == ()
-        assert [item.group.id for item in await groups.unfinished()] == [group.id]
-        assert {found.state for found, _ in await agents.unfinished()} == {AgentState.DELETING}
+        assert [item.group.id for item in await groups.list_unfinished()] == [group.id]
+        assert {found.state for found, _ in await agents.list_unfinished()} == {AgentState.DELETING}
         await agents.remove(partner.id)
         assert (await agents.begin_deletion(ORG, agent.id)).agents == expected.agents[1:]
 

@@ -50,4 +50,4 @@ async def new_cast(world: World, process: Process) -> Cast:
 async def no_group_is_left(process: Process) -> None:
     """Checks that there is no group, visible or not."""
     assert await process.groups.count(ME, GroupFilter()) == 0
-    assert await process.stores.groups.unfinished() == ()
+    assert await process.stores.groups.list_unfinished() == ()

@@ -70,8 +70,8 @@ async def finish_all(process: Process) -> None:
 
 
 async def nothing_is_left(world: World, process: Process) -> None:
-    assert await process.stores.groups.unfinished() == ()
-    assert await process.stores.agents.unfinished() == ()
+    assert await process.stores.groups.list_unfinished() == ()
+    assert await process.stores.agents.list_unfinished() == ()
     assert await agents_of(process) == []
     assert await groups_of(process) == []
     assert world.blocks.blocks == {}

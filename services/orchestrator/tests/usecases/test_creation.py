@@ -37,7 +37,7 @@ def key(request_id: str = "r-1", fingerprint: str = "f") -> RequestKey:
 
 async def nobody_is_there(process: Process) -> None:
     assert await process.agents.count(ME, AgentFilter()) == 0
-    assert await process.stores.agents.unfinished() == ()
+    assert await process.stores.agents.list_unfinished() == ()
 
 
 async def test_agent_is_created_with_all_its_parts(world: World, process: Process) -> None:
@@ -107,7 +107,7 @@ async def test_refusal_is_returned_although_the_undo_is_delayed_by_an_outage(wor
     with pytest.raises(NotFound):
         await process.lifecycle.create(ME, key(), DRAFT)
     assert await process.agents.count(ME, AgentFilter()) == 0
-    assert [agent.state for agent, _ in await process.stores.agents.unfinished()] == [AgentState.DELETING]
+    assert [agent.state for agent, _ in await process.stores.agents.list_unfinished()] == [AgentState.DELETING]
     await process.lifecycle.finish_all()
     await nobody_is_there(process)
 
@@ -124,7 +124,7 @@ async def test_creation_during_an_outage_continues_with_its_repeat(world: World,
     assert await process.agents.count(ME, AgentFilter()) == 0
     world.clock.advance(86_400)
     agent = await process.lifecycle.create(ME, key(), DRAFT)
-    assert [found.id for found, _ in await process.stores.agents.unfinished()] == []
+    assert [found.id for found, _ in await process.stores.agents.list_unfinished()] == []
     assert [block.label for block in world.blocks.blocks.values()] == ["human", "persona"]
     assert len(world.recall.rows[agent.id]) == 1
 
@@ -159,7 +159,7 @@ async def test_crash_at_any_point_leaves_nothing_incomplete(world: World) -> Non
         world.clock.advance(61)
         before = await process.agents.count(ME, AgentFilter())
         await process.lifecycle.finish_all()
-        assert await process.stores.agents.unfinished() == (), point
+        assert await process.stores.agents.list_unfinished() == (), point
         agent = await process.lifecycle.create(ME, key(f"r-{point}"), DRAFT)
         assert await process.agents.count(ME, AgentFilter()) in (before, before + 1), point
         assert len(world.recall.rows[agent.id]) == 1, point
@@ -189,7 +189,7 @@ async def test_sweeper_continues_after_one_that_fails(world: World, process: Pro
     await process.lifecycle.finish_all()  # the tool of the first draft does not exist
     agents = (await process.agents.list(ME, AgentFilter(), "created_at", PageQuery(10, ascending=True))).items
     assert [agent.name for agent in agents] == ["Bob's"]
-    assert await process.stores.agents.unfinished() == ()
+    assert await process.stores.agents.list_unfinished() == ()
 
 
 async def test_creation_that_a_service_always_fails_is_undone(
@@ -208,7 +208,7 @@ async def test_creation_that_a_service_always_fails_is_undone(
         await process.lifecycle.create(ME, key(), DRAFT)
     world.clock.advance(61)
     await process.lifecycle.finish_all()
-    assert len(await process.stores.agents.unfinished()) == 1
+    assert len(await process.stores.agents.list_unfinished()) == 1
     world.clock.advance(900)
     for _ in range(3):
         await process.lifecycle.finish_all()
@@ -292,7 +292,7 @@ async def test_deletion_keeps_resources_that_existed_before_the_agent(
         erased = await process.lifecycle.delete(ME, agent.id, scope)
         kept = int(not scope.unshared_blocks)
         assert (erased.deleted_blocks, erased.detached_blocks, erased.archives) == (2 - kept, kept, 1 - kept)
-    assert await process.stores.agents.unfinished() == ()
+    assert await process.stores.agents.list_unfinished() == ()
     assert list(world.blocks.blocks) == ([] if scope.unshared_blocks else [lent])
     assert [left.id for left in world.archival.archives()] == ([] if scope.unshared_archives else [archive.id])
 
@@ -327,5 +327,5 @@ async def test_deletion_is_completed_after_an_outage(world: World, process: Proc
     with pytest.raises(NotFound):
         await process.agents.get(ME, agent.id)
     await process.lifecycle.finish_all()
-    assert await process.stores.agents.unfinished() == ()
+    assert await process.stores.agents.list_unfinished() == ()
     assert getattr(world, tier).erased == [agent.id]

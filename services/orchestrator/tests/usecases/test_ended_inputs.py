@@ -89,7 +89,7 @@ async def test_inputs_of_cancelled_queued_runs_are_kept_in_order(
     await process.orchestrator.inputs.record_missing()
     await process.orchestrator.inputs.record_missing()
     assert listed(world, agent) == ["One?", "Two?", "Three?"]
-    assert await process.stores.runs.unrecorded_inputs(10) == ()
+    assert await process.stores.runs.list_unrecorded_inputs(10) == ()
     assert lines(world.turn(agent)) == ["user text: One?", "assistant text: One."]
 
 
@@ -120,7 +120,7 @@ async def test_input_that_recall_does_not_have_is_stored_before_the_next_one(wor
     world.model.follow(call("archival_memory_insert", content="tea"), say("Second it is."))
     await process.send(agent, "Second.")
     assert listed(world, agent) == ["First.", "Second."]
-    assert await process.stores.runs.unrecorded_inputs(10) == ()
+    assert await process.stores.runs.list_unrecorded_inputs(10) == ()
     own = [message.run_id for message in world.recall.rows[agent.id] if message.run_id is not None]
     assert own == sorted(own, key=own.index), "messages of a run stand together"
 

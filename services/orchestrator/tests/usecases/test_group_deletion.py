@@ -38,7 +38,7 @@ async def test_deletion_cancels_running_and_waiting_runs(world: World, process: 
     # The agents answer again, and keep what they said.
     assert "Zoe speaks." in " ".join(cast.turn("Zoe"))
     await process.send(cast.agents["Ada"], "Are you free?")
-    assert await process.stores.groups.unfinished() == ()
+    assert await process.stores.groups.list_unfinished() == ()
 
 
 async def test_deletion_cancels_the_run_of_a_process_that_died(world: World) -> None:
@@ -87,7 +87,7 @@ async def test_deletion_survives_a_crash(world: World, call: str) -> None:
     with pytest.raises(NotFound):
         await process.groups.get(ME, group.id)
     await process.group_changes.finish_all()
-    assert await process.stores.groups.unfinished() == ()
+    assert await process.stores.groups.list_unfinished() == ()
     assert (await process.runs.get(ME, waiting.id)).status is RunStatus.CANCELLED
     assert await runs_of(process, active=True) == ()
     await process.worker.stop()
@@ -107,7 +107,7 @@ async def test_deletion_of_a_group_and_of_its_agents_at_once(world: World, proce
         )
     with pytest.raises(NotFound):
         await process.groups.get(ME, group.id)
-    assert await process.stores.groups.unfinished() == ()
+    assert await process.stores.groups.list_unfinished() == ()
     assert await runs_of(process, active=True) == ()
 
 

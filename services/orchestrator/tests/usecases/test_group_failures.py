@@ -80,7 +80,7 @@ async def test_change_survives_a_crash_at_any_point(tmp_path: Path, case: str, s
             process = world.process()
             world.clock.advance(61)
             await process.group_changes.finish_all()
-            assert await process.stores.groups.unfinished() == (), where
+            assert await process.stores.groups.list_unfinished() == (), where
             await act(process, cast, group, f"r-{point}")
             assert (cast.holders(cast.plan), cast.holders(cast.notes)) == expected, where
             assert await process.groups.count(ME, GroupFilter()) == (0 if case == "delete" else 1), where
@@ -163,7 +163,7 @@ async def test_creation_that_a_service_cannot_finish_is_undone(world: World, pro
         await creates(process, cast, None, "r-1")
     world.clock.advance(61)
     await process.group_changes.finish_all()
-    assert len(await process.stores.groups.unfinished()) == 1
+    assert len(await process.stores.groups.list_unfinished()) == 1
     world.clock.advance(900)
     await process.group_changes.finish_all()
     await no_group_is_left(process)
@@ -224,7 +224,7 @@ async def test_sleeptime_group_survives_a_crash_at_any_point(tmp_path: Path, sam
             process = world.process()
             world.clock.advance(61)
             await process.group_changes.finish_all()
-            assert await process.stores.groups.unfinished() == (), point
+            assert await process.stores.groups.list_unfinished() == (), point
             for group in await process.stores.groups.of_manager(ME.organization_id, manager.id):
                 assert all(block in world.blocks.held.get(agent_id, ()) for agent_id in group.agent_ids), point
                 assert (await process.agents.get(ME, manager.id)).enable_sleeptime, point
@@ -272,4 +272,4 @@ async def test_concurrent_changes_of_two_processes_leave_the_blocks_of_the_last(
     members = "".join(sorted(str(ids.index(agent_id)) for agent_id in last.agent_ids))
     for block in (cast.plan, cast.notes):
         assert cast.holders(block) == (members if block in last.shared_block_ids else "")
-    assert await processes[0].stores.groups.unfinished() == ()
+    assert await processes[0].stores.groups.list_unfinished() == ()

@@ -93,7 +93,7 @@ async def test_crash_at_any_point_of_a_switch_on_leaves_nothing_incomplete(
         if continues == "sweeper":
             world.clock.advance(61)
             await process.lifecycle.finish_all()
-            assert await process.stores.agents.unfinished() == (), point
+            assert await process.stores.agents.list_unfinished() == (), point
         changed = await switch_on(process, agent.id, f"r-{point}", name="Renamed")
         assert (changed.name, changed.revision) == ("Renamed", 2), point
         await require_shared(world, process, agent.id)
@@ -127,7 +127,7 @@ async def test_refused_switch_on_changes_nothing(
     world.clock.advance(61)
     for _ in range(2):
         await process.lifecycle.finish_all()
-    assert await process.stores.agents.unfinished() == ()
+    assert await process.stores.agents.list_unfinished() == ()
     assert [found.name for found in await agents_of(process)] == [agent.name]
     assert await process.agents.get(ME, agent.id) == agent
     monkeypatch.undo()
@@ -153,7 +153,7 @@ async def test_switch_on_requires_the_revision_that_the_client_saw(world: World,
         await process.agents.update(ME, None, agent.id, {"enable_sleeptime": True}, if_revision=2)
     assert [(found.name, found.enable_sleeptime) for found in await agents_of(process)] == [("Third", None)]
     await process.lifecycle.finish_all()
-    assert await process.stores.agents.unfinished() == ()
+    assert await process.stores.agents.list_unfinished() == ()
 
 
 async def test_concurrent_updates_create_one_partner_and_are_all_applied(world: World, process: Process) -> None:

@@ -170,7 +170,7 @@ async def test_crash_at_any_point_of_a_creation_leaves_nothing_incomplete(
         if continues == "sweeper":
             world.clock.advance(61)
             await process.lifecycle.finish_all()
-            assert await process.stores.agents.unfinished() == (), point
+            assert await process.stores.agents.list_unfinished() == (), point
         agent = await create(process, f"r-{point}")
         await require_shared(world, process, agent.id)
         assert await process.agents.count(ME, AgentFilter()) == before + 2, point

@@ -54,7 +54,7 @@ class ParseFailure:
 def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
     """Reads the arguments of a call.
 
-    Accepts text that has only one possible meaning: an empty text is no arguments, JSON inside a JSON string is read
+    Accepts text that has only one possible meaning: an empty text has no arguments, JSON inside a JSON string is read
     again, the first of several objects is used, and unescaped line breaks are allowed in strings. Any other text that
     is not a JSON object fails. Arguments are never invented.
 

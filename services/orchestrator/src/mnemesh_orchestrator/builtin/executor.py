@@ -89,7 +89,7 @@ async def web_search(web: WebClient, optional: OptionalCalls, call: BuiltinCall,
         end_published_at=_moment(call, arguments, "end_published_date"),
         user_location=arguments.get("user_location", ""),
     )
-    found = await _reached(optional, lambda: web.search(query))
+    found = await _reach(optional, lambda: web.search(query))
     zone = ZoneInfo(call.time_zone)
     results: list[dict[str, Any]] = []
     length = 0
@@ -107,7 +107,7 @@ async def fetch_webpage(
     web: WebClient, optional: OptionalCalls, call: BuiltinCall, arguments: Mapping[str, Any]
 ) -> str:
     """Runs fetch_webpage. If the tools service stays unavailable, the model is told so, and the turn goes on."""
-    part = await _reached(optional, lambda: web.fetch(arguments["url"], arguments.get("start", 0)))
+    part = await _reach(optional, lambda: web.fetch(arguments["url"], arguments.get("start", 0)))
     # The author of a page cannot know the mark, and so cannot end the page within its text.
     mark = hashlib.sha256(call.effect_prefix.encode()).hexdigest()[:12]
     lines = [f"Title: {part.title}"] if part.title else []
@@ -119,7 +119,7 @@ async def fetch_webpage(
     return "\n".join((*lines, f"--- {mark}", part.text, f"--- {mark}"))
 
 
-async def _reached(optional: OptionalCalls, call: Callable[[], Awaitable[T]]) -> T:
+async def _reach(optional: OptionalCalls, call: Callable[[], Awaitable[T]]) -> T:
     """Returns the result of a call. Raises Refused if no provider or no service answers."""
 
     async def attempt() -> T:

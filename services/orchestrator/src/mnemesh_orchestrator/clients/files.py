@@ -102,7 +102,7 @@ class FilesClient:
         """Returns the content of an image, or None if models cannot be shown it, by its type or size.
 
         Raises:
-            NotFound: the file was deleted, or replaced by one that is no image.
+            NotFound: the file was deleted, or replaced by one that is not an image.
         """
         request = files_rpc.GetFileContentRequest(file_id=file_id)
         file, pieces = pb.File(), list[bytes]()

@@ -219,7 +219,7 @@ class StoredMemory:
                     similar.setdefault(hits[rank].id, hits[rank])
         return replace(bundle, facts=(*bundle.facts, *similar.values()))
 
-    async def shown(self, request: CompactionRequest) -> MemoryBundle:
+    async def show(self, request: CompactionRequest) -> MemoryBundle:
         """Returns the memories that a window may show: of the agent, of the scopes that it shares, and of the only
         identity, the group and the conversation of the window.
 
@@ -231,7 +231,7 @@ class StoredMemory:
     async def head(self, request: CompactionRequest, cut: Cut) -> "MemoryHead":
         """Returns the memory for the head of a window; that of the present window if recall cannot be read."""
         try:
-            return MemoryHead(await self.shown(request))
+            return MemoryHead(await self.show(request))
         except MnemeshError as error:
             _log.warning("memory_unreadable", error=error.message)
             shown = (split_notes(summary_text(m))[0] for m in cut.evicted if m.role is Role.SUMMARY)
@@ -366,7 +366,7 @@ class EpisodicSummarizer:
         scope = compaction.memory.stored
         try:
             bundle = await self.memory.read(scope, messages)
-            shown = bundle if compaction.memory.found == (scope,) else await self.memory.shown(compaction)
+            shown = bundle if compaction.memory.found == (scope,) else await self.memory.show(compaction)
             stored = await self.recall.get_context(compaction.conversation_id)
         except MnemeshError as error:
             raise SummaryFailed(error.message) from error

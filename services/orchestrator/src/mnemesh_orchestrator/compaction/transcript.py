@@ -146,7 +146,7 @@ async def complete_text(
     """
     handle = request.model.handle
     try:
-        answers = await _reported_answers(on_call, client, request, seconds, budget)
+        answers = await _report_answers(on_call, client, request, seconds, budget)
     except ContextOverflow:
         raise
     except TimeoutError as error:
@@ -161,7 +161,7 @@ async def complete_text(
     return text
 
 
-async def _reported_answers(
+async def _report_answers(
     report: OnCall, client: LlmClient, request: LlmRequest, seconds: float, budget: AttemptBudget | None
 ) -> list[LlmAnswer]:
     clock = asyncio.get_running_loop().time

@@ -165,11 +165,11 @@ async def earlier_run(
             run_id = children.run_id(run, effect_id(step.number, attempt))
             found = await store.newest_attempt(run.organization_id, run_id)
             if found.agent_id == step.speaker.agent_id:
-                return await _continued(store, relations, found)
+                return await _follow_answers(store, relations, found)
     return None
 
 
-async def _continued(store: RunStore, relations: RunRelationStore, run: Run) -> Run:
+async def _follow_answers(store: RunStore, relations: RunRelationStore, run: Run) -> Run:
     """Returns the run that continues a run after its approval, or the run itself."""
     while run.stop_reason is StopReason.REQUIRES_APPROVAL:
         answer = await relations.continuation(run)
@@ -202,7 +202,7 @@ _REATTACH_SECONDS: Final = 0.2
 """The time until a run is followed again whose stream ended before the run did."""
 
 
-async def batched(stream: AsyncGenerator[RunEvent, None]) -> AsyncGenerator[list[RunEvent], None]:
+async def yield_batches(stream: AsyncGenerator[RunEvent, None]) -> AsyncGenerator[list[RunEvent], None]:
     """Yields the events of a stream in order: durable ones in batches, a live one alone and at once.
 
     The stream is closed at the end. A stream that is being read cannot be cancelled without ending it, so a task reads
@@ -286,7 +286,7 @@ class Progress:
         return sum(item.step_count for item in self.ended.values())
 
 
-async def stored_progress(store: RunStore, journal: JournalWriter, run: Run, plan: GroupPlan) -> Progress:
+async def read_progress(store: RunStore, journal: JournalWriter, run: Run, plan: GroupPlan) -> Progress:
     """Returns the progress of a run as it is stored."""
     await journal.reload()
     entries = [entry.turn for entry in journal.entries.values() if entry.kind is EntryKind.TURN]
@@ -391,7 +391,7 @@ class GroupWork:
         )
 
     async def _reload(self) -> None:
-        self._progress = await stored_progress(self._parts.store, self._journal, self._run, self._plan)
+        self._progress = await read_progress(self._parts.store, self._journal, self._run, self._plan)
 
     async def _earlier(self, step: NextTurn) -> Run | None:
         """Returns the run that earlier attempts started for a turn, or None."""
@@ -475,7 +475,7 @@ class GroupWork:
         while True:
             is_new = turn.state is TurnState.NEW
             stream = self._parts.streamer.follow(run, subscription, fresh=is_new, after=last)
-            async with aclosing(batched(stream)) as batches:
+            async with aclosing(yield_batches(stream)) as batches:
                 async for batch in batches:
                     last = max(last, batch[-1].sequence or 0)
                     if await self._forward_batch(turn, run, batch):

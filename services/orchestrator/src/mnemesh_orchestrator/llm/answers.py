@@ -175,7 +175,7 @@ def _arguments(text: str) -> str:
 
 
 def valid_usage(usage: Usage) -> Usage:
-    """Returns the token counts without those that are no counts."""
+    """Returns the token counts without those that are not counts."""
     counts = {name: getattr(usage, name) for name in Usage.__dataclass_fields__}
     return Usage(**{name: count if _is_count(count) else None for name, count in counts.items()})
 

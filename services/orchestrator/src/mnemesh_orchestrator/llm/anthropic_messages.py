@@ -302,7 +302,7 @@ class MessagesAnswer(StreamedAnswer):
 
     @property
     def carried(self) -> str | None:
-        """The order of the blocks, and those that are no text, thinking or call."""
+        """The order of the blocks, and those that are not a text, thinking or a call."""
         return encode_carried(Api.MESSAGES, {"order": carried_order(self._ordered())})
 
     @property

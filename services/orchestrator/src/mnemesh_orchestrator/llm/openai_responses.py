@@ -226,7 +226,7 @@ class ResponsesAnswer(StreamedAnswer):
 
     @property
     def carried(self) -> str | None:
-        """The order of the items, and those that are no text, encrypted reasoning or call."""
+        """The order of the items, and those that are not a text, encrypted reasoning or a call."""
         return encode_carried(Api.RESPONSES, {"order": carried_order(self._ordered())})
 
     @property

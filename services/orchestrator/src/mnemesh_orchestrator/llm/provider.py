@@ -182,7 +182,7 @@ def known_model(table: tuple[KnownModel, ...], name: str) -> KnownModel | None:
     return max(candidates, key=lambda entry: len(entry.name), default=None)
 
 
-async def served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[ServedModel, ...]:
+async def list_served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[ServedModel, ...]:
     """Returns the models of an endpoint in its own order.
 
     Raises:
@@ -320,7 +320,7 @@ async def read_models(client: RemoteClient, settings: ProviderSettings) -> tuple
     try:
         if isinstance(client, AnthropicMessagesClient):
             return models_of_page(settings.name, await client.get(_ALL_MODELS))
-        return await served_models(client.endpoint, settings.dialect.listing)
+        return await list_served_models(client.endpoint, settings.dialect.listing)
     except ProviderRefused as error:
         raise ProviderBadAnswer(
             f"{settings.name} gives no list of models at {settings.endpoint}: {error.message}",

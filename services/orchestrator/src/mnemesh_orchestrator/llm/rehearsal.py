@@ -337,7 +337,7 @@ def _set_name(name: str, block: str, tools: Mapping[str, ToolSchema]) -> Call | 
 
 
 def transcript(text: str) -> tuple[str, ...]:
-    """Returns what the user says in the transcript that a sleep-time partner receives; () if it is no transcript."""
+    """Returns what the user says in the transcript that a sleep-time partner receives; () if it is not a transcript."""
     said: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if match := _LINE.match(line):

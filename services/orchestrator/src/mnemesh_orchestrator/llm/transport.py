@@ -240,7 +240,7 @@ async def read_events(
             open without another event, is its end.
 
     Raises:
-        ProviderError: the status is no success, an event or the body is an error, or the body is a page for people.
+        ProviderError: the status is not a success, an event or the body is an error, or the body is a page for people.
     """
     provider, headers = sdk_client.provider, response.headers
     if not response.is_success:

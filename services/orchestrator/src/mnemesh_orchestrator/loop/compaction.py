@@ -191,7 +191,7 @@ class WindowCompactor:
         plan = await self._compactor.compact(request)
         if plan is None:
             return None
-        return await self._composed(context, state, window, measured, plan, sum(usages, Usage()))
+        return await self._compose(context, state, window, measured, plan, sum(usages, Usage()))
 
     def _request(
         self,
@@ -239,7 +239,7 @@ class WindowCompactor:
             ),
         )
 
-    async def _composed(
+    async def _compose(
         self,
         context: TurnContext,
         state: TurnState,

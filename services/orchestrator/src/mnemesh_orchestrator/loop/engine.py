@@ -271,7 +271,7 @@ class Engine:
         called = (agent.tool(call.name) for call in step.given.message.tool_calls if toolbox.schema(call.name) is None)
         if toolbox.completed is None or not any(tool is not None and tool.tool_id is not None for tool in called):
             return
-        custom = await self._retry.call(lambda: self._context.stored_tools(agent))
+        custom = await self._retry.call(lambda: self._context.read_tools(agent))
         turn.complete_tools(custom, note_of(CUSTOM_TOOLS))
         planned = plan_calls(step.given.message, turn.context.toolbox, turn.state.solver)
         gated = tuple(item.ordinal for item in planned if item.gated)

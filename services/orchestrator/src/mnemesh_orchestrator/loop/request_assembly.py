@@ -92,7 +92,7 @@ class RequestImages:
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
         self._size = 0
 
-    async def prepared(
+    async def prepare(
         self, messages: Sequence[Message], organization_id: str, *, reads_images: bool
     ) -> tuple[Message, ...]:
         """Returns the messages with inline images in their tool returns. Notes replace images that are not shown.
@@ -107,13 +107,13 @@ class RequestImages:
             message = prepared[index]
             if any(_has_images(returned) for returned in message.tool_returns):
                 shown = [
-                    await self._returned(returned, organization_id, room, reads_images=reads_images)
+                    await self._read_returned(returned, organization_id, room, reads_images=reads_images)
                     for returned in reversed(message.tool_returns)
                 ]
                 prepared[index] = replace(message, tool_returns=tuple(reversed(shown)))
         return tuple(prepared)
 
-    async def _returned(
+    async def _read_returned(
         self, returned: ToolReturn, organization_id: str, room: "_Room", *, reads_images: bool
     ) -> ToolReturn:
         content: list[ContentPart] = []
@@ -218,7 +218,7 @@ class RequestAssembler:
         schemas = toolbox.offered(solver.allowed(toolbox.names))
         system_text, note = await self._changed_system_text(context, state)
         notes = (*state.notes, *notes, *((note,) if note else ()))
-        messages = await self._images.prepared(
+        messages = await self._images.prepare(
             self._messages(context, state, system_text, notes),
             context.run.organization_id,
             reads_images=reads_images(state.model.info),

@@ -114,7 +114,7 @@ class OptionalServices:
             what: what the service provides, as the model knows it.
 
         Raises:
-            StorageFull: the disk of the service is full, which is no reason to go on without what the call stores.
+            StorageFull: the disk of the service is full, which is not a reason to go on without what the call stores.
         """
         try:
             result = await self._retry.call(call, 0.0 if what in self._missing else self._seconds)
@@ -272,7 +272,7 @@ class ContextReader:
         found, note = await self._optional.call(lambda: self._tools.definitions(ids=tool_ids), CUSTOM_TOOLS)
         return found or (), note
 
-    async def stored_tools(self, agent: Agent) -> tuple[CustomTool, ...]:
+    async def read_tools(self, agent: Agent) -> tuple[CustomTool, ...]:
         """Returns the agent's stored tools. Raises Unavailable, DeadlineExceeded, ServerBusy."""
         return (await self.custom_tools(stored_tool_ids(agent), whole=True))[0]
 

@@ -174,7 +174,7 @@ class ToolExecution:
         elif item.problem is not None:
             result = ToolResult(ok=False, text=item.problem)
         elif decided is not None:
-            result = await self._processed(calls, item, decided) if isinstance(decision, ClientReturn) else decided
+            result = await self._process(calls, item, decided) if isinstance(decision, ClientReturn) else decided
         elif refusal is not None:
             result = ToolResult(ok=False, text=refusal)
         elif self._is_forgotten(calls):
@@ -226,7 +226,7 @@ class ToolExecution:
             show_approval=partial(context.journal.show_member, calls.step_id),
         )
         result = await self._retry.call(lambda: self._builtin.execute(call))
-        return await self._processed(calls, item, result)
+        return await self._process(calls, item, result)
 
     async def _execute_program(self, calls: _Calls, item: PlannedCall, solver: RulesSolver) -> ToolResult:
         async def run_tool(called: PlannedCall) -> ToolResult:
@@ -236,9 +236,9 @@ class ToolExecution:
 
         result, made = await self._programs.run(calls.context, calls.step_id, item, solver, run_tool)
         calls.programs[item.ordinal] = made
-        return await self._processed(calls, item, result)
+        return await self._process(calls, item, result)
 
-    async def _processed(self, calls: _Calls, item: PlannedCall, result: ToolResult) -> ToolResult:
+    async def _process(self, calls: _Calls, item: PlannedCall, result: ToolResult) -> ToolResult:
         """Returns a result as the operator's processors leave it."""
         if not self._processors.has_result_processors:
             return result
@@ -263,7 +263,7 @@ class ToolExecution:
         result = await self._custom.run(
             calls.context, calls.step_id, calls.seen, calls.core, item, tool, is_started=is_started
         )
-        return await self._processed(calls, item, result)
+        return await self._process(calls, item, result)
 
     async def _journal(
         self, calls: _Calls, item: PlannedCall, result: ToolResult, seen: Mapping[str, int] | None

@@ -291,7 +291,7 @@ class RunConfig:
     callback_url: str | None = None
     """The URL that is called when the run has ended."""
     otids_repeat: bool = False
-    """True if the otids of the input may be those of earlier messages. Then they are no idempotency keys."""
+    """True if the otids of the input may be those of earlier messages. Then they are not idempotency keys."""
     parameters: str | None = None
     """A JSON object with parameters in the words of OpenAI's chat API."""
     forced_tool: str | None = None

@@ -77,7 +77,7 @@ class TranscriptEntry:
 def transcript_entry(message: Message, time_zone: str) -> TranscriptEntry | None:
     """Returns the lines of a message; None if partners do not see it.
 
-    System messages, summaries and the events of mnemesh (login, heartbeats, alerts) are no words of the conversation.
+    System messages, summaries and the events of mnemesh (login, heartbeats, alerts) are not words of the conversation.
 
     Args:
         message: A message of the manager.

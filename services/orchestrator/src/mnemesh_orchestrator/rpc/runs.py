@@ -118,7 +118,7 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         self, request: rpc.SendMessageRequest, context: Context
     ) -> AsyncIterator[rpc.SendMessageResponse]:
         """Starts a run and streams its events."""
-        async with aclosing(self._sent(request)) as events:
+        async with aclosing(self._send(request)) as events:
             async for event in events:
                 yield rpc.SendMessageResponse(event=await _event_to_proto(event))
 
@@ -128,7 +128,7 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         """Starts a run and returns its events when it has ended."""
         found: list[runs_pb2.RunEvent] = []
         size = 0
-        async with aclosing(self._sent(request)) as events:
+        async with aclosing(self._send(request)) as events:
             async for event in events:
                 if event.is_transient:
                     continue
@@ -241,7 +241,7 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         step = await self._steps.set_feedback(current_principal(), key, step_id, feedback, request.tags)
         return rpc.SetStepFeedbackResponse(step=step_to_proto(step))
 
-    async def _sent(self, request: _Sending) -> AsyncGenerator[RunEvent, None]:
+    async def _send(self, request: _Sending) -> AsyncGenerator[RunEvent, None]:
         """Starts the run of a request, and yields the events that its config includes. See `RunService.send`."""
         config = config_from_proto(request.config)
         messages = inputs_from_proto(request.messages)

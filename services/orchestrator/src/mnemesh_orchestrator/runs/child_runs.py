@@ -141,7 +141,7 @@ class ChildRuns:
         run = self._new_run(parent, request)
         if request.origin is RunOrigin.AGENT:
             self._require_depth(run)
-            run = await self._processed(run)
+            run = await self._process(run)
         # A cancellation takes effect once the run is stored, so that it is found and cancelled too.
         started = await run_to_end(self._runs.worker.start(None, run, reject_busy=False))
         return started.run
@@ -204,7 +204,7 @@ class ChildRuns:
             ),
         )
 
-    async def _processed(self, run: Run) -> Run:
+    async def _process(self, run: Run) -> Run:
         """Returns a run whose input the operator's processors have changed, unless the run was stored before."""
         if not self._processors.has_input_processors:
             return run
@@ -216,7 +216,7 @@ class ChildRuns:
         """See ChildRunsPort."""
         words = SpokenWords()
         while True:
-            run = await self._ended(parent, run_id, show_approval)
+            run = await self._wait_for_end(parent, run_id, show_approval)
             await self._read_words(run, words)
             if run.stop_reason is not StopReason.REQUIRES_APPROVAL:
                 return ChildOutcome(run, tuple(words.texts))
@@ -226,7 +226,7 @@ class ChildRuns:
                 return ChildOutcome(run, tuple(words.texts))
             run_id = answering
 
-    async def _ended(self, parent: Run, run_id: str, show_approval: ShowApproval) -> Run:
+    async def _wait_for_end(self, parent: Run, run_id: str, show_approval: ShowApproval) -> Run:
         """Waits until a run has ended, and returns it. Raises the errors of `outcome`."""
         while True:
             subscription = self._broker.subscribe(run_id)

@@ -262,7 +262,7 @@ class Works:
             if claim.run.transcript is not None and not claim.run.input:
                 return SleeptimeWork(self._transcripts, open_turn, claim, journal)
             return open_turn(claim)
-        raise TypeError(f"{type(claim).__name__} is no claim of a turn or a group")
+        raise TypeError(f"{type(claim).__name__} is not the claim of a turn or a group")
 
 
 def report_end(run: Run, metrics: TurnMetrics) -> None:
@@ -355,7 +355,7 @@ class RunExecution:
         journal = self._journals.open(claim.run, claim.lease)
         work = self._works.open(claim, journal)
         if claim.stalled >= self._max_stalled_claims and not active.cancelled:
-            ending = await self._stalled(claim, work)
+            ending = await self._end_stalled(claim, work)
         else:
             ending = await self._work(active, work)
         active.ending = True
@@ -423,7 +423,7 @@ class RunExecution:
             return failure(error)[1]
         return None
 
-    async def _stalled(self, claim: Claim, work: Work) -> _Ending:
+    async def _end_stalled(self, claim: Claim, work: Work) -> _Ending:
         """Returns the end of a run that was resumed several times and made no progress.
 
         The history is left as after a cancellation. If that stalls too, the next takeover leaves it as it is.

@@ -152,7 +152,7 @@ class LeaseRenewer:
 
 
 class ConversationLock:
-    """Grants the leases of conversations to work that is no run, in the order in which runs and work were requested."""
+    """Grants the leases of conversations to work that is not a run, in the order of the requests of runs and work."""
 
     def __init__(
         self, store: LeaseStore, renewer: LeaseRenewer, start_next: Callable[[str], Awaitable[None]], ids: IdSource

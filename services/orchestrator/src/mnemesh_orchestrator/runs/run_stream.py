@@ -147,7 +147,7 @@ class RunStreamer:
                 if position.advance(event):
                     yield event
             if not fresh:
-                async for event in self._stored(run.id, position):
+                async for event in self._read_stored(run.id, position):
                     yield event
                 if position.is_last or run.status.ended:
                     return
@@ -168,25 +168,25 @@ class RunStreamer:
                 continue
             if isinstance(item, RunEvent):
                 if not position.is_next(item):
-                    async for event in self._missed(item, position):
+                    async for event in self._read_missed(item, position):
                         yield event
                 if position.advance(item):
                     yield item
                 continue
             # Another process has stored events, or the holder released the run after it stored its last one.
-            async for event in self._stored(run_id, position):
+            async for event in self._read_stored(run_id, position):
                 yield event
             if item is None or item.ended:
                 return
 
-    async def _missed(self, live: RunEvent, position: "_Position") -> AsyncGenerator[RunEvent, None]:
+    async def _read_missed(self, live: RunEvent, position: "_Position") -> AsyncGenerator[RunEvent, None]:
         """Yields the stored events before a live one: published before the subscription, stored after the read."""
         if live.position is not None:
             await self._log.flush(live.run_id)
-        async for event in self._stored(live.run_id, position, live.sequence):
+        async for event in self._read_stored(live.run_id, position, live.sequence):
             yield event
 
-    async def _stored(
+    async def _read_stored(
         self, run_id: str, position: "_Position", before: int | None = None
     ) -> AsyncGenerator[RunEvent, None]:
         while batch := await self._batch(run_id, position):

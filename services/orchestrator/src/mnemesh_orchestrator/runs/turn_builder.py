@@ -225,13 +225,13 @@ class InputRecorder:
             Unavailable, DeadlineExceeded, StorageFull, ServerBusy: recall was unavailable for the policy's whole time.
         """
         if claim.has_unrecorded_inputs:
-            for run in await self._store.unrecorded_inputs_of(claim.run.conversation_id):
+            for run in await self._store.list_unrecorded_inputs_of(claim.run.conversation_id):
                 await retry.call(lambda run=run: self._record_and_mark(run))  # type: ignore[misc]
 
     async def record_missing(self) -> None:
         """Stores the inputs that could not be stored when their runs ended, except where a run is active."""
         try:
-            for run in await self._store.unrecorded_inputs(_MAX_RUNS):
+            for run in await self._store.list_unrecorded_inputs(_MAX_RUNS):
                 await self._record_and_mark(run)
         except MnemeshError as error:
             _log.warning("inputs_not_recorded", error=error.message)
@@ -295,10 +295,10 @@ class TurnBuilder:
         if not gathered.has_tools and not _can_act(claim.agent, spec):
             gathered = replace(
                 gathered,
-                custom=await self._retry.call(lambda: self._context.stored_tools(claim.agent), seconds),
+                custom=await self._retry.call(lambda: self._context.read_tools(claim.agent), seconds),
                 notes=tuple(note for note in gathered.notes if note != note_of(CUSTOM_TOOLS)),
             )
-        undone = await self._undone(claim.run, open_approval)
+        undone = await self._find_undone(claim.run, open_approval)
         if undone is not None:
             journal.add_earlier_entries(undone.entries)
             claim = replace(claim, run=replace(claim.run, resumes=undone.resumption))
@@ -309,15 +309,15 @@ class TurnBuilder:
             # Its calls have run, or they left the window.
             claim = replace(claim, run=replace(claim.run, resumes=None))
         if claim.run.resumes is None:
-            gathered = replace(gathered, window=await self._trimmed(claim, gathered.window, seconds))
+            gathered = replace(gathered, window=await self._trim(claim, gathered.window, seconds))
             open_approval = open_approval and open_request(gathered.window.messages)
         return self._turn(claim, journal, model, gathered, open_approval, started)
 
-    async def _undone(self, run: Run, open_approval: OpenRequest | None) -> UnfinishedDecision | None:
+    async def _find_undone(self, run: Run, open_approval: OpenRequest | None) -> UnfinishedDecision | None:
         """Returns a decision whose run failed before all its calls had run. This run executes it first."""
         if open_approval is None or (run.resumes is not None and not run.retried_run_ids):
             return None
-        undone = await self._store.unfinished_decision(run.conversation_id, open_approval.request.id)
+        undone = await self._store.find_unfinished_decision(run.conversation_id, open_approval.request.id)
         return None if undone is None or undone.resumption.withdrawn else undone
 
     async def preview(self, claim: TurnClaim) -> Turn:
@@ -416,7 +416,7 @@ class TurnBuilder:
 
         return await self._retry.call(gather, seconds)
 
-    async def _trimmed(self, claim: TurnClaim, window: ContextWindow, seconds: float | None) -> ContextWindow:
+    async def _trim(self, claim: TurnClaim, window: ContextWindow, seconds: float | None) -> ContextWindow:
         """Returns the window that the agent's turns begin with. A window that holds messages of this run stays."""
         run, kept = claim.run, _kept(claim, window)
         if len(kept) == len(window.messages) or any(message.run_id == run.id for message in window.messages):

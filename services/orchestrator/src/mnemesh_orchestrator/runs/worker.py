@@ -172,7 +172,7 @@ class RunWorker:
         if active.has_begun:
             active.task.cancel()
 
-    async def ended(self, run_id: str) -> None:
+    async def wait_for_end(self, run_id: str) -> None:
         """Waits until this process does not execute the run any more."""
         active = self._active.get(run_id)
         if active is not None and active.task is not None:

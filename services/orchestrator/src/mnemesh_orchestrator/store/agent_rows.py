@@ -479,7 +479,7 @@ def _with_take_over(conn: sa.Connection, change: GroupChange) -> GroupChange:
 
 
 def unfinished_groups(conn: sa.Connection, group_id: str | None) -> tuple[UnfinishedGroup, ...]:
-    """See GroupStore.unfinished."""
+    """See GroupStore.list_unfinished."""
     query = sa.select(groups).where(sa.text("groups.state <> 'active'")).order_by(_c.created_at)
     if group_id is not None:
         query = query.where(_c.id == group_id)

@@ -208,7 +208,7 @@ class AgentStore:
         ids, replayed = await self._ledger.write_once(key, effect)
         return ids[0], replayed
 
-    async def unfinished(self) -> tuple[tuple[Agent, bytes], ...]:
+    async def list_unfinished(self) -> tuple[tuple[Agent, bytes], ...]:
         """Returns every CREATING and DELETING agent of all organizations, oldest first, with its creation request.
 
         Instead of a creation request, a DELETING agent has the scope of its deletion, or nothing.

@@ -80,7 +80,7 @@ class ConversationStore:
         ids, replayed = await self._ledger.write_once(key, effect)
         return ids[0], replayed or ids[0] != conversation.id
 
-    async def unfinished(self, conversation_id: str | None = None) -> tuple[UnfinishedConversation, ...]:
+    async def list_unfinished(self, conversation_id: str | None = None) -> tuple[UnfinishedConversation, ...]:
         """Returns all CREATING and DELETING conversations, oldest first, or the one with the id."""
         query = sa.select(conversations).where(_UNFINISHED).order_by(_c.created_at)
         if conversation_id is not None:

@@ -151,7 +151,7 @@ class GroupStore:
         (group_id,), replayed = await self._ledger.write_once(key, effect)
         return group_id, replayed
 
-    async def unfinished(self, group_id: str | None = None) -> tuple[UnfinishedGroup, ...]:
+    async def list_unfinished(self, group_id: str | None = None) -> tuple[UnfinishedGroup, ...]:
         """Returns the groups of all organizations with a change in progress, oldest first, or the one with the id."""
         return await self._database.read(lambda conn: unfinished_groups(conn, group_id))
 
@@ -218,7 +218,7 @@ class GroupStore:
         )
 
     async def remove(self, group_id: str) -> None:
-        """Deletes the rows of a group, and its queue. Runs and messages are kept. A missing group is no error."""
+        """Deletes the rows of a group, and its queue. Runs and messages are kept. A missing group is not an error."""
         statement = groups.delete().where(_c.id == group_id)
         await self._database.write(lambda conn: conn.execute(statement), name="groups.remove")
 

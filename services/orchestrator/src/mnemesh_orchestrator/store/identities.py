@@ -156,7 +156,7 @@ class IdentityStore:
         return await self._ledger.write_and_read(key, effect, lambda conn, _: _find(conn, organization_id, identity_id))
 
     async def delete(self, key: RequestKey | None, organization_id: str, identity_id: str) -> None:
-        """Deletes an identity and detaches it from its agents. A missing identity is no error."""
+        """Deletes an identity and detaches it from its agents. A missing identity is not an error."""
 
         def effect(conn: sa.Connection) -> tuple[str, ...]:
             row = conn.execute(sa.select(identities).where(*_by_id(organization_id, identity_id))).first()

@@ -135,7 +135,7 @@ class ProviderStore:
         return await self._ledger.write_and_read(key, effect, lambda conn, _: _find(conn, organization_id, provider_id))
 
     async def delete(self, key: RequestKey | None, organization_id: str, provider_id: str) -> None:
-        """Deletes a provider, its credentials and the overrides of its models. A missing provider is no error."""
+        """Deletes a provider, its credentials and the overrides of its models. A missing provider is not an error."""
 
         def effect(conn: sa.Connection) -> Sequence[str]:
             where = (providers.c.organization_id == organization_id, providers.c.id == provider_id)

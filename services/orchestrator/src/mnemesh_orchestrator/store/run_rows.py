@@ -363,7 +363,7 @@ def forget_journal(conn: sa.Connection, run: Run) -> None:
 
 
 def unfinished_decision(conn: sa.Connection, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
-    """See RunStore.unfinished_decision."""
+    """See RunStore.find_unfinished_decision."""
     run_id = approval_statements.decided_by(conn, conversation_id, approval_id)
     row = conn.execute(sa.select(runs).where(runs.c.id == run_id)).first()
     resumption = None if row is None else decode_run(row).resumes

@@ -315,7 +315,7 @@ class RunStore:
 
         return await self._database.write(write, name="runs.store_transcript")
 
-    async def unfinished_decision(self, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
+    async def find_unfinished_decision(self, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
         """Returns the decision about an approval and its journal entries of all runs, or None if the approval is not
         decided.
         """
@@ -405,7 +405,7 @@ class RunStore:
         rows = await self._database.read(lambda conn: conn.execute(query).all())
         return tuple(map(decode_event, rows))
 
-    async def unrecorded_inputs(self, limit: int) -> tuple[Run, ...]:
+    async def list_unrecorded_inputs(self, limit: int) -> tuple[Run, ...]:
         """Returns ended runs of all organizations whose input recall may not have, those that ended first first.
 
         Those of a conversation in which a run is RUNNING are left out: their inputs would stand between its messages.
@@ -423,7 +423,7 @@ class RunStore:
         rows = await self._database.read(lambda conn: conn.execute(query).all())
         return tuple(map(decode_run, rows))
 
-    async def unrecorded_inputs_of(self, conversation_id: str) -> tuple[Run, ...]:
+    async def list_unrecorded_inputs_of(self, conversation_id: str) -> tuple[Run, ...]:
         """Returns the ended runs of a conversation whose input recall may not have, in the order of their queue."""
         query = (
             sa.select(runs)

@@ -390,7 +390,7 @@ class AgentLifecycle:
     async def delete(self, caller: Principal, agent_id: str, scope: ErasureScope = CREATED_FOR_AGENT) -> Erased:
         """Deletes an agent, what was created for it, its partners, and what `scope` names. Returns the counts.
 
-        A missing agent is no error. A repeat continues the deletion with the scope of the first request.
+        A missing agent is not an error. A repeat continues the deletion with the scope of the first request.
 
         Raises:
             Unavailable: A service cannot be reached. The agent is invisible, and the rest is deleted later.
@@ -399,7 +399,7 @@ class AgentLifecycle:
 
     async def finish_all(self) -> None:
         """Finishes the creations and deletions that were interrupted."""
-        await reconcile("agents", self._store.unfinished, self._finish, lambda item: item[0].id)
+        await reconcile("agents", self._store.list_unfinished, self._finish, lambda item: item[0].id)
 
     async def _finish(self, item: UnfinishedAgent) -> None:
         agent, record = item

@@ -265,7 +265,7 @@ class AgentParts:
             await self._services.tools.upsert_source(f"{agent.id}/source/{index}", source)
             for index, source in enumerate(draft.tool_sources)
         ]
-        stored += await self._stored_tools(draft.tool_ids, tuple(name for name in names if name not in BUILTIN_SCHEMAS))
+        stored += await self._read_tools(draft.tool_ids, tuple(name for name in names if name not in BUILTIN_SCHEMAS))
         custom = {tool.name: attached_tool(tool) for tool in stored}
         attached = {name: custom.get(name) or AttachedTool(name) for name in (*names, *custom)}
         wants_rules = draft.include_base_tool_rules
@@ -275,7 +275,7 @@ class AgentParts:
         rules = (*draft.tool_rules, *((*own, *base_rules(attached)) if wants_rules else ()))
         return replace(agent, tools=tuple(attached.values()), tool_rules=tuple(dict.fromkeys(rules)))
 
-    async def _stored_tools(self, ids: tuple[str, ...], names: tuple[str, ...]) -> list[CustomTool]:
+    async def _read_tools(self, ids: tuple[str, ...], names: tuple[str, ...]) -> list[CustomTool]:
         if not ids and not names:
             return []
         tools = await self._services.tools.definitions(ids, names)

@@ -216,13 +216,13 @@ class ImportEnds:
                 report.note(given, secret.name, _NO_SECRET)
         return replace(
             agent,
-            tools=await self._attached(batches, given),
+            tools=await self._find_attached_tools(batches, given),
             identity_ids=await self._identities(batches, given),
             secrets=self._secrets.sealed(agent.id, dict(sorted(batches.options.secrets.items()))),
             holds_folders=batches.report.counts.get(int(RecordType.FOLDER)) is not None,
         )
 
-    async def _attached(self, batches: ImportBatches, given: Record) -> tuple[AttachedTool, ...]:
+    async def _find_attached_tools(self, batches: ImportBatches, given: Record) -> tuple[AttachedTool, ...]:
         tools = batches.agent.tools
         names = [tool.name for tool in tools if tool.tool_id is not None or tool.name not in BUILTIN_SCHEMAS]
         stored = {tool.name: tool.id for tool in await self._tools.definitions((), names)} if names else {}

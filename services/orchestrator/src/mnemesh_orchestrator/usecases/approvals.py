@@ -89,7 +89,7 @@ class ApprovalService:
             run = await self._decide(caller, approval, denial)
         except (NoPendingApproval, ApprovalMismatch):
             return False
-        await self._worker.ended(run.id)
+        await self._worker.wait_for_end(run.id)
         return run.resumes is not None and run.resumes.withdrawn
 
     async def _decide(self, caller: Principal, approval: Approval, answer: ApprovalAnswer) -> Run:
@@ -102,9 +102,9 @@ class ApprovalService:
     async def expire(self) -> None:
         """Denies the approvals that have expired. Their agents continue."""
         # An error means that the approval was decided at the same time, or that its agent was deleted.
-        await reconcile("approvals", self._expired, self._deny_expired, lambda approval: approval.id)
+        await reconcile("approvals", self._list_expired, self._deny_expired, lambda approval: approval.id)
 
-    async def _expired(self) -> Sequence[Approval]:
+    async def _list_expired(self) -> Sequence[Approval]:
         now = self._clock.now()
         asked_before = now - self._timeout if self._timeout else None
         return await self._store.pending(ApprovalFilter(expired_at=now, asked_before=asked_before))

@@ -66,7 +66,7 @@ class BatchService:
         if before is not None:
             return before
         batch_id = self._ids.new("batch")
-        runs = [replace(await self._runs.prepared(run), batch_id=batch_id) for run in drafts]
+        runs = [replace(await self._runs.prepare(run), batch_id=batch_id) for run in drafts]
         draft = BatchDraft(batch_id, caller.organization_id, caller.subject_id, self._clock.now(), callback_url)
         batch = await self._store.start(key, draft, runs)
         # A process that ends here leaves the runs in their queues, where another one finds them.

@@ -72,11 +72,11 @@ class CompactionService:
             require_valid_compaction_settings(settings, "settings")
         require_usable_summaries(await self._models.of(caller.organization_id), settings, "settings")
         if dry_run:
-            return (await self._composed(caller, agent_id, conversation_id, settings)).result
+            return (await self._compose(caller, agent_id, conversation_id, settings)).result
         async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
             recorded = await self._agents.outcome(key)
             if recorded is None:
-                compaction = await self._composed(caller, agent_id, conversation_id, settings)
+                compaction = await self._compose(caller, agent_id, conversation_id, settings)
                 if key is not None:
                     recorded = await self._agents.record_outcome(key, msgspec.json.encode(compaction).decode())
             if recorded is not None:
@@ -84,7 +84,7 @@ class CompactionService:
             await self._replace(key, lease, agent_id, conversation_id, compaction)
         return compaction.result
 
-    async def _composed(
+    async def _compose(
         self, caller: Principal, agent_id: str, conversation_id: str, settings: CompactionSettings | None
     ) -> Compaction:
         turn = await self._previews.turn(caller, agent_id, conversation_id, (), RunConfig())

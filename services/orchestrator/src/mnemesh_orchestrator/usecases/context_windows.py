@@ -357,16 +357,16 @@ class ContextWindowService:
         """
         agent, conversation = await self.resolve(caller, agent_id, conversation_id)
         if dry_run:
-            _, text, changed = await self._rendered(agent, conversation)
+            _, text, changed = await self._render(agent, conversation)
             return text, changed
         async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
-            window, text, changed = await self._rendered(agent, conversation)
+            window, text, changed = await self._render(agent, conversation)
             if changed:
                 repeated = await self._agents.record_request(key)
                 await self._replace(key, lease, agent, window, (), text, keeps=_ids(window.messages), repeated=repeated)
         return text, changed
 
-    async def _rendered(self, agent: Agent, conversation: Conversation) -> tuple[ContextWindow, str, bool]:
+    async def _render(self, agent: Agent, conversation: Conversation) -> tuple[ContextWindow, str, bool]:
         """Returns the window, its newly rendered system message, and whether that differs from the stored one."""
         window = await self._context.window(conversation.id)
         text = await self.system_text(agent, conversation, window)

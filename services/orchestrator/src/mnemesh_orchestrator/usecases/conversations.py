@@ -247,7 +247,7 @@ class ConversationService(Saga[UnfinishedConversation, None]):
                 await self.undo(work)
                 raise
         else:
-            for unfinished in await self._store.unfinished(conversation_id):
+            for unfinished in await self._store.list_unfinished(conversation_id):
                 if unfinished.origin is not None:
                     await self.run(replace(unfinished, on_busy=on_busy))
         return await self._store.get(conversation.organization_id, conversation_id)
@@ -347,7 +347,7 @@ class ConversationService(Saga[UnfinishedConversation, None]):
 
     async def finish_all(self) -> None:
         """Finishes the creations and deletions that were interrupted."""
-        await reconcile("conversations", self._store.unfinished, self.reconcile, lambda item: item.conversation.id)
+        await reconcile("conversations", self._store.list_unfinished, self.reconcile, lambda item: item.conversation.id)
 
 
 def _last_message_at(window: ContextWindow) -> datetime | None:

@@ -91,7 +91,7 @@ class GroupChanges(Saga[GroupChange, None]):
 
         Raises:
             NotFound: An agent that joins does not exist.
-            InvalidArgument: The manager of a voice group is no voice agent.
+            InvalidArgument: The manager of a voice group is not a voice agent.
         """
         after = change.after
         if after is None or not (change.joining or change.reads_memory or change.has_new_manager):
@@ -161,7 +161,7 @@ class GroupChanges(Saga[GroupChange, None]):
 
     async def run_stored(self, change: GroupChange) -> None:
         """Carries out a change as it was stored, unless that was all there is to do. Raises the errors of `run`."""
-        for item in await self._store.unfinished(change.group_id):
+        for item in await self._store.list_unfinished(change.group_id):
             if item.change.id == change.id:
                 await self.run(item.change)
 
@@ -178,7 +178,7 @@ class GroupChanges(Saga[GroupChange, None]):
             Unavailable: A service does not answer.
             MnemeshError: The change failed and is undone, and it is that of the request `key`.
         """
-        for item in await self._store.unfinished(group_id):
+        for item in await self._store.list_unfinished(group_id):
             if item.group.organization_id != organization_id or item.state not in states:
                 continue
             try:
@@ -249,7 +249,7 @@ class GroupChanges(Saga[GroupChange, None]):
         if change.links is not None:
             await self._restore_link(change, linked)
         kept = set() if current is None else set(current.attachments)
-        for item in await self._store.unfinished(change.group_id):
+        for item in await self._store.list_unfinished(change.group_id):
             if item.change.id != change.id:
                 kept.update(item.change.attaches)
         for pair in dict.fromkeys((*change.attaches, *change.by_link)):
@@ -267,7 +267,7 @@ class GroupChanges(Saga[GroupChange, None]):
         """Finishes the changes that were interrupted."""
 
         async def changes() -> list[GroupChange]:
-            return [item.change for item in await self._store.unfinished()]
+            return [item.change for item in await self._store.list_unfinished()]
 
         await reconcile("groups", changes, self.reconcile, lambda change: change.group_id)
 
@@ -453,7 +453,7 @@ class GroupService:
         await self._changes.run_stored(change)
 
     async def delete(self, caller: Principal, key: RequestKey | None, group_id: str) -> None:
-        """Cancels the runs of a group, detaches its shared blocks, and deletes it. A missing group is no error.
+        """Cancels the runs of a group, detaches its shared blocks, and deletes it. A missing group is not an error.
 
         Raises:
             Unavailable: A service does not answer. The group is invisible, and the rest is deleted later.

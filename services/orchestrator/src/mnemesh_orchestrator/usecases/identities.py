@@ -212,7 +212,7 @@ class IdentityService:
         return stamped
 
     async def delete(self, caller: Principal, key: RequestKey | None, identity_id: str) -> None:
-        """Deletes an identity and detaches it from its agents and blocks. A missing identity is no error."""
+        """Deletes an identity and detaches it from its agents and blocks. A missing identity is not an error."""
         for block_id in await self._blocks.identified(identity_id):
             await self._detach_block(identity_id, block_id)
         await self._store.delete(key, caller.organization_id, identity_id)

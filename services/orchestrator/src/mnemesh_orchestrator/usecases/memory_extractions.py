@@ -192,7 +192,7 @@ class MemoryExtractionService:
             clock: the clock.
             metrics: counts calls of models.
             instance_id: identifies this process.
-            tokens_per_day: the tokens of an organization per UTC day; 0 is no limit.
+            tokens_per_day: the tokens of an organization per UTC day; 0 is unlimited.
         """
         self._store = store
         self._agents = agents

@@ -129,9 +129,9 @@ class ProviderReader:
 
     async def model_names(self, settings: ProviderSettings) -> tuple[str, ...]:
         """Returns the names of the models. Raises ProviderError."""
-        return tuple(model.name for model in await self._served(settings))
+        return tuple(model.name for model in await self._list_models(settings))
 
-    async def _served(self, settings: ProviderSettings) -> tuple[ServedModel, ...]:
+    async def _list_models(self, settings: ProviderSettings) -> tuple[ServedModel, ...]:
         client = make_client(settings, self._models.base.settings.limits)
         await asyncio.to_thread(client.prepare)  # Importing an SDK may take seconds.
         try:
@@ -146,7 +146,7 @@ class ProviderReader:
     async def read(self, record: ProviderRecord) -> ProviderRecord:
         """Returns the record with the models that its provider lists, or with the error of asking for them."""
         try:
-            served = await self._served(self._sealer.open_settings(record))
+            served = await self._list_models(self._sealer.open_settings(record))
         except (ProviderError, SecretUnreadable) as error:
             return replace(record, refresh_error=error.message)
         return replace(record, served=served, refreshed_at=self._clock.now(), refresh_error=None)
@@ -331,7 +331,7 @@ class ProviderService:
         return await self.get(caller, provider_id)
 
     async def delete(self, caller: Principal, key: RequestKey | None, provider_id: str) -> None:
-        """Deletes a provider and its credentials. A missing provider is no error.
+        """Deletes a provider and its credentials. A missing provider is not an error.
 
         Raises:
             FailedPrecondition: The provider is the operator's.
@@ -348,7 +348,7 @@ class ProviderService:
             ProviderError: The provider did not respond as expected. Nothing is changed.
         """
         if (before := await self._store.recorded_result(key)) is not None:
-            return await self._replayed(caller, before)
+            return await self._replay(caller, before)
         models = await self._models.of(caller.organization_id)
         if (name := self._base_name(provider_id)) is not None:
             return await self._refresh_base(caller, key, name)
@@ -413,7 +413,7 @@ class ProviderService:
         await self._store.record_result(key, _result(provider_id, added, removed))
         return Refresh(await self.get(caller, provider_id), added, removed)
 
-    async def _replayed(self, caller: Principal, result: Sequence[str]) -> Refresh:
+    async def _replay(self, caller: Principal, result: Sequence[str]) -> Refresh:
         added = tuple(item[1:] for item in result[1:] if item.startswith("+"))
         removed = tuple(item[1:] for item in result[1:] if item.startswith("-"))
         return Refresh(await self.get(caller, result[0]), added, removed)

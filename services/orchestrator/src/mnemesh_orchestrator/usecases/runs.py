@@ -185,7 +185,7 @@ class GroupPlanner:
         self._groups = groups
         self._agents = agents
 
-    async def planned(self, run: Run, group_id: str) -> Run:
+    async def plan(self, run: Run, group_id: str) -> Run:
         """Returns a run as one of a group: with the plan of its turns, or, for a sleeptime group, as its manager's.
 
         Raises:
@@ -379,7 +379,7 @@ class RunService:
     async def _of_group(self, key: RequestKey | None, run: Run, group_id: str) -> Run:
         """Returns a run as one of a group. The repeat of an earlier run needs no usable group."""
         try:
-            return await self._planner.planned(run, group_id)
+            return await self._planner.plan(run, group_id)
         except (NotFound, GroupUnusable, Unimplemented):
             repeat = replace(run, agent_id="", conversation_id=group_conversation_id(group_id), group_id=group_id)
             if await self._store.find_repeated(key, repeat) is None:
@@ -395,7 +395,7 @@ class RunService:
         reject_busy = run.config.on_busy is OnBusy.REJECT
         return await self._worker.start(key, run, reject_busy=reject_busy, answer=answer)
 
-    async def prepared(self, run: Run) -> Run:
+    async def prepare(self, run: Run) -> Run:
         """Returns a new run with its input processed. Raises ModelUnknown, InputRefused, ProcessorFailed."""
         await self._require_model(run)
         if self._processors.has_input_processors:

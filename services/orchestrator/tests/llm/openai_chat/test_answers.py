@@ -9,7 +9,7 @@ import pytest
 from mnemesh_orchestrator.llm.errors import ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, ReasoningDelta, TextDelta, ToolCallDelta
-from mnemesh_orchestrator.llm.provider import served_models
+from mnemesh_orchestrator.llm.provider import list_served_models
 from mnemesh_orchestrator.llm.settings import Listing
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Fault, Reply, Usage, cut_stream, empty_answer, raw_stream
@@ -321,7 +321,7 @@ async def test_abandoned_stream_leaves_client_usable(fake: FakeOpenAI, client: O
 async def test_models_are_listed_by_the_server() -> None:
     async with FakeOpenAI(models=["llama3", "qwen"]) as fake:
         adapter = OpenAiChatClient(at(fake.base_url))
-        served = await served_models(adapter.endpoint, Listing.MODELS)
+        served = await list_served_models(adapter.endpoint, Listing.MODELS)
         assert [model.name for model in served] == ["llama3", "qwen"]
         await adapter.close()
 
