@@ -66,10 +66,10 @@ class ConversationStoreSuite:
         assert raised.value.metadata["resource_id"] == thread.id
         listed = await threads.list(ORG, ConversationFilter(), "created_at", ALL)
         assert [found.id for found in listed.items] == [agent.default_conversation_id]
-        (found,) = await threads.unfinished()
+        (found,) = await threads.list_unfinished()
         assert (found.conversation, found.origin) == (thread, origin)
-        assert await threads.unfinished(thread.id) == (found,)
-        assert await threads.unfinished(new_id("conv")) == ()
+        assert await threads.list_unfinished(thread.id) == (found,)
+        assert await threads.list_unfinished(new_id("conv")) == ()
 
     async def test_active_conversation_is_returned_unchanged(
         self, threads: ConversationStore, agent: Agent, clock: FrozenClock
@@ -82,7 +82,7 @@ class ConversationStoreSuite:
         await threads.activate(thread, clock.now())
         expected = replace(thread, last_message_at=clock.now())
         assert await threads.get(ORG, thread.id) == expected
-        assert await threads.unfinished() == ()
+        assert await threads.list_unfinished() == ()
         await threads.activate(thread, None)
         assert await threads.get(ORG, thread.id) == expected
         with pytest.raises(NotFound):
@@ -117,14 +117,14 @@ class ConversationStoreSuite:
         await threads.begin_creation(key(CREATE), first, NO_ORIGIN)
         assert await threads.abandon(first.id, key(CREATE))
         assert not await threads.abandon(first.id, key(CREATE))
-        assert [(found.conversation.id, found.origin) for found in await threads.unfinished()] == [(first.id, None)]
+        assert [(found.conversation.id, found.origin) for found in await threads.list_unfinished()] == [(first.id, None)]
         assert await threads.begin_creation(key(CREATE), second, NO_ORIGIN) == (second.id, False)
         await threads.activate(second, None)
         assert not await threads.abandon(second.id, None)
         await threads.remove(second.id)  # only what is being deleted goes
         await threads.remove(first.id)
         assert (await threads.get(ORG, second.id)).id == second.id
-        assert await threads.unfinished() == ()
+        assert await threads.list_unfinished() == ()
 
     async def test_busy_conversation_is_not_deleted(
         self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock
@@ -172,7 +172,7 @@ class ConversationStoreSuite:
         assert (await threads.list(ORG, ConversationFilter(), "created_at", ALL)).items == ()
         await agents.remove(agent.id)
         await threads.activate(thread, None)
-        assert await threads.unfinished() == ()
+        assert await threads.list_unfinished() == ()
 
     async def test_update_takes_effect_once_for_each_request(
         self, threads: ConversationStore, agent: Agent, clock: FrozenClock

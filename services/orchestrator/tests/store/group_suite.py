@@ -138,7 +138,7 @@ class GroupStoreSuite(GroupChangeSuite):
         listed = await threads.list(ORG, ConversationFilter(), "created_at", ALL)
         assert {thread.agent_id for thread in listed.items} == {agent.id for agent in trio}
         assert len(listed.items) == len(trio)
-        assert await threads.unfinished() == ()
+        assert await threads.list_unfinished() == ()
 
     async def test_lists_are_filtered_ordered_and_paged(
         self, groups: GroupStore, trio: list[Agent], clock: FrozenClock
