@@ -213,7 +213,7 @@ class Orchestrator:
     def journals(self) -> Journals:
         keeps_traces = self.config.step_trace_days > 0
         return Journals(
-            self.stores.runs, self.deltas, self.event_broker, self.clock, self.retry, keeps_traces=keeps_traces
+            self.stores.runs, self.deltas, self.event_broker.publish, self.clock, self.retry, keeps_traces=keeps_traces
         )
 
     @cached_property
@@ -257,13 +257,14 @@ class Orchestrator:
     @cached_property
     def worker(self) -> RunWorker:
         stores = self.stores
+        groups = GroupExecutor(stores.runs, stores.run_relations, self.child_runs, self.streamer, self.clock)
         works = Works(
             turns=self.turns,
             engine=self.engine,
             compaction=self.turn_compaction,
             inputs=self.inputs,
             transcripts=self.transcripts,
-            groups=GroupExecutor(stores.runs, stores.run_relations, self.child_runs, self.streamer, self.clock),
+            open_group=groups.open,
         )
         execution = RunExecution(
             journals=self.journals,

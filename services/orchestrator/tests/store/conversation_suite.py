@@ -117,7 +117,9 @@ class ConversationStoreSuite:
         await threads.begin_creation(key(CREATE), first, NO_ORIGIN)
         assert await threads.abandon(first.id, key(CREATE))
         assert not await threads.abandon(first.id, key(CREATE))
-        assert [(found.conversation.id, found.origin) for found in await threads.list_unfinished()] == [(first.id, None)]
+        assert [(found.conversation.id, found.origin) for found in await threads.list_unfinished()] == [
+            (first.id, None)
+        ]
         assert await threads.begin_creation(key(CREATE), second, NO_ORIGIN) == (second.id, False)
         await threads.activate(second, None)
         assert not await threads.abandon(second.id, None)

@@ -5,6 +5,7 @@ Rows are ordered by the key and then by id, so the order is total. Rows whose ke
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -134,3 +135,18 @@ def _aware(value: datetime) -> datetime:
     if value.tzinfo is None:
         raise ValueError("a naive datetime")
     return value.astimezone(UTC)
+
+
+def matching(wanted: Iterable[tuple[sa.ColumnElement[Any], object]]) -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions of a filter: a column has the value, or one of the values of a sequence.
+
+    A column whose value is None or an empty sequence is not filtered.
+    """
+    conditions: list[sa.ColumnElement[bool]] = []
+    for column, value in wanted:
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            if value:
+                conditions.append(column.in_(value))
+        elif value is not None:
+            conditions.append(column == value)
+    return conditions

@@ -312,7 +312,7 @@ def _read(progress: Progress, event: MemberEvent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupExecutor:
-    """Executes the runs of groups. Implements `runs.execution.GroupWorks`."""
+    """Executes the runs of groups."""
 
     store: RunStore
     relations: RunRelationStore

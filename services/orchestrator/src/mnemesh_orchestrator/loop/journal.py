@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from mnemesh_kit.errors import TEMPORARY, Internal
@@ -40,22 +40,14 @@ StampedBody = tuple[str | None, DurableBody]
 """The content of a durable event, with the step that it belongs to."""
 
 
-class EventPublisher(Protocol):
-    """Delivers events to the followers of their run in this process."""
-
-    def publish(self, events: Iterable[RunEvent]) -> None:
-        """Delivers events, in order. Durable events are stored before they are published."""
-        ...
-
-
 class Journals:
-    """Opens the journals of the runs that this process executes."""
+    """Opens the journals of the runs that this process executes. `publish` delivers events to the followers of runs."""
 
     def __init__(
         self,
         store: RunStore,
         deltas: DeltaLog,
-        publisher: EventPublisher,
+        publish: Callable[[Iterable[RunEvent]], None],
         clock: Clock,
         retry: RetryPolicy,
         *,
@@ -64,7 +56,7 @@ class Journals:
         self.store = store
         self.retry = retry
         self.deltas = deltas
-        self.publisher = publisher
+        self.publish = publish
         self.clock = clock
         self.keeps_traces = keeps_traces
 
@@ -144,7 +136,7 @@ class JournalWriter:
         event = RunEvent(self._run_id, self._journals.clock.now(), body, None, step_id)
         if self._stores_deltas:
             event = self._journals.deltas.take(self._lease, self._sequence, event)
-        self._journals.publisher.publish([event])
+        self._journals.publish([event])
 
     def publish_committed(self, step_id: str, bodies: Sequence[DurableBody]) -> None:
         """Publishes events of a committed step before they are stored. The end of the run stores them."""
@@ -155,7 +147,7 @@ class JournalWriter:
         events = self._numbered(bodies)
         self._sequence += len(events)
         self._unstored.extend(events)
-        self._journals.publisher.publish(events)
+        self._journals.publish(events)
 
     async def record(self, entry: JournalEntry, bodies: Sequence[DurableBody] = ()) -> None:
         """Stores an entry with its events in one transaction, then publishes the events.
@@ -208,7 +200,7 @@ class JournalWriter:
             self._sequence += len(events)
             del self._steps[: len(steps)]
             self._traces = self._traces[len(traces) :]
-            self._journals.publisher.publish(events)
+            self._journals.publish(events)
 
     async def store_steps(self) -> None:
         """Stores the steps and traces that no write has stored. Raises LeaseLost."""
@@ -256,7 +248,7 @@ class JournalWriter:
         if self._stores_deltas:
             self._journals.deltas.drop(self._run_id)
         self._steps, self._traces, self._unstored = [], [], []
-        self._journals.publisher.publish(naming_children(events, finished.run.child_run_ids))
+        self._journals.publish(naming_children(events, finished.run.child_run_ids))
         return finished
 
     async def store_transcript(
@@ -270,7 +262,7 @@ class JournalWriter:
         write = partial(self._journals.store.store_transcript, self._lease, run, events, rest, last_message_id)
         stored = await run_to_end(self._store(lambda _: write()))
         self._sequence += len(events)
-        self._journals.publisher.publish(events)
+        self._journals.publish(events)
         return stored
 
     async def _store(self, write: Callable[[bool], Awaitable[T]]) -> T:

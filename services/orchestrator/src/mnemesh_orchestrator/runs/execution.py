@@ -223,14 +223,6 @@ class SleeptimeWork:
         return replace(result, starts_runs=result.starts_runs or self._has_rest)
 
 
-class GroupWorks(Protocol):
-    """Returns the work of the runs of groups."""
-
-    def open(self, claim: GroupClaim, journal: JournalWriter) -> Work:
-        """Returns the work of a claimed run of a group, which has not begun."""
-        ...
-
-
 class Works:
     """Returns the work of each claim."""
 
@@ -241,19 +233,19 @@ class Works:
         compaction: TurnCompaction,
         inputs: InputRecorder,
         transcripts: TranscriptInputs,
-        groups: GroupWorks,
+        open_group: Callable[[GroupClaim, JournalWriter], Work],
     ) -> None:
         self._turns = turns
         self._engine = engine
         self._compaction = compaction
         self._inputs = inputs
         self._transcripts = transcripts
-        self._groups = groups
+        self._open_group = open_group
 
     def open(self, claim: Claim, journal: JournalWriter) -> Work:
         """Returns the work of a claimed run, which has not begun."""
         if isinstance(claim, GroupClaim):
-            return self._groups.open(claim, journal)
+            return self._open_group(claim, journal)
         if isinstance(claim, TurnClaim):
 
             def open_turn(turn: TurnClaim) -> TurnWork:

@@ -11,7 +11,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.paging import Cursor, Page, PageQuery
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState, LinkKind
@@ -60,19 +60,17 @@ from mnemesh_orchestrator.store.tables import (
 
 def agent_conditions(organization_id: str, filter_: AgentFilter) -> list[sa.ColumnElement[bool]]:
     """Returns the conditions that a filter sets."""
-    conditions: list[sa.ColumnElement[bool]] = []
-    if filter_.agent_ids:
-        conditions.append(agents.c.id.in_(filter_.agent_ids))
-    if filter_.name is not None:
-        conditions.append(agents.c.name == filter_.name)
+    conditions = matching(
+        (
+            (agents.c.id, filter_.agent_ids),
+            (agents.c.name, filter_.name),
+            (agents.c.type, filter_.types),
+            (agents.c.hidden, filter_.hidden),
+            (agents.c.last_stop_reason, filter_.last_stop_reason),
+        )
+    )
     if filter_.text_search:
         conditions.append(sa.func.lower(agents.c.name).contains(filter_.text_search.lower(), autoescape=True))
-    if filter_.types:
-        conditions.append(agents.c.type.in_(filter_.types))
-    if filter_.hidden is not None:
-        conditions.append(agents.c.hidden == filter_.hidden)
-    if filter_.last_stop_reason is not None:
-        conditions.append(agents.c.last_stop_reason == filter_.last_stop_reason)
     conditions.extend(
         agents.c.id.in_(agents_with_link_query(organization_id, kind, value)) for kind, value in filter_.links
     )

@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import matching
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import ApprovalDecision, Approve
 
@@ -218,15 +219,14 @@ class ApprovalStore:
 
 
 def _conditions(filter_: ApprovalFilter) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
-    if filter_.organization_id is not None:
-        conditions.append(approvals.c.organization_id == filter_.organization_id)
-    if filter_.agent_ids:
-        conditions.append(approvals.c.agent_id.in_(filter_.agent_ids))
-    if filter_.run_ids:
-        conditions.append(approvals.c.run_id.in_(filter_.run_ids))
-    if filter_.conversation_id is not None:
-        conditions.append(approvals.c.conversation_id == filter_.conversation_id)
+    conditions = matching(
+        (
+            (approvals.c.organization_id, filter_.organization_id),
+            (approvals.c.agent_id, filter_.agent_ids),
+            (approvals.c.run_id, filter_.run_ids),
+            (approvals.c.conversation_id, filter_.conversation_id),
+        )
+    )
     if filter_.group_id is not None:
         conditions.append(approvals.c.run_id.in_(sa.select(runs.c.id).where(runs.c.group_id == filter_.group_id)))
     if filter_.expired_at is not None:

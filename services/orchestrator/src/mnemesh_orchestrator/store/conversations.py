@@ -10,7 +10,7 @@ from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import AgentState
@@ -242,11 +242,7 @@ def _being_created(conversation_id: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _conditions(filter_: ConversationFilter) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
-    if filter_.agent_id is not None:
-        conditions.append(_c.agent_id == filter_.agent_id)
-    if filter_.archived is not None:
-        conditions.append(_c.archived == filter_.archived)
+    conditions = matching(((_c.agent_id, filter_.agent_id), (_c.archived, filter_.archived)))
     if filter_.summary_search:
         conditions.append(sa.func.lower(_c.summary).contains(filter_.summary_search.lower(), autoescape=True))
     return conditions

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import GroupChanged
@@ -259,21 +259,18 @@ class GroupStore:
 
 
 def _conditions(filter_: GroupFilter) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
-    if filter_.group_ids:
-        conditions.append(_c.id.in_(filter_.group_ids))
-    if filter_.manager_types:
-        conditions.append(_c.manager_type.in_(filter_.manager_types))
+    conditions = matching(
+        (
+            (_c.id, filter_.group_ids),
+            (_c.manager_type, filter_.manager_types),
+            (_c.hidden, filter_.hidden),
+            (_c.project_id, filter_.project_id),
+            (_c.template_id, filter_.template_id),
+            (_c.base_template_id, filter_.base_template_id),
+            (_c.deployment_id, filter_.deployment_id),
+        )
+    )
     if filter_.agent_id is not None:
         of_agent = sa.select(group_members.c.group_id).where(group_members.c.agent_id == filter_.agent_id)
         conditions.append(sa.or_(_c.manager_agent_id == filter_.agent_id, _c.id.in_(of_agent)))
-    for column, wanted in (
-        (_c.hidden, filter_.hidden),
-        (_c.project_id, filter_.project_id),
-        (_c.template_id, filter_.template_id),
-        (_c.base_template_id, filter_.base_template_id),
-        (_c.deployment_id, filter_.deployment_id),
-    ):
-        if wanted is not None:
-            conditions.append(column == wanted)
     return conditions

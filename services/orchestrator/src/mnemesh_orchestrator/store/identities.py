@@ -10,7 +10,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import IdentifierKeyTaken
@@ -244,20 +244,18 @@ def _detach(conn: sa.Connection, identity: Identity, agent_id: str) -> None:
 
 
 def _conditions(organization_id: str, filter_: IdentityFilter) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
+    conditions = matching(
+        (
+            (_c.identifier_key, filter_.identifier_key),
+            (_c.name, filter_.name),
+            (_c.project_id, filter_.project_id),
+            (_c.type, filter_.types),
+        )
+    )
     if filter_.identity_ids is not None:
         conditions.append(_c.id.in_(filter_.identity_ids))
-    for column, wanted in (
-        (_c.identifier_key, filter_.identifier_key),
-        (_c.name, filter_.name),
-        (_c.project_id, filter_.project_id),
-    ):
-        if wanted is not None:
-            conditions.append(column == wanted)
     if filter_.name_search:
         conditions.append(_c.name.icontains(filter_.name_search, autoescape=True))
-    if filter_.types:
-        conditions.append(_c.type.in_(filter_.types))
     if filter_.agent_id is not None:
         attached = sa.select(agent_links.c.value).where(
             agent_links.c.organization_id == organization_id,

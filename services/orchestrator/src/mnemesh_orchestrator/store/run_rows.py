@@ -12,7 +12,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
 from mnemesh_types.usage import Usage
 
@@ -623,17 +623,15 @@ def _step(conn: sa.Connection, organization_id: str, step_id: str) -> Step:
 
 
 def _conditions(filter_: StepFilter) -> list[sa.ColumnElement[bool]]:
-    conditions = [
-        column == wanted
-        for column, wanted in (
+    conditions = matching(
+        (
             (steps.c.run_id, filter_.run_id),
             (steps.c.agent_id, filter_.agent_id),
             (steps.c.model, filter_.model),
             (steps.c.feedback, filter_.feedback),
             (steps.c.trace_id, filter_.trace_id),
         )
-        if wanted is not None
-    ]
+    )
     if filter_.tags_any:
         tagged = sa.select(step_tags.c.step_id).where(step_tags.c.tag.in_(filter_.tags_any))
         conditions.append(steps.c.id.in_(tagged))

@@ -11,7 +11,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import RunUnderWay
@@ -76,25 +76,19 @@ def with_callbacks(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]
 
 def run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
     """Returns the conditions of a filter."""
-    conditions: list[sa.ColumnElement[bool]] = []
-    if filter_.agent_ids:
-        conditions.append(runs.c.agent_id.in_(filter_.agent_ids))
-    if filter_.statuses:
-        conditions.append(runs.c.status.in_(filter_.statuses))
-    if filter_.background is not None:
-        conditions.append(runs.c.background == filter_.background)
-    if filter_.stop_reason is not None:
-        conditions.append(runs.c.stop_reason == filter_.stop_reason)
-    if filter_.conversation_id is not None:
-        conditions.append(runs.c.conversation_id == filter_.conversation_id)
-    if filter_.group_id is not None:
-        conditions.append(runs.c.group_id == filter_.group_id)
-    if filter_.origins:
-        conditions.append(runs.c.origin.in_(filter_.origins))
-    if filter_.parent_run_id is not None:
-        conditions.append(runs.c.parent_run_id == filter_.parent_run_id)
-    if filter_.batch_id is not None:
-        conditions.append(runs.c.batch_id == filter_.batch_id)
+    conditions = matching(
+        (
+            (runs.c.agent_id, filter_.agent_ids),
+            (runs.c.status, filter_.statuses),
+            (runs.c.background, filter_.background),
+            (runs.c.stop_reason, filter_.stop_reason),
+            (runs.c.conversation_id, filter_.conversation_id),
+            (runs.c.group_id, filter_.group_id),
+            (runs.c.origin, filter_.origins),
+            (runs.c.parent_run_id, filter_.parent_run_id),
+            (runs.c.batch_id, filter_.batch_id),
+        )
+    )
     if filter_.active is not None:
         active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
         conditions.append(active if filter_.active else ~active)
