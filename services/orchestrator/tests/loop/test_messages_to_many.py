@@ -72,7 +72,7 @@ async def test_group_is_the_one_of_the_turn_or_the_only_one(world: World, proces
     await group_of(process, ann, ben)
     assert "in 2 groups" in returns(await process.send(ann))[0].text
     run = await process.outcome(ann)
-    builtin = process.orchestrator.tool_runner._builtin
+    builtin = process.orchestrator.tool_runner.builtin
 
     def as_call(effect: str, **of_run: Any) -> BuiltinCall:
         return BuiltinCall(TO_GROUP, {"message": "Here?"}, ann.id, "UTC", "call-1", replace(run, **of_run), effect)

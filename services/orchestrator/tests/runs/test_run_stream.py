@@ -74,7 +74,7 @@ async def test_keepalives_are_sent_without_events(world: World, process: Process
     held = Held(say("At last."))
     world.model.follow(held)
     run = await process.start(agent)
-    follower = process.runs._streamer
+    follower = process.runs.streamer
     stream = follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0)
     async with aclosing(stream):
         received = []

@@ -77,7 +77,7 @@ async def test_attempt_after_a_takeover_replaces_earlier_deltas(world: World) ->
     world.model.follow(Cut(say("Never finished, and never")), held := Held(say(LONG)), say(LONG))
     run = await first.start(agent, stream_tokens=True)
     await held.asked.wait()
-    await first.runs._streamer._log.flush(run.id)
+    await first.runs.streamer.log.flush(run.id)
     world.clock.advance(31)
     await second.recover()
     held.released.set()

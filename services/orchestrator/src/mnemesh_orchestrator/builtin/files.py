@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from mnemesh_kit.errors import NotFound
@@ -38,12 +38,12 @@ _SKIPPED: Final = {
 }
 
 
+@dataclass(frozen=True, eq=False)
 class FileTools:
     """Runs the tools of files. If the files service stays unavailable, the model is told so, and the turn goes on."""
 
-    def __init__(self, files: FilesClient, optional: OptionalCalls) -> None:
-        self._files = files
-        self._optional = optional
+    files: FilesClient
+    optional: OptionalCalls
 
     async def open_files(self, call: BuiltinCall, arguments: Mapping[str, Any]) -> str | WithImages:
         """Runs open_files. The result shows the images among the files."""
@@ -72,7 +72,7 @@ class FileTools:
             raise Refused("Empty search pattern provided")
         offset = arguments.get("offset", 0)
         found = await self._call(
-            lambda: self._files.grep(
+            lambda: self.files.grep(
                 call.agent_id, pattern, include, context_lines=arguments.get("context_lines", 1), offset=offset
             )
         )
@@ -86,7 +86,7 @@ class FileTools:
         if not query:
             raise Refused("Empty search query provided")
         limit = arguments.get("limit", _DEFAULT_HITS)
-        found = await self._call(lambda: self._files.search(call.agent_id, query, limit))
+        found = await self._call(lambda: self.files.search(call.agent_id, query, limit))
         notes = []
         if found.skipped:
             notes.append(f"Note: {found.skipped} files cannot be searched yet")
@@ -103,7 +103,7 @@ class FileTools:
         request_id = call.effect(0)
         try:
             return await self._call(
-                lambda: self._files.open(request_id, call.agent_id, windows, close_others=close_others)
+                lambda: self.files.open(request_id, call.agent_id, windows, close_others=close_others)
             )
         except NotFound:
             # The model may repeat a name as the system message shows it, with references to characters.
@@ -111,11 +111,11 @@ class FileTools:
             if plain == windows:
                 raise
             return await self._call(
-                lambda: self._files.open(request_id, call.agent_id, plain, close_others=close_others)
+                lambda: self.files.open(request_id, call.agent_id, plain, close_others=close_others)
             )
 
     async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        result, note = await self._optional.call(call, WHAT)
+        result, note = await self.optional.call(call, WHAT)
         if result is None:
             raise Refused(note)
         return result

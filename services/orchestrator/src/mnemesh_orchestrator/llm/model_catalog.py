@@ -330,16 +330,16 @@ class OwnProvider:
             raise ProviderAuth(f"The key of {name} must be stored again. {self.problem}", provider=name)
 
 
+@dataclass(frozen=True, eq=False)
 class OwnClient:
     """An LlmClient of a registered provider. Each call uses the provider's current settings.
 
     A run may hold it for hours: a replaced key is not used again, and a deleted or disabled provider is not called.
     """
 
-    def __init__(self, models: ModelCatalog, record: ProviderRecord, provider: Provider) -> None:
-        self._models = models
-        self._record = record
-        self._provider = provider
+    models: ModelCatalog
+    record: ProviderRecord
+    provider: Provider
 
     def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port. Raises ModelUnknown if the provider was deleted."""
@@ -347,13 +347,13 @@ class OwnClient:
 
     def render(self, request: LlmRequest) -> str:
         """Returns the request body as JSON text."""
-        return self._provider.client.render(request)
+        return self.provider.client.render(request)
 
     async def close(self) -> None:
         """Does nothing: the connections belong to the provider."""
 
     async def _stream(self, request: LlmRequest, budget: AttemptBudget | None) -> AsyncIterator[LlmEvent]:
-        models = await self._models.of(self._record.organization_id)
+        models = await self.models.of(self.record.organization_id)
         own = models.own_provider(request.model.handle)
         own.require_readable()
         async with own.provider.borrow_client() as client:

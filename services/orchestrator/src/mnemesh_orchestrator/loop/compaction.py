@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -70,15 +70,15 @@ Memories = tuple[EpisodeCommit, ...]
 _COMPACTION_EVENTS = frozenset({"compaction", "summary"})
 
 
+@dataclass(frozen=True, eq=False)
 class WindowReplacement:
     """Applies compactions: stores the window and its memories in one transaction of recall.
 
     A repeat has no further effect, even after a crash, because the window has a new version by then.
     """
 
-    def __init__(self, recall: RecallClient, writes: RecallWrites) -> None:
-        self._recall = recall
-        self._writes = writes
+    recall: RecallClient
+    writes: RecallWrites
 
     async def apply(
         self, request_id: str, agent_id: str, conversation_id: str, compaction: Compaction, lease: Lease
@@ -94,7 +94,7 @@ class WindowReplacement:
         memories = compaction.commits[:_MAX_MEMORIES]
 
         async def replace(epoch: int) -> ContextWindow:
-            return await self._recall.replace_context(
+            return await self.recall.replace_context(
                 request_id,
                 agent_id,
                 conversation_id,
@@ -109,7 +109,7 @@ class WindowReplacement:
 
         while True:
             try:
-                return await self._writes.write(lease, replace)
+                return await self.writes.write(lease, replace)
             except (Unavailable, DeadlineExceeded, ResourceExhausted, Aborted, RequestIdReused):
                 raise
             except MnemeshError as error:
@@ -132,28 +132,18 @@ def _without_refused(memories: Memories, error: MnemeshError) -> Memories:
     return () if index is None else (*memories[:index], *memories[index + 1 :])
 
 
+@dataclass(frozen=True, eq=False)
 class WindowCompactor:
     """Makes the window of a turn smaller."""
 
-    def __init__(
-        self,
-        context: ContextReader,
-        requests: RequestAssembler,
-        compactor: Compactor,
-        estimator: TokenEstimator,
-        replacement: WindowReplacement,
-        retry: RetryPolicy,
-        clock: Clock,
-        metrics: TurnMetrics,
-    ) -> None:
-        self._context = context
-        self._requests = requests
-        self._compactor = compactor
-        self._estimator = estimator
-        self._replacement = replacement
-        self._retry = retry
-        self._clock = clock
-        self._metrics = metrics
+    context: ContextReader
+    requests: RequestAssembler
+    compactor: Compactor
+    estimator: TokenEstimator
+    replacement: WindowReplacement
+    retry: RetryPolicy
+    clock: Clock
+    metrics: TurnMetrics
 
     async def compose(
         self,
@@ -177,18 +167,18 @@ class WindowCompactor:
             assembled: the next request, if it is known.
             settings: settings that replace the agent's this time.
         """
-        assembled = assembled or await self._requests.assemble(context, state)
-        measured = self._estimator.request(context.agent, assembled.request)
+        assembled = assembled or await self.requests.assemble(context, state)
+        measured = self.estimator.request(context.agent, assembled.request)
         window = state.window.with_system(assembled.system_text)
         usages: list[Usage] = []
 
         def report(call: SummaryCall) -> None:
             usages.append(call.usage)
-            self._metrics.model_called(call.request.model, call.seconds, call.usage, call.error)
+            self.metrics.model_called(call.request.model, call.seconds, call.usage, call.error)
             on_call(call)
 
         request = self._request(context, state, window, assembled, measured, least_gain, report, settings)
-        plan = await self._compactor.compact(request)
+        plan = await self.compactor.compact(request)
         if plan is None:
             return None
         return await self._compose(context, state, window, measured, plan, sum(usages, Usage()))
@@ -207,7 +197,7 @@ class WindowCompactor:
         agent, handle = context.agent, state.model.info.handle
         settings = effective_settings(agent.compaction_settings, settings)
         start, count = start_of_turn(context, state), len(window.messages)
-        short = self._estimator.messages(agent, handle, window.messages[start:], SHORT_RETURN)
+        short = self.estimator.messages(agent, handle, window.messages[start:], SHORT_RETURN)
         return CompactionRequest(
             organization_id=agent.organization_id,
             settings=settings,
@@ -223,8 +213,8 @@ class WindowCompactor:
                 limit=limit(state),
             ),
             client=state.model.client,
-            text_tokens=lambda text: self._estimator.text(agent, handle, text),
-            request_tokens=lambda other: self._estimator.request(agent, other).total,
+            text_tokens=lambda text: self.estimator.text(agent, handle, text),
+            request_tokens=lambda other: self.estimator.request(agent, other).total,
             agent_id=agent.id,
             conversation_id=window.conversation_id,
             on_call=on_call,
@@ -251,7 +241,7 @@ class WindowCompactor:
         summary = Message(
             id=derive_id("message", window.conversation_id, "summary", str(window.version)),
             role=Role.SUMMARY,
-            created_at=self._clock.now(),
+            created_at=self.clock.now(),
             content=(TextPart(plan.summary.window_text),),
             conversation_id=window.conversation_id,
         )
@@ -260,9 +250,9 @@ class WindowCompactor:
             messages=(window.messages[0], summary, *plan.cut.kept),
             agent_message_count=window.agent_message_count + 1,  # the summary is one of the agent's messages
         )
-        system_text = await self._requests.new_system_text(context, state, smaller)
+        system_text = await self.requests.new_system_text(context, state, smaller)
         head = smaller.with_system(system_text).messages[:2]
-        head_tokens = sum(self._estimator.messages(context.agent, state.model.info.handle, head))
+        head_tokens = sum(self.estimator.messages(context.agent, state.model.info.handle, head))
         after = measured.total - measured.messages[0] - plan.cut.evicted_tokens + head_tokens
         _log.info(
             "window_compacted", run_id=context.run.id, mode=plan.mode, tokens_before=measured.total, tokens_after=after
@@ -293,7 +283,7 @@ class WindowCompactor:
         bodies: list[DurableBody] = []
         if shows_compactions(context.run.config):
             bodies = [CompactionEvent(compaction.result), summary_event(compaction.summary)]
-        now, version = self._clock.now(), compaction.base_version
+        now, version = self.clock.now(), compaction.base_version
         entry = JournalEntry(step_id, EntryKind.COMPACTION, now, version, compaction=compaction)
         await context.journal.record(entry, bodies)
         return await self.apply(context, compaction)
@@ -305,8 +295,8 @@ class WindowCompactor:
         """
         lease, conversation_id = context.lease, context.run.conversation_id
         try:
-            window = await self._retry.call(
-                lambda: self._replacement.apply(
+            window = await self.retry.call(
+                lambda: self.replacement.apply(
                     f"{context.run.id}/{lease.epoch}/compaction/{compaction.base_version}",
                     context.agent.id,
                     conversation_id,
@@ -315,8 +305,8 @@ class WindowCompactor:
                 )
             )
         except WindowMoved:
-            window = await self._retry.call(lambda: self._context.window(conversation_id))
-        return self._context.remember(window)
+            window = await self.retry.call(lambda: self.context.window(conversation_id))
+        return self.context.remember(window)
 
 
 def shows_compactions(config: RunConfig) -> bool:
@@ -358,19 +348,19 @@ def _outcome(error: BaseException | None) -> tuple[StepStatus, RunError | None]:
     return StepStatus.FAILED, failure(error)[1]
 
 
+@dataclass(frozen=True, eq=False)
 class TurnCompaction:
     """Compacts the window of a turn. Each call of a summary model is recorded as a step of the run."""
 
-    def __init__(self, compactor: WindowCompactor, clock: Clock) -> None:
-        self._compactor = compactor
-        self._clock = clock
+    compactor: WindowCompactor
+    clock: Clock
 
     async def finish(self, turn: Turn) -> None:
         """Applies a compaction that was journalled and not applied before a restart."""
         for entry in turn.context.journal.entries.values():
             compaction = entry.compaction
             if compaction is not None and compaction.base_version == turn.state.window.version:
-                turn.state.window = await self._compactor.apply(turn.context, compaction)
+                turn.state.window = await self.compactor.apply(turn.context, compaction)
                 return
 
     async def before_request(self, turn: Turn, step: StepState, assembled: Assembled, least_gain: int | None) -> bool:
@@ -383,22 +373,20 @@ class TurnCompaction:
             least_gain: the tokens that have to leave; None if any gain will do.
         """
         context, state = turn.context, turn.state
-        compaction = await self._compactor.compose(
-            context, state, least_gain, self._recorder(turn), assembled=assembled
-        )
+        compaction = await self.compactor.compose(context, state, least_gain, self._recorder(turn), assembled=assembled)
         if compaction is None:
             return False
-        state.window = await self._compactor.journal_and_apply(context, step.id, compaction)
+        state.window = await self.compactor.journal_and_apply(context, step.id, compaction)
         return True
 
     async def after_step(self, turn: Turn, step: StepState) -> None:
         """Compacts the window after a step. If that fails, the next request tries again."""
         context, state = turn.context, turn.state
         try:
-            compaction = await self._compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))
+            compaction = await self.compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))
             if compaction is not None:
                 following = replace(compaction, after_step=True)
-                state.window = await self._compactor.journal_and_apply(context, step.id, following)
+                state.window = await self.compactor.journal_and_apply(context, step.id, following)
         except LeaseLost:
             raise
         except MnemeshError as error:
@@ -412,10 +400,10 @@ class TurnCompaction:
         """
         context, state = turn.context, turn.state
         try:
-            compaction = await self._compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))
+            compaction = await self.compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))
             await context.journal.store_steps()
             if compaction is not None:
-                await self._compactor.apply(context, compaction)
+                await self.compactor.apply(context, compaction)
         except LeaseLost:
             raise
         except MnemeshError as error:
@@ -427,7 +415,7 @@ class TurnCompaction:
         def record(call: SummaryCall) -> None:
             context, state = turn.context, turn.state
             state.count_summary_call(call.usage)
-            step = summary_step(context, state, call, self._clock.now())
+            step = summary_step(context, state, call, self.clock.now())
             context.journal.add_step(step)
             context.journal.add_trace(
                 step.id, call.request_body, call.response_body, step.model_ms or 0, is_shared=False

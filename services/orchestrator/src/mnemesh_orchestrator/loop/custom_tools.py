@@ -126,22 +126,15 @@ async def run_custom(
     return replace(result, ok=False, text="\n".join((result.text, *problems))) if problems else result
 
 
+@dataclass(frozen=True, eq=False)
 class CustomCalls:
     """Runs the stored tools that the answers of a turn call."""
 
-    def __init__(
-        self,
-        tools: ToolsClient,
-        secrets: SecretVariables,
-        core_memory: BlocksClient,
-        retry: RetryPolicy,
-        clock: Clock,
-    ) -> None:
-        self._tools = tools
-        self._secrets = secrets
-        self._core_memory = core_memory
-        self._retry = retry
-        self._clock = clock
+    tools: ToolsClient
+    secrets: SecretVariables
+    core_memory: BlocksClient
+    retry: RetryPolicy
+    clock: Clock
 
     async def run(
         self,
@@ -175,16 +168,16 @@ class CustomCalls:
         agent, holder = context.agent, context.conversation.holder_id
         if tool.mcp_server_id is None:
             # Earlier calls of the same answer may have edited core memory.
-            current = await self._retry.call(lambda: self._core_memory.get(agent.id, None, holder))
+            current = await self.retry.call(lambda: self.core_memory.get(agent.id, None, holder))
             core = current or core
         if started is None and not is_started:
-            entry = JournalEntry(step_id, EntryKind.STARTED, self._clock.now(), item.ordinal)
+            entry = JournalEntry(step_id, EntryKind.STARTED, self.clock.now(), item.ordinal)
             await context.journal.record(entry)
         author = AgentAuthor(agent.id, item.call.id, context.run.id, holder)
         prefix = f"{step_id}/{item.ordinal}"
 
         async def edit_block(request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
-            block = await self._retry.call(lambda: self._core_memory.edit(request_id, author, label, edit))
+            block = await self.retry.call(lambda: self.core_memory.edit(request_id, author, label, edit))
             if seen is not None:
                 seen.record_edit(label, block.revision)
             return block
@@ -195,7 +188,7 @@ class CustomCalls:
 
         attempts = self._attempts(tool, in_program=is_started)
         return await run_custom(
-            self._tools, self._secrets, edit_block, agent, core, tool, item.arguments, author, prefix, attempts, publish
+            self.tools, self.secrets, edit_block, agent, core, tool, item.arguments, author, prefix, attempts, publish
         )
 
     def _attempts(self, tool: CustomTool, *, in_program: bool) -> Attempts[Executed]:
@@ -213,7 +206,7 @@ class CustomCalls:
                         raise
                     return refused(tool, error), {}
 
-            return await self._retry.call(once, errors=TEMPORARY if tool.idempotent else NOT_BEGUN)
+            return await self.retry.call(once, errors=TEMPORARY if tool.idempotent else NOT_BEGUN)
 
         return attempts
 
@@ -263,13 +256,13 @@ def earlier_calls(context: TurnContext, step_id: str, ordinal: int) -> ProgramCa
     return ProgramCalls(made, unfinished[0] if unfinished else None)
 
 
+@dataclass(frozen=True, eq=False)
 class Programs:
     """Runs the programs of a step. A program is never run again, as custom tools."""
 
-    def __init__(self, tools: ToolsClient, retry: RetryPolicy, clock: Clock) -> None:
-        self._tools = tools
-        self._retry = retry
-        self._clock = clock
+    tools: ToolsClient
+    retry: RetryPolicy
+    clock: Clock
 
     async def run(
         self, context: TurnContext, step_id: str, item: PlannedCall, solver: RulesSolver, run_tool: RunTool
@@ -296,8 +289,8 @@ class Programs:
         arguments = check(item.arguments, BUILTIN_SCHEMAS[item.call.name])
         if isinstance(arguments, ParseFailure):
             return ToolResult(ok=False, text=arguments.text), ProgramCalls()
-        await context.journal.record(JournalEntry(step_id, EntryKind.STARTED, self._clock.now(), item.ordinal))
-        answers = _Answers(self._clock, context, step_id, item, solver, run_tool)
+        await context.journal.record(JournalEntry(step_id, EntryKind.STARTED, self.clock.now(), item.ordinal))
+        answers = _Answers(self.clock, context, step_id, item, solver, run_tool)
         try:
             result = await self._run_program(context, item, arguments, answers)
         except (LeaseLost, *NOT_BEGUN):
@@ -320,13 +313,13 @@ class Programs:
 
         async def attempt() -> ProgramResult:
             try:
-                return await self._tools.run_program(program, answer)
+                return await self.tools.run_program(program, answer)
             except NOT_BEGUN as error:
                 if answers.calls.has_begun:  # the program ran, and a tool that it called did not
                     raise Unavailable(error.message) from error
                 raise
 
-        return await self._retry.call(attempt, errors=NOT_BEGUN)
+        return await self.retry.call(attempt, errors=NOT_BEGUN)
 
 
 class _Answers:

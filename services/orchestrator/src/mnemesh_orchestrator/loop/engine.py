@@ -4,7 +4,7 @@ Gather, assemble, call the model, journal, run the tools, commit, continue or st
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -62,22 +62,15 @@ _GENERAL_REFUSALS: Final = (None, 400, 422)
 """The statuses of a refused request that do not name the cause."""
 
 
+@dataclass(frozen=True, eq=False)
 class StepAnswers:
     """Asks the model of a turn for the answer of a step."""
 
-    def __init__(
-        self,
-        requests: RequestAssembler,
-        budget: ContextBudget,
-        compaction: TurnCompaction,
-        models: ModelCaller,
-        clock: Clock,
-    ) -> None:
-        self._requests = requests
-        self._budget = budget
-        self._compaction = compaction
-        self._models = models
-        self._clock = clock
+    requests: RequestAssembler
+    budget: ContextBudget
+    compaction: TurnCompaction
+    models: ModelCaller
+    clock: Clock
 
     async def ask(self, turn: Turn, step: StepState) -> None:
         """Calls the model until it gives an answer that the step can use.
@@ -103,16 +96,16 @@ class StepAnswers:
                 raise refused[1] from None  # its length was a guess
             if refused is not None and refusals == 1 and assembled.request == refused[0].request:
                 raise refused[1]  # nothing could be removed
-            step.record = new_step(context, state, step.id, self._clock.now())
+            step.record = new_step(context, state, step.id, self.clock.now())
             try:
-                found = await self._models.call(
+                found = await self.models.call(
                     context,
                     state,
                     step.record,
                     assembled,
                     budget,
                     start_attempt=step.start_attempt,
-                    on_first_event=lambda: state.mark_first_token(self._clock.monotonic() - context.started),
+                    on_first_event=lambda: state.mark_first_token(self.clock.monotonic() - context.started),
                     spend=step.spend,
                 )
             except FALLBACK_ERRORS as error:
@@ -130,9 +123,9 @@ class StepAnswers:
                 ):
                     raise
                 refusals, refused = refusals + 1, (assembled, error)
-                state.tokens = self._budget.refuse(context, state, error)
+                state.tokens = self.budget.refuse(context, state, error)
                 continue
-            state.tokens = self._budget.learn(context, state, found.answer.usage.prompt_tokens)
+            state.tokens = self.budget.learn(context, state, found.answer.usage.prompt_tokens)
             problem = format_problem(context, found.answer)
             if problem is None:
                 step.record = found.record
@@ -150,7 +143,7 @@ class StepAnswers:
     def _may_be_too_long(self, turn: Turn, error: ProviderRefused) -> bool:
         """Returns whether a request may have been refused for its length, in words that are not known."""
         is_general = type(error) is ProviderRefused and error.status in _GENERAL_REFUSALS
-        return is_general and self._budget.is_near_limit(turn.context, turn.state)
+        return is_general and self.budget.is_near_limit(turn.context, turn.state)
 
     async def _build_request(self, turn: Turn, step: StepState) -> Assembled:
         """Assembles the request of a step, and compacts the window until the request fits the model's window.
@@ -160,44 +153,34 @@ class StepAnswers:
         """
         context, state = turn.context, turn.state
         for attempt in range(MAX_COMPACTIONS + 1):
-            assembled = await self._requests.assemble(context, state, step.notes)
-            measured = self._budget.measure(context, assembled.request)
+            assembled = await self.requests.assemble(context, state, step.notes)
+            measured = self.budget.measure(context, assembled.request)
             state.tokens = replace(state.tokens, estimate=measured.estimate)
             fits = measured.total <= limit(state)
-            if fits and (attempt or self._budget.is_within_trigger(context, state, measured)):
+            if fits and (attempt or self.budget.is_within_trigger(context, state, measured)):
                 return assembled
             require_space(state, measured, state.model.longest_prompt)
-            if attempt == MAX_COMPACTIONS or not await self._compaction.before_request(
+            if attempt == MAX_COMPACTIONS or not await self.compaction.before_request(
                 turn, step, assembled, least_gain(state, fits=fits)
             ):
                 break
         if fits:
             return assembled
-        return replace(assembled, request=self._budget.clip_returns(context, state, assembled.request, measured))
+        return replace(assembled, request=self.budget.clip_returns(context, state, assembled.request, measured))
 
 
+@dataclass(frozen=True, eq=False)
 class Engine:
     """Runs the steps of a turn. An error that it raises ends the run; committed steps stay."""
 
-    def __init__(
-        self,
-        context: ContextReader,
-        budget: ContextBudget,
-        compaction: TurnCompaction,
-        answers: StepAnswers,
-        tools: ToolExecution,
-        committer: StepCommitter,
-        retry: RetryPolicy,
-        clock: Clock,
-    ) -> None:
-        self._context = context
-        self._budget = budget
-        self._compaction = compaction
-        self._answers = answers
-        self._tools = tools
-        self._committer = committer
-        self._retry = retry
-        self._clock = clock
+    context: ContextReader
+    budget: ContextBudget
+    compaction: TurnCompaction
+    answers: StepAnswers
+    tools: ToolExecution
+    committer: StepCommitter
+    retry: RetryPolicy
+    clock: Clock
 
     async def run(self, turn: Turn) -> StopReason:
         """Runs steps until the turn stops.
@@ -209,17 +192,17 @@ class Engine:
             LeaseLost: another process holds the run now.
         """
         context, state = turn.context, turn.state
-        await self._compaction.finish(turn)
+        await self.compaction.finish(turn)
         resumption = context.run.resumes
         try:
             verdict = await (self._run_step(turn) if resumption is None else self._resume(turn, resumption))
             while verdict.stop is None:
-                state.core = await self._retry.call(
-                    lambda: self._context.core_memory(context.agent.id, context.conversation.holder_id)
+                state.core = await self.retry.call(
+                    lambda: self.context.core_memory(context.agent.id, context.conversation.holder_id)
                 )
                 if state.has_opened_files:
                     state.has_opened_files = False
-                    state.directories = (await self._context.directories(context.agent))[0] or state.directories
+                    state.directories = (await self.context.directories(context.agent))[0] or state.directories
                 await self._complete_tools(turn)
                 verdict = await self._run_step(turn)
         except LeaseLost:
@@ -243,7 +226,7 @@ class Engine:
         elif committed:
             return self._conclude_committed(turn, step, committed)
         else:
-            await self._answers.ask(turn, step)
+            await self.answers.ask(turn, step)
             await self._await_called_tools(turn, step)
             context = turn.context
         message = step.given.message
@@ -261,7 +244,7 @@ class Engine:
     async def _complete_tools(self, turn: Turn) -> None:
         """Adds the stored tools to a turn that began without them, if the tools service answers again."""
         if turn.context.toolbox.completed is not None:
-            custom, note = await self._context.custom_tools(stored_tool_ids(turn.context.agent))
+            custom, note = await self.context.custom_tools(stored_tool_ids(turn.context.agent))
             if not note:
                 turn.complete_tools(custom, note_of(CUSTOM_TOOLS))
 
@@ -271,14 +254,14 @@ class Engine:
         called = (agent.tool(call.name) for call in step.given.message.tool_calls if toolbox.schema(call.name) is None)
         if toolbox.completed is None or not any(tool is not None and tool.tool_id is not None for tool in called):
             return
-        custom = await self._retry.call(lambda: self._context.read_tools(agent))
+        custom = await self.retry.call(lambda: self.context.read_tools(agent))
         turn.complete_tools(custom, note_of(CUSTOM_TOOLS))
         planned = plan_calls(step.given.message, turn.context.toolbox, turn.state.solver)
         gated = tuple(item.ordinal for item in planned if item.gated)
         step.accept(replace(step.given, gated=gated), planned, is_journalled=False)
 
     async def _journal_answer(self, turn: Turn, step: StepState) -> None:
-        entry = JournalEntry(step.id, EntryKind.ANSWER, self._clock.now(), answer=step.given)
+        entry = JournalEntry(step.id, EntryKind.ANSWER, self.clock.now(), answer=step.given)
         events = answer_events(step.given.message, step.planned, turn.context.run.config)
         await turn.context.journal.record(entry, events)
         step.is_journalled = True
@@ -288,7 +271,7 @@ class Engine:
             return ()
         context, state = turn.context, turn.state
         state.starts_runs |= starts_runs(step.planned)
-        results, state.solver = await self._tools.run(context, state, step.id, step.planned, step.seen)
+        results, state.solver = await self.tools.run(context, state, step.id, step.planned, step.seen)
         return results
 
     async def _commit_and_decide(
@@ -297,7 +280,7 @@ class Engine:
         """Commits a step whose tools have run, and decides whether the turn continues."""
         context, state = turn.context, turn.state
         verdict = self._decide(turn, step, results)
-        is_due = self._budget.is_due(context, state, step, verdict.stop)
+        is_due = self.budget.is_due(context, state, step, verdict.stop)
         # Nobody waits for a summary after the last step, unless the client follows compactions in the run's events.
         compacts_later = is_due and verdict.stop is not None and not shows_compactions(context.run.config)
         compacts_now = is_due and not compacts_later
@@ -309,7 +292,7 @@ class Engine:
         state.pending, state.compacts_after_run = (), compacts_later
         self._conclude(turn, step, verdict.stop)
         if compacts_now:
-            await self._compaction.after_step(turn, step)
+            await self.compaction.after_step(turn, step)
         return verdict
 
     def _decide(self, turn: Turn, step: StepState, results: Sequence[CallResult]) -> Verdict:
@@ -333,7 +316,7 @@ class Engine:
         """Commits messages. The events of an answer that is not journalled are published after the commit."""
         context, state = turn.context, turn.state
         state.open_commit = OpenCommit(step, messages)
-        state.window = await self._committer.commit(context, state.window, step, messages)
+        state.window = await self.committer.commit(context, state.window, step, messages)
         state.open_commit = None
         if not step.is_journalled:
             context.journal.publish_committed(
@@ -350,7 +333,7 @@ class Engine:
     ) -> None:
         usage = step.answer.usage if step.answer is not None else step.spent
         turn.state.conclude(step.id, usage)
-        turn.context.journal.add_step(concluded(step.record, usage, stop, self._clock.now(), status, error))
+        turn.context.journal.add_step(concluded(step.record, usage, stop, self.clock.now(), status, error))
 
     def _conclude_open_step(
         self, turn: Turn, stop: StopReason, status: StepStatus, error: RunError | None = None
@@ -359,12 +342,12 @@ class Engine:
         step = turn.state.open_step
         if step is not None and (step.attempts or step.answer is not None):
             if step.answer is None:
-                model_ms = round((self._clock.now() - step.record.created_at).total_seconds() * 1e3)
+                model_ms = round((self.clock.now() - step.record.created_at).total_seconds() * 1e3)
                 step.record = replace(step.record, attempts=step.attempts, model_ms=model_ms)
             self._conclude(turn, step, stop, status, error)
 
     def _new_step(self, turn: Turn, id_: str) -> StepState:
-        return StepState(new_step(turn.context, turn.state, id_, self._clock.now()))
+        return StepState(new_step(turn.context, turn.state, id_, self.clock.now()))
 
     def _restore_answer(self, turn: Turn, step: StepState, entry: JournalEntry) -> None:
         """Takes the answer of a step from the journal."""
@@ -373,7 +356,7 @@ class Engine:
             raise Internal("a journalled answer has no payload")
         state.use_fallback(answer.message.model)
         step.record = replace(
-            new_step(context, state, step.id, self._clock.now()),
+            new_step(context, state, step.id, self.clock.now()),
             created_at=entry.at,
             attempts=answer.attempts,
             model_ms=answer.model_ms,
@@ -385,7 +368,7 @@ class Engine:
         """Concludes a step that was committed before a restart without a journal: plain text that ended the turn."""
         context, state = turn.context, turn.state
         state.use_fallback(next((message.model for message in committed if message.model), None))
-        step.record = new_step(context, state, step.id, self._clock.now())
+        step.record = new_step(context, state, step.id, self.clock.now())
         state.pending = ()
         message = next((message for message in committed if message.id == answer_id(step.id)), None)
         if message is not None:
@@ -403,7 +386,7 @@ class Engine:
         if not is_committed:
             await self._commit(turn, step, messages)
         state.pending = ()
-        state.approval = step_commit.approval(context, state.solver, step, messages[-2], self._clock.now())
+        state.approval = step_commit.approval(context, state.solver, step, messages[-2], self.clock.now())
         self._conclude(turn, step, verdict.stop)
         return verdict
 
@@ -416,13 +399,13 @@ class Engine:
         asked = resumption.asked
         answer = step_commit.answer_message(context.run, resumption)
         if context.journal.entry(asked.step_id, EntryKind.DECISION) is None:
-            entry = JournalEntry(asked.step_id, EntryKind.DECISION, self._clock.now())
+            entry = JournalEntry(asked.step_id, EntryKind.DECISION, self.clock.now())
             await context.journal.record(entry, [approval_response_event(answer)])
         state.solver = replace(state.solver, history=asked.history, last_result=asked.last_result)
         step = self._new_step(turn, step_id(context.run.id, 0))
         step.accept(step_commit.resumed_answer(resumption, state.window.version), asked.calls, is_journalled=True)
         state.starts_runs |= starts_runs(asked.calls)
-        results, state.solver = await self._tools.run(context, state, asked.step_id, asked.calls, step.seen)
+        results, state.solver = await self.tools.run(context, state, asked.step_id, asked.calls, step.seen)
         verdict = self._decide(turn, step, results)
         if answer.id not in {message.id for message in state.window.messages}:
             returns = messages_after_calls(context, asked.step_id, results, verdict, asked.message.created_at)
@@ -453,9 +436,9 @@ class Engine:
                 state.step_number += 1
         self._conclude_open_step(turn, StopReason.CANCELLED, StepStatus.CANCELLED)
         # Calls that wait are closed before the input: a return directly follows its call.
-        if (closing := closing_step(context, state, self._clock.now())) is not None:
+        if (closing := closing_step(context, state, self.clock.now())) is not None:
             await self._commit(turn, *closing)
         if keeps_input:
-            if (unsaid := input_step(context, state, self._clock.now())) is not None:
+            if (unsaid := input_step(context, state, self.clock.now())) is not None:
                 await self._commit(turn, *unsaid)
             state.pending = ()

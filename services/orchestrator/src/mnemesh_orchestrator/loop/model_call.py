@@ -56,12 +56,12 @@ class ModelAnswer:
     record: Step
 
 
+@dataclass(frozen=True, eq=False)
 class ModelCaller:
     """Sends one request to the model of a turn. Sends it again if the answer breaks off or cannot be used."""
 
-    def __init__(self, clock: Clock, metrics: TurnMetrics) -> None:
-        self._clock = clock
-        self._metrics = metrics
+    clock: Clock
+    metrics: TurnMetrics
 
     async def call(
         self,
@@ -92,18 +92,18 @@ class ModelCaller:
             ContextOverflow: the provider refuses the request as too long.
             ProviderError: the model did not answer.
         """
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         while True:
             attempt = start_attempt()
             # Numbers continue after a takeover: followers replace the deltas of lower attempts by those of higher ones.
             number = attempt + MAX_CALLS_PER_HOLDER * context.claims
             context.journal.publish_live(record.id, StepStarted(record.number, number))
-            sent = self._clock.monotonic()
+            sent = self.clock.monotonic()
             try:
                 answer = await self._stream(context, state, record.id, assembled.request, budget, on_first_event)
             except BaseException as error:
                 usage = _priced(error.usage if isinstance(error, ProviderError) else Usage(), state)
-                self._metrics.model_called(state.model.info, self._clock.monotonic() - sent, usage, error)
+                self.metrics.model_called(state.model.info, self.clock.monotonic() - sent, usage, error)
                 spend(usage)
                 request = rendered(state.model.client, assembled.request)
                 context.journal.add_trace(record.id, request, failed_response(error), self._ms_since(began))
@@ -115,7 +115,7 @@ class ModelCaller:
                     "answer_unusable" if is_unusable else "answer_interrupted", attempt=attempt, error=str(error)
                 )
                 continue
-            self._metrics.model_called(state.model.info, self._clock.monotonic() - sent, answer.usage)
+            self.metrics.model_called(state.model.info, self.clock.monotonic() - sent, answer.usage)
             spend(answer.usage)
             model_ms = self._ms_since(began)
             record = replace(record, attempts=attempt, model_ms=model_ms)
@@ -130,7 +130,7 @@ class ModelCaller:
             return ModelAnswer(given, planned, record)
 
     def _ms_since(self, began: float) -> int:
-        return round((self._clock.monotonic() - began) * 1e3)
+        return round((self.clock.monotonic() - began) * 1e3)
 
     def _accept(
         self, context: TurnContext, state: TurnState, record: Step, assembled: Assembled, answer: LlmAnswer
@@ -143,7 +143,7 @@ class ModelCaller:
             record.id,
             state.model.info.handle,
             answer,
-            self._clock.now(),
+            self.clock.now(),
             text_is_reasoning=context.policy.requires_tool_call,
         )
         is_cut = answer.finish_reason is FinishReason.LENGTH

@@ -198,13 +198,13 @@ class Assembled:
     system_text: str | None
 
 
+@dataclass(frozen=True, eq=False)
 class RequestAssembler:
     """Assembles requests. Asks for the size of archival memory only if the system message changes."""
 
-    def __init__(self, context: ContextReader, images: RequestImages, clock: Clock) -> None:
-        self._context = context
-        self._images = images
-        self._clock = clock
+    context: ContextReader
+    images: RequestImages
+    clock: Clock
 
     async def assemble(self, context: TurnContext, state: TurnState, notes: tuple[str, ...] = ()) -> Assembled:
         """Returns the request of the next step, whether or not it fits the model's window.
@@ -218,7 +218,7 @@ class RequestAssembler:
         schemas = toolbox.offered(solver.allowed(toolbox.names))
         system_text, note = await self._changed_system_text(context, state)
         notes = (*state.notes, *notes, *((note,) if note else ()))
-        messages = await self._images.prepare(
+        messages = await self.images.prepare(
             self._messages(context, state, system_text, notes),
             context.run.organization_id,
             reads_images=reads_images(state.model.info),
@@ -234,7 +234,7 @@ class RequestAssembler:
         identity = identity_lines(agent, context.run.conversation_id)
         if is_frozen or shows(state.window.messages[0].text, template, memory, identity):
             return None, ""
-        summary, note = await self._context.archival_summary(agent.id)
+        summary, note = await self.context.archival_summary(agent.id)
         return self.render_system(
             agent, context.run.conversation_id, template, memory, state.core, state.window, summary
         ), note
@@ -242,7 +242,7 @@ class RequestAssembler:
     async def new_system_text(self, context: TurnContext, state: TurnState, window: ContextWindow) -> str:
         """Returns the system message that is stored with another window of the turn's conversation."""
         agent = context.agent
-        summary, _ = await self._context.archival_summary(agent.id)
+        summary, _ = await self.context.archival_summary(agent.id)
         memory = _memory_section(context, state)
         return self.render_system(agent, context.run.conversation_id, agent.system, memory, state.core, window, summary)
 
@@ -261,7 +261,7 @@ class RequestAssembler:
         previous = window.agent_message_count - len(window.messages) if window else 0
         metadata = metadata_section(
             identity_lines(agent, conversation_id),
-            self._clock.now().astimezone(zone).date(),
+            self.clock.now().astimezone(zone).date(),
             core.updated_at.astimezone(zone) if core.updated_at else None,
             max(previous, 0),
             summary.passage_count,
@@ -279,7 +279,7 @@ class RequestAssembler:
         )
 
     def _note(self, context: TurnContext, state: TurnState, text: str, index: int) -> Message:
-        now = self._clock.now()
+        now = self.clock.now()
         return Message(
             id=derive_id("message", context.run.id, "note", str(state.step_number), str(index)),
             role=Role.USER,

@@ -33,6 +33,7 @@ RESTART_SECONDS: Final = 5.0
 """The limit for a caller who waits and whose run is not accepted yet; longer than the restart of a service."""
 
 
+@dataclass(frozen=True, eq=False)
 class RetryPolicy:
     """Retries calls to other services during a step. Calls must be idempotent, or be repeated after NOT_BEGUN only.
 
@@ -42,15 +43,9 @@ class RetryPolicy:
         sleep: waits between attempts.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        seconds: float = 900.0,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._clock = clock
-        self._seconds = seconds
-        self._sleep = sleep
+    clock: Clock
+    seconds: float = 900.0
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def call(
         self,
@@ -68,19 +63,19 @@ class RetryPolicy:
         Raises:
             Unavailable, DeadlineExceeded, StorageFull, ServerBusy: the service did not recover within the limit.
         """
-        began, attempt = self._clock.monotonic(), 0
-        limit = self._seconds if seconds is None else min(seconds, self._seconds)
+        began, attempt = self.clock.monotonic(), 0
+        limit = self.seconds if seconds is None else min(seconds, self.seconds)
         while True:
             try:
                 return await call()
             except errors as error:
-                left = began + limit - self._clock.monotonic()
+                left = began + limit - self.clock.monotonic()
                 if left <= 0:
                     raise
                 attempt += 1
                 delay = min(SERVICE_BACKOFF.delay(attempt), left)
                 _log.warning("service_unavailable", attempt=attempt, retry_in=round(delay, 2), error=error.message)
-                await self._sleep(delay)
+                await self.sleep(delay)
 
 
 def note_of(what: str) -> str:

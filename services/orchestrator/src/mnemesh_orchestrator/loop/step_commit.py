@@ -214,14 +214,14 @@ class CallResult:
         return CallOutcome(self.planned.call.name, ok, self.planned.heartbeat, self.violation, self.denied)
 
 
+@dataclass(frozen=True, eq=False)
 class StepCommitter:
     """Commits steps to recall. Repeats a commit while recall is unavailable, because its content must not be lost."""
 
-    def __init__(self, recall: RecallClient, writes: RecallWrites, context: ContextReader, retry: RetryPolicy) -> None:
-        self._recall = recall
-        self._writes = writes
-        self._context = context
-        self._retry = retry
+    recall: RecallClient
+    writes: RecallWrites
+    context: ContextReader
+    retry: RetryPolicy
 
     async def commit(
         self, context: TurnContext, window: ContextWindow, step: StepState, messages: tuple[Message, ...]
@@ -245,9 +245,9 @@ class StepCommitter:
             system_text=answer.system_text,
         )
         try:
-            outcome = await self._retry.call(
-                lambda: self._writes.write(
-                    context.lease, lambda epoch: self._recall.commit_step(replace(commit, epoch=epoch))
+            outcome = await self.retry.call(
+                lambda: self.writes.write(
+                    context.lease, lambda epoch: self.recall.commit_step(replace(commit, epoch=epoch))
                 )
             )
         except InvalidArgument as error:
@@ -256,14 +256,14 @@ class StepCommitter:
         if outcome.window is not None:
             following = outcome.window
         elif outcome.replayed or window.version != answer.base_version:
-            following = await self._retry.call(lambda: self._context.window(conversation_id))
+            following = await self.retry.call(lambda: self.context.window(conversation_id))
         else:
             if context.agent.enable_sleeptime:
                 # The end of the turn tells which messages the partners have not seen.
                 numbers = (*outcome.sequence_ids, *(0 for _ in messages))
                 messages = tuple(replace(message, sequence_id=numbers[i]) for i, message in enumerate(messages))
             following = window.extended(outcome.version, outcome.agent_message_count, answer.system_text, messages)
-        return self._context.remember(following)
+        return self.context.remember(following)
 
 
 def committed_messages(turn: Turn, step_id: str) -> tuple[Message, ...]:

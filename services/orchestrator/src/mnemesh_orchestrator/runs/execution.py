@@ -223,36 +223,28 @@ class SleeptimeWork:
         return replace(result, starts_runs=result.starts_runs or self._has_rest)
 
 
+@dataclass(frozen=True, eq=False)
 class Works:
     """Returns the work of each claim."""
 
-    def __init__(
-        self,
-        turns: TurnBuilder,
-        engine: Engine,
-        compaction: TurnCompaction,
-        inputs: InputRecorder,
-        transcripts: TranscriptInputs,
-        open_group: Callable[[GroupClaim, JournalWriter], Work],
-    ) -> None:
-        self._turns = turns
-        self._engine = engine
-        self._compaction = compaction
-        self._inputs = inputs
-        self._transcripts = transcripts
-        self._open_group = open_group
+    turns: TurnBuilder
+    engine: Engine
+    compaction: TurnCompaction
+    inputs: InputRecorder
+    transcripts: TranscriptInputs
+    open_group: Callable[[GroupClaim, JournalWriter], Work]
 
     def open(self, claim: Claim, journal: JournalWriter) -> Work:
         """Returns the work of a claimed run, which has not begun."""
         if isinstance(claim, GroupClaim):
-            return self._open_group(claim, journal)
+            return self.open_group(claim, journal)
         if isinstance(claim, TurnClaim):
 
             def open_turn(turn: TurnClaim) -> TurnWork:
-                return TurnWork(self._turns, self._engine, self._compaction, self._inputs, turn, journal)
+                return TurnWork(self.turns, self.engine, self.compaction, self.inputs, turn, journal)
 
             if claim.run.transcript is not None and not claim.run.input:
-                return SleeptimeWork(self._transcripts, open_turn, claim, journal)
+                return SleeptimeWork(self.transcripts, open_turn, claim, journal)
             return open_turn(claim)
         raise TypeError(f"{type(claim).__name__} is not the claim of a turn or a group")
 

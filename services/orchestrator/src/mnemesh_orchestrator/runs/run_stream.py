@@ -102,19 +102,19 @@ class EventBroker:
             self._followers.pop(run_id, None)
 
 
+@dataclass(frozen=True, eq=False)
 class RunStreamer:
     """Streams of run events."""
 
-    def __init__(self, store: RunStore, deltas: DeltaStore, log: DeltaLog, broker: EventBroker, clock: Clock) -> None:
-        self._store = store
-        self._deltas = deltas
-        self._log = log
-        self._broker = broker
-        self._clock = clock
+    store: RunStore
+    deltas: DeltaStore
+    log: DeltaLog
+    broker: EventBroker
+    clock: Clock
 
     def subscribe(self, run_id: str) -> Subscription:
         """Returns a subscription. It is made before the run starts, so that no event is missed."""
-        return self._broker.subscribe(run_id)
+        return self.broker.subscribe(run_id)
 
     async def follow(
         self,
@@ -164,7 +164,7 @@ class RunStreamer:
             try:
                 item = await subscription.next(keepalive_seconds)
             except TimeoutError:
-                yield RunEvent(run_id, self._clock.now(), Keepalive())
+                yield RunEvent(run_id, self.clock.now(), Keepalive())
                 continue
             if isinstance(item, RunEvent):
                 if not position.is_next(item):
@@ -182,7 +182,7 @@ class RunStreamer:
     async def _read_missed(self, live: RunEvent, position: "_Position") -> AsyncGenerator[RunEvent, None]:
         """Yields the stored events before a live one: published before the subscription, stored after the read."""
         if live.position is not None:
-            await self._log.flush(live.run_id)
+            await self.log.flush(live.run_id)
         async for event in self._read_stored(live.run_id, position, live.sequence):
             yield event
 
@@ -198,8 +198,8 @@ class RunStreamer:
 
     async def _batch(self, run_id: str, position: "_Position") -> tuple[RunEvent, ...]:
         if position.live is None:
-            return await self._store.events(run_id, position.sequence, _BATCH)
-        return await self._deltas.replay(run_id, position.sequence, position.since, position.live)
+            return await self.store.events(run_id, position.sequence, _BATCH)
+        return await self.deltas.replay(run_id, position.sequence, position.since, position.live)
 
 
 @dataclass(slots=True)

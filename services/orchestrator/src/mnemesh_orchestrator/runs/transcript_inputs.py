@@ -67,24 +67,16 @@ class Prepared:
     has_rest: bool
 
 
+@dataclass(frozen=True, eq=False)
 class TranscriptInputs:
     """Reads the messages of managers, and stores their transcripts as the inputs of sleeptime runs."""
 
-    def __init__(
-        self,
-        agents: AgentStore,
-        recall: RecallClient,
-        turns: TurnBuilder,
-        requests: RequestAssembler,
-        estimator: TokenEstimator,
-        retry: RetryPolicy,
-    ) -> None:
-        self._agents = agents
-        self._recall = recall
-        self._turns = turns
-        self._requests = requests
-        self._estimator = estimator
-        self._retry = retry
+    agents: AgentStore
+    recall: RecallClient
+    turns: TurnBuilder
+    requests: RequestAssembler
+    estimator: TokenEstimator
+    retry: RetryPolicy
 
     async def prepare(self, claim: TurnClaim, journal: JournalWriter) -> Prepared | None:
         """Stores the input of a sleeptime run that begins. Returns None if there is nothing to process.
@@ -100,7 +92,7 @@ class TranscriptInputs:
         run, range_ = claim.run, claim.run.transcript
         if range_ is None:
             return None
-        transcript = await self._retry.call(lambda: self._of_claim(claim, range_))
+        transcript = await self.retry.call(lambda: self._of_claim(claim, range_))
         if transcript is None:
             return None
         ready = replace(run, input=transcript.messages)
@@ -111,7 +103,7 @@ class TranscriptInputs:
         return Prepared(stored, rest is not None)
 
     async def _of_claim(self, claim: TurnClaim, range_: TranscriptRange) -> Transcript | None:
-        return await self.compose(await self._turns.preview(claim), range_)
+        return await self.compose(await self.turns.preview(claim), range_)
 
     async def compose(self, turn: Turn, range_: TranscriptRange) -> Transcript | None:
         """Returns the transcript of a range for a member; None if no message is to be processed.
@@ -125,7 +117,7 @@ class TranscriptInputs:
         """
         member = turn.context.agent
         try:
-            manager = await self._agents.get(member.organization_id, range_.agent_id)
+            manager = await self.agents.get(member.organization_id, range_.agent_id)
         except NotFound:
             return None  # its messages were erased with it
         entries, rest = await self._read(manager, range_, await self._space(turn))
@@ -137,12 +129,12 @@ class TranscriptInputs:
     async def _space(self, turn: Turn) -> int:
         """Returns the bytes that a transcript may take in the member's requests."""
         context, state = turn.context, turn.state
-        assembled = await self._requests.assemble(context, state)
-        measured = self._estimator.request(context.agent, assembled.request)
+        assembled = await self.requests.assemble(context, state)
+        measured = self.estimator.request(context.agent, assembled.request)
         require_space(state, measured, state.model.prompt_limit)
         left = state.model.prompt_limit - measured.tools - measured.messages[0]
         tokens = max(_LEAST_TOKENS, int(left * _SHARE))
-        sample = self._estimator.text(context.agent, state.model.info.handle, _SAMPLE)
+        sample = self.estimator.text(context.agent, state.model.info.handle, _SAMPLE)
         return min(_MOST_BYTES, tokens * len(_SAMPLE) // sample)
 
     async def _read(
@@ -170,7 +162,7 @@ class TranscriptInputs:
         query = MessageQuery(
             page_size=_PAGE, agent_ids=(range_.agent_id,), after_sequence_id=after, until_sequence_id=range_.until
         )
-        return (await self._recall.list_messages(query)).messages if after < range_.until else ()
+        return (await self.recall.list_messages(query)).messages if after < range_.until else ()
 
 
 def _range_after(range_: TranscriptRange, position: int) -> TranscriptRange | None:

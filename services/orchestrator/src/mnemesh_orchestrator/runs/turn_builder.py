@@ -176,15 +176,15 @@ def supervising(agent: Agent) -> Agent:
     return replace(agent, tools=tools, tool_rules=(*rules, *approvals))
 
 
+@dataclass(frozen=True, eq=False)
 class InputRecorder:
     """Stores inputs in recall, outside of every window.
 
     A message that a provider refuses would make each later turn fail if it were in the window. A retry adds it there.
     """
 
-    def __init__(self, store: RunStore, recall: RecallClient) -> None:
-        self._store = store
-        self._recall = recall
+    store: RunStore
+    recall: RecallClient
 
     async def record_end(self, run: Run, turn: Turn | None) -> bool:
         """Stores the input of a run that is about to end. Returns False if it is to be stored later.
@@ -206,7 +206,7 @@ class InputRecorder:
         if not messages:
             return True
         try:
-            await self._recall.append(f"{run.first_run_id}/input", run.agent_id, messages)
+            await self.recall.append(f"{run.first_run_id}/input", run.agent_id, messages)
         except TEMPORARY as error:
             _log.warning("input_not_recorded", run_id=run.id, error=error.message)
             return False
@@ -225,13 +225,13 @@ class InputRecorder:
             Unavailable, DeadlineExceeded, StorageFull, ServerBusy: recall was unavailable for the policy's whole time.
         """
         if claim.has_unrecorded_inputs:
-            for run in await self._store.list_unrecorded_inputs_of(claim.run.conversation_id):
+            for run in await self.store.list_unrecorded_inputs_of(claim.run.conversation_id):
                 await retry.call(lambda run=run: self._record_and_mark(run))  # type: ignore[misc]
 
     async def record_missing(self) -> None:
         """Stores the inputs that could not be stored when their runs ended, except where a run is active."""
         try:
-            for run in await self._store.list_unrecorded_inputs(_MAX_RUNS):
+            for run in await self.store.list_unrecorded_inputs(_MAX_RUNS):
                 await self._record_and_mark(run)
         except MnemeshError as error:
             _log.warning("inputs_not_recorded", error=error.message)
@@ -241,37 +241,24 @@ class InputRecorder:
         with as_principal(Principal(run.organization_id, run.subject_id)):
             if not await self.record(run):
                 raise Unavailable("The input of an earlier run cannot be stored now.", resource_id=run.id)
-            await self._store.mark_input_recorded(run.id)
+            await self.store.mark_input_recorded(run.id)
 
 
+@dataclass(frozen=True, eq=False)
 class TurnBuilder:
     """Builds the turn of a claimed run."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        journals: Journals,
-        context: ContextReader,
-        early: EarlyReads,
-        recall: RecallClient,
-        writes: RecallWrites,
-        models: ModelCatalog,
-        builtin: BuiltinTools,
-        inputs: InputRecorder,
-        retry: RetryPolicy,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._journals = journals
-        self._context = context
-        self._early = early
-        self._recall = recall
-        self._writes = writes
-        self._models = models
-        self._builtin = builtin
-        self._inputs = inputs
-        self._retry = retry
-        self._clock = clock
+    store: RunStore
+    journals: Journals
+    context: ContextReader
+    early: EarlyReads
+    recall: RecallClient
+    writes: RecallWrites
+    models: ModelCatalog
+    builtin: BuiltinTools
+    inputs: InputRecorder
+    retry: RetryPolicy
+    clock: Clock
 
     async def build(self, claim: TurnClaim, journal: JournalWriter, seconds: float | None = None) -> Turn:
         """Returns the turn of a claimed run, ready for its first step. Loads the journal of a run that is resumed.
@@ -285,17 +272,17 @@ class TurnBuilder:
             Unavailable, DeadlineExceeded, StorageFull: recall or blocks was unavailable for the whole time.
             ModelUnknown: no provider serves the run's model.
         """
-        started, spec = self._clock.monotonic(), AGENT_TYPES[claim.agent.type]
+        started, spec = self.clock.monotonic(), AGENT_TYPES[claim.agent.type]
         model = await self._model(claim.run, claim.agent, claim.conversation, spec)
         if claim.resumed:
             await journal.reload()
         gathered = await self._gather(claim, model, seconds)
-        await self._inputs.record_before(claim, self._retry)
+        await self.inputs.record_before(claim, self.retry)
         open_approval = open_request(gathered.window.messages)
         if not gathered.has_tools and not _can_act(claim.agent, spec):
             gathered = replace(
                 gathered,
-                custom=await self._retry.call(lambda: self._context.read_tools(claim.agent), seconds),
+                custom=await self.retry.call(lambda: self.context.read_tools(claim.agent), seconds),
                 notes=tuple(note for note in gathered.notes if note != note_of(CUSTOM_TOOLS)),
             )
         undone = await self._find_undone(claim.run, open_approval)
@@ -317,7 +304,7 @@ class TurnBuilder:
         """Returns a decision whose run failed before all its calls had run. This run executes it first."""
         if open_approval is None or (run.resumes is not None and not run.retried_run_ids):
             return None
-        undone = await self._store.find_unfinished_decision(run.conversation_id, open_approval.request.id)
+        undone = await self.store.find_unfinished_decision(run.conversation_id, open_approval.request.id)
         return None if undone is None or undone.resumption.withdrawn else undone
 
     async def preview(self, claim: TurnClaim) -> Turn:
@@ -329,9 +316,9 @@ class TurnBuilder:
         """
         run, agent = claim.run, claim.agent
         model = await self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
-        gathered = await self._context.gather(claim.conversation, agent)
+        gathered = await self.context.gather(claim.conversation, agent)
         gathered = replace(gathered, window=replace(gathered.window, messages=_kept(claim, gathered.window)))
-        journal = self._journals.open(run, claim.lease)
+        journal = self.journals.open(run, claim.lease)
         turn = self._turn(claim, journal, model, gathered, open_request(gathered.window.messages), 0.0)
         turn.state.step_number = 1
         return turn
@@ -353,7 +340,7 @@ class TurnBuilder:
         format_ = required_format(run, agent)
         toolbox = make_toolbox(
             agent,
-            self._builtin,
+            self.builtin,
             gathered.custom,
             solver,
             heartbeat=policy.injects_heartbeat,
@@ -409,12 +396,12 @@ class TurnBuilder:
         must_finish = claim.resumed or claim.run.resumes is not None
 
         async def gather() -> Gathered:
-            essentials = self._early.essentials(claim)
-            return await self._context.gather(
+            essentials = self.early.essentials(claim)
+            return await self.context.gather(
                 claim.conversation, agent, whole=must_finish, context_window=window, essentials=essentials
             )
 
-        return await self._retry.call(gather, seconds)
+        return await self.retry.call(gather, seconds)
 
     async def _trim(self, claim: TurnClaim, window: ContextWindow, seconds: float | None) -> ContextWindow:
         """Returns the window that the agent's turns begin with. A window that holds messages of this run stays."""
@@ -424,7 +411,7 @@ class TurnBuilder:
         lease = claim.lease
 
         async def trim(epoch: int) -> ContextWindow:
-            return await self._recall.replace_context(
+            return await self.recall.replace_context(
                 f"{run.id}/{lease.epoch}/autoclear",
                 claim.agent.id,
                 run.conversation_id,
@@ -434,8 +421,8 @@ class TurnBuilder:
                 epoch=epoch,
             )
 
-        trimmed = await self._retry.call(lambda: self._writes.write(lease, trim), seconds)
-        return self._context.remember(trimmed)
+        trimmed = await self.retry.call(lambda: self.writes.write(lease, trim), seconds)
+        return self.context.remember(trimmed)
 
     async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
         """Returns the model of a run: the run's override, else the conversation's, else the agent's."""
@@ -445,7 +432,7 @@ class TurnBuilder:
         if settings.inner_thoughts_in_kwargs is None:
             settings = replace(settings, inner_thoughts_in_kwargs=spec.inner_thoughts)
         handle = run.config.override_model or conversation.model or agent.model
-        info, client = await self._models.resolve_for_turn(agent.organization_id, handle)
+        info, client = await self.models.resolve_for_turn(agent.organization_id, handle)
         fallback = None
         if settings.fallback_model and settings.fallback_model != info.handle:
             fallback = await self._fallback(agent.organization_id, settings, settings.fallback_model, info.provider)
@@ -456,7 +443,7 @@ class TurnBuilder:
     ) -> CalledModel | None:
         """Returns the model that replaces an unavailable one; None if no provider serves it."""
         try:
-            info, client = await self._models.resolve_for_turn(organization_id, handle)
+            info, client = await self.models.resolve_for_turn(organization_id, handle)
         except ModelUnknown:
             _log.warning("fallback_model_unknown", main_provider=main_provider)
             return None

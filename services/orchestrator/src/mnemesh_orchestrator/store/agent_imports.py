@@ -1,7 +1,7 @@
 """Imports of agents, and the parts of imported agents."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ _IMPORT = msgspec.json.Decoder(AgentImport)
 _ENCODE = msgspec.json.Encoder().encode
 
 
+@dataclass(frozen=True, eq=False)
 class AgentImportStore:
     """Imports in progress, and the parts of imported agents that the orchestrator stores.
 
@@ -42,9 +43,8 @@ class AgentImportStore:
     that an import can be repeated.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+    database: Database
+    clock: Clock
 
     async def resume(self, organization_id: str, request_id: str, fingerprint: str) -> AgentImport | None:
         """Returns the import of an earlier call, which this call continues, or None.
@@ -56,7 +56,7 @@ class AgentImportStore:
         def write(conn: sa.Connection) -> AgentImport | None:
             return self._resume(conn, organization_id, request_id, fingerprint)
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     def _resume(
         self, conn: sa.Connection, organization_id: str, request_id: str, fingerprint: str
@@ -75,7 +75,7 @@ class AgentImportStore:
     async def is_free(self, agent_id: str) -> bool:
         """Returns whether no organization has an agent with this id."""
         query = sa.select(agents.c.id).where(agents.c.id == agent_id)
-        return await self._database.read(lambda conn: conn.execute(query).first() is None)
+        return await self.database.read(lambda conn: conn.execute(query).first() is None)
 
     async def begin(self, started: AgentImport, agent: Agent) -> AgentImport:
         """Stores a new import and its agent, which is invisible, or returns what another call has stored meanwhile.
@@ -98,12 +98,12 @@ class AgentImportStore:
                     agent_id=agent.id,
                     is_done=False,
                     document=_ENCODE(started),
-                    updated_at=self._clock.now(),
+                    updated_at=self.clock.now(),
                 )
             )
             return started
 
-        return await self._database.write(write, name="agent_imports.begin")
+        return await self.database.write(write, name="agent_imports.begin")
 
     async def plan(self, started: AgentImport, record_ids: Iterable[str]) -> AgentImport:
         """Notes the records of shared things that this import creates, and returns the import."""
@@ -166,14 +166,14 @@ class AgentImportStore:
         values = {
             "state": AgentState.DELETING,
             "creation": _ENCODE(Deletion()),
-            "updated_at": self._clock.now(),
+            "updated_at": self.clock.now(),
         }
 
         def write(conn: sa.Connection) -> int:
             importing = sa.and_(agents.c.id.in_(late), agents.c.state == AgentState.IMPORTING)
             return conn.execute(agents.update().where(importing).values(**values)).rowcount
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     async def _update(self, started: AgentImport, change: Callable[[sa.Connection], T]) -> T:
         """Runs a change in a transaction, if no newer call continues the import. Raises Aborted."""
@@ -184,13 +184,13 @@ class AgentImportStore:
                 raise Aborted("Another call continues this import.", resource_id=started.agent_id)
             return change(conn)
 
-        return await self._database.write(write, name="agent_imports.write")
+        return await self.database.write(write, name="agent_imports.write")
 
     def _write(self, conn: sa.Connection, changed: AgentImport) -> AgentImport:
         values = {
             "document": _ENCODE(changed),
             "is_done": changed.report is not None,
-            "updated_at": self._clock.now(),
+            "updated_at": self.clock.now(),
         }
         conn.execute(agent_imports.update().where(*_is(changed.organization_id, changed.request_id)).values(**values))
         return changed

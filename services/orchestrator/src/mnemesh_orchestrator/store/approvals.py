@@ -175,6 +175,7 @@ def _sorted(decisions: Sequence[ApprovalDecision]) -> list[ApprovalDecision]:
     return sorted(decisions, key=lambda item: item.tool_call_id)
 
 
+@dataclass(frozen=True, eq=False)
 class ApprovalStore:
     """Pending approvals. RunStore creates and decides them, in the transactions of the runs.
 
@@ -183,9 +184,8 @@ class ApprovalStore:
         ['message-…']
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+    database: Database
+    clock: Clock
 
     async def pending(self, filter_: ApprovalFilter) -> tuple[Approval, ...]:
         """Returns the pending approvals of ACTIVE conversations of ACTIVE agents, oldest first."""
@@ -201,7 +201,7 @@ class ApprovalStore:
             )
             .order_by(approvals.c.created_at, approvals.c.id)
         )
-        rows = await self._database.read(lambda conn: conn.execute(query).scalars().all())
+        rows = await self.database.read(lambda conn: conn.execute(query).scalars().all())
         return tuple(_DOCUMENT.decode(row) for row in rows)
 
     async def withdraw(self, approval_id: str) -> None:
@@ -209,13 +209,13 @@ class ApprovalStore:
         change = (
             approvals.update()
             .where(approvals.c.id == approval_id, approvals.c.state == ApprovalState.PENDING)
-            .values(state=ApprovalState.WITHDRAWN, decided_at=self._clock.now())
+            .values(state=ApprovalState.WITHDRAWN, decided_at=self.clock.now())
         )
 
         def write(conn: sa.Connection) -> None:
             conn.execute(change)
 
-        await self._database.write(write)
+        await self.database.write(write)
 
 
 def _conditions(filter_: ApprovalFilter) -> list[sa.ColumnElement[bool]]:

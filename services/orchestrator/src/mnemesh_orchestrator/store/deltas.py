@@ -1,6 +1,7 @@
 """Live events of background runs. They are stored in batches, and read in order with the durable events."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
@@ -29,6 +30,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 _PIECES: Final = msgspec.json.Decoder(list[_Piece])
 
 
+@dataclass(frozen=True, eq=False)
 class DeltaStore:
     """The live events of background runs.
 
@@ -38,9 +40,8 @@ class DeltaStore:
         True
     """
 
-    def __init__(self, database: Database, lease_clock: LeaseClock) -> None:
-        self._database = database
-        self._lease_clock = lease_clock
+    database: Database
+    lease_clock: LeaseClock
 
     async def append(self, lease: Lease, pieces: Sequence[tuple[int, RunEvent]]) -> None:
         """Stores live events that have positions, each with the sequence number of the newest durable event before it.
@@ -54,11 +55,11 @@ class DeltaStore:
         )
 
         def write(conn: sa.Connection) -> None:
-            require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry))
+            require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self.lease_clock.expiry))
             conn.execute(again)  # the rows of an earlier attempt
             conn.execute(run_deltas.insert(), rows)
 
-        await self._database.write(write)
+        await self.database.write(write)
 
     async def replay(self, run_id: str, after: int, since: int, position: tuple[int, int]) -> tuple[RunEvent, ...]:
         """Returns the next stored events, durable and live, in the order in which they happened; none at the end.
@@ -86,7 +87,7 @@ class DeltaStore:
         def read(conn: sa.Connection) -> tuple[Sequence[Any], Sequence[Any]]:
             return conn.execute(durable).all(), conn.execute(live).all()
 
-        return tuple(_merged(*_comparable(*await self._database.read(read))))
+        return tuple(_merged(*_comparable(*await self.database.read(read))))
 
 
 def _row(lease: Lease, after: int, batch: Sequence[RunEvent]) -> dict[str, Any]:

@@ -322,6 +322,7 @@ def require_lease(lease: Lease, changed_rows: int) -> None:
         )
 
 
+@dataclass(frozen=True, eq=False)
 class LeaseStore:
     """The leases of conversations.
 
@@ -336,15 +337,9 @@ class LeaseStore:
         False
     """
 
-    def __init__(
-        self,
-        database: Database,
-        lease_clock: LeaseClock,
-        pools: RunPools = RunPools(),
-    ) -> None:
-        self._database = database
-        self._pools = pools
-        self._lease_clock = lease_clock
+    database: Database
+    lease_clock: LeaseClock
+    pools: RunPools = RunPools()
 
     async def acquire(
         self,
@@ -373,7 +368,7 @@ class LeaseStore:
                 raise result
             return result
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     async def acquire_or_wait(
         self,
@@ -403,10 +398,10 @@ class LeaseStore:
                 return None
             return result
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     def _conversation(self, conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:
-        conversation = find_conversation(conn, self._lease_clock, organization_id, agent_id, conversation_id)
+        conversation = find_conversation(conn, self.lease_clock, organization_id, agent_id, conversation_id)
         if conversation is None:
             raise missing_error(conn, organization_id, agent_id, conversation_id)
         return conversation
@@ -429,18 +424,18 @@ class LeaseStore:
         ):
             return busy_error(conversation.conversation_id)
         conn.execute(sql.DELETE_WAIT, {"p_id": slot_id})
-        return take_lease(conn, self._lease_clock, conversation, slot_id, instance_id, conversation.next_queue_number)
+        return take_lease(conn, self.lease_clock, conversation, slot_id, instance_id, conversation.next_queue_number)
 
     def _wait_in_queue(self, conn: sa.Connection, conversation: Any, slot_id: str, instance_id: str) -> None:
         """Extends the position of the work in the queue, or adds the work to the queue."""
         if conn.execute(sql.WAIT_NUMBER, {"p_id": slot_id}).scalar() is not None:
-            conn.execute(sql.KEEP_WAIT, {"p_id": slot_id, **self._lease_clock.expiry})
+            conn.execute(sql.KEEP_WAIT, {"p_id": slot_id, **self.lease_clock.expiry})
             return
         id_, number = conversation.conversation_id, conversation.next_queue_number
-        conn.execute(sql.DELETE_LAPSED_WAITS, {"p_conversation": id_, **self._lease_clock.now})
+        conn.execute(sql.DELETE_LAPSED_WAITS, {"p_conversation": id_, **self.lease_clock.now})
         conn.execute(sql.ADVANCE_QUEUE, {"p_id": id_, "new_next_queue_number": number + 1})
         row = {"id": slot_id, "conversation_id": id_, "queue_number": number, "owner": instance_id}
-        conn.execute(sql.INSERT_WAIT, row | self._lease_clock.expiry)
+        conn.execute(sql.INSERT_WAIT, row | self.lease_clock.expiry)
 
     async def leave_queue(self, conversation_id: str, slot_id: str) -> bool:
         """Removes work from the queue, and releases its lease. Returns whether a run waits in the conversation."""
@@ -452,11 +447,11 @@ class LeaseStore:
             conn.execute(conversations.update().where(lease_of_work).values(free))
             return has_unfinished_run(conn, conversation_id)
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     async def leave_queues(self, instance_id: str) -> None:
         """Removes all work of an instance from the queues, after a crash of the instance."""
-        await self._database.write(lambda conn: conn.execute(sql.DELETE_WAITS_OF_OWNER, {"p_owner": instance_id}))
+        await self.database.write(lambda conn: conn.execute(sql.DELETE_WAITS_OF_OWNER, {"p_owner": instance_id}))
 
     async def release(self, lease: Lease) -> bool:
         """Releases a lease if it is still held. Returns whether a run waits in the conversation."""
@@ -465,7 +460,7 @@ class LeaseStore:
             sql.RELEASE_LEASE.change(conn, {**lease_parameters(lease), "new_last_message_at": None})
             return has_unfinished_run(conn, lease.conversation_id)
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     async def overtake(self, lease: Lease, epoch: int) -> int:
         """Raises the epochs of writes to recall above one that recall knows. Returns the epoch of the lease's writes.
@@ -485,10 +480,10 @@ class LeaseStore:
             if conn.execute(sql.RAISE_LEAD, held).rowcount:
                 return lead
             # Another write of the same lease may have raised it.
-            require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry))
+            require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self.lease_clock.expiry))
             return int(conn.execute(sql.HOLDER, {"p_conversation": lease.conversation_id}).one().epoch_lead)
 
-        return lease.epoch + await self._database.write(write)
+        return lease.epoch + await self.database.write(write)
 
     async def holder(self, conversation_id: str) -> Lease | None:
         """Returns the lease of a conversation, held or expired; None if it was released."""
@@ -499,7 +494,7 @@ class LeaseStore:
                 return None
             return Lease(row.lease_run_id, conversation_id, row.lease_owner, row.epoch, row.epoch_lead)
 
-        return await self._database.read(read)
+        return await self.database.read(read)
 
     async def renew(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
         """Extends the leases that are still held. Returns those that are not."""
@@ -508,12 +503,12 @@ class LeaseStore:
 
         def write(conn: sa.Connection) -> tuple[Lease, ...]:
             extended = {
-                lease: sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry)
+                lease: sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self.lease_clock.expiry)
                 for lease in leases
             }
             return tuple(lease for lease, rows in extended.items() if rows == 0)
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     async def watch(self, leases: Sequence[Lease], run_ids: Sequence[str]) -> Watched:
         """Returns which of these leases were lost, which of their runs are to be cancelled, and the heads of these
@@ -533,7 +528,7 @@ class LeaseStore:
                 {row.id: RunHead(row.sequence or 0, RunStatus(row.status).ended) for row in heads},
             )
 
-        return await self._database.read(read)
+        return await self.database.read(read)
 
     async def request_cancel(self, organization_id: str, run_id: str) -> bool:
         """Asks the process that executes a run, now or after a takeover, to cancel it.
@@ -542,7 +537,7 @@ class LeaseStore:
         """
         p_run = sa.and_(runs.c.organization_id == organization_id, runs.c.id == run_id)
         statement = runs.update().where(p_run, sql.UNFINISHED).values(cancel_requested=True)
-        return await self._database.write(lambda conn: conn.execute(statement).rowcount > 0)
+        return await self.database.write(lambda conn: conn.execute(statement).rowcount > 0)
 
     async def claimable(self, instance_id: str) -> tuple[str, ...]:
         """Returns the conversations of all organizations with unfinished runs that `instance_id` can claim.
@@ -552,16 +547,16 @@ class LeaseStore:
         """
 
         def read(conn: sa.Connection) -> tuple[str, ...]:
-            others = conn.execute(_CLAIMABLE, self._lease_clock.now | {"p_instance": instance_id}).scalars()
+            others = conn.execute(_CLAIMABLE, self.lease_clock.now | {"p_instance": instance_id}).scalars()
             return tuple(
-                dict.fromkeys((*others, *self._pools.startable(conn, self._lease_clock, instance_id=instance_id)))
+                dict.fromkeys((*others, *self.pools.startable(conn, self.lease_clock, instance_id=instance_id)))
             )
 
-        return await self._database.read(read)
+        return await self.database.read(read)
 
     async def startable(self, organization_id: str) -> tuple[str, ...]:
         """Returns the conversations for whose runs the pools of an organization have a place now, oldest runs first."""
-        return await self._database.read(lambda conn: self._pools.startable(conn, self._lease_clock, organization_id))
+        return await self.database.read(lambda conn: self.pools.startable(conn, self.lease_clock, organization_id))
 
 
 def _is_held(lease: Lease, conversation: Any) -> bool:

@@ -1,6 +1,7 @@
 """The extraction of facts from messages of agents: what is due, what a day has used, and what was extracted."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 
@@ -60,6 +61,7 @@ def _new_row(organization_id: str, agent_id: str) -> dict[str, Any]:
     return {"agent_id": agent_id, "organization_id": organization_id}
 
 
+@dataclass(frozen=True, eq=False)
 class MemoryExtractionStore:
     """Every message of an agent is processed once: `record` keeps what was extracted until `advance` moves on.
 
@@ -67,14 +69,13 @@ class MemoryExtractionStore:
     its methods return False.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+    database: Database
+    clock: Clock
 
     async def due(self, instance_id: str, limit: int) -> Sequence[ExtractionJob]:
         """Returns agents whose messages are to be processed now and that no other process holds, longest due first."""
-        parameters = {"p_now": self._clock.now(), "p_instance": instance_id, "p_limit": limit}
-        rows = await self._database.read(lambda conn: conn.execute(_DUE, parameters).all())
+        parameters = {"p_now": self.clock.now(), "p_instance": instance_id, "p_limit": limit}
+        rows = await self.database.read(lambda conn: conn.execute(_DUE, parameters).all())
         return tuple(ExtractionJob(row.organization_id, row.agent_id) for row in rows)
 
     async def claim(self, job: ExtractionJob, instance_id: str) -> ExtractionClaim | None:
@@ -84,7 +85,7 @@ class MemoryExtractionStore:
         """
 
         def write(conn: sa.Connection) -> ExtractionClaim | None:
-            now = self._clock.now()
+            now = self.clock.now()
             owned = (agents.c.id == job.agent_id, agents.c.organization_id == job.organization_id)
             if conn.execute(sa.select(agents.c.id).where(*owned)).first() is None:
                 raise agent_missing(job.agent_id)
@@ -103,7 +104,7 @@ class MemoryExtractionStore:
                 job, row.epoch + 1, row.processed_sequence_id, row.failures, extracted, due_before=row.due_at
             )
 
-        return await self._database.write(write, name="extractions.claim")
+        return await self.database.write(write, name="extractions.claim")
 
     async def record(self, claim: ExtractionClaim, extracted: ExtractedRange) -> bool:
         """Keeps what was extracted, before it is stored in recall."""
@@ -118,7 +119,7 @@ class MemoryExtractionStore:
         return await self._update(claim, "advance", result=None, processed_sequence_id=until, failures=0)
 
     async def _update(self, claim: ExtractionClaim, name: str, **values: Any) -> bool:
-        until = self._clock.now() + timedelta(seconds=CLAIM_SECONDS)
+        until = self.clock.now() + timedelta(seconds=CLAIM_SECONDS)
         # A turn may have made the agent due meanwhile.
         due_at = sa.case((_x.due_at == _x.claim_expires_at, sa.literal(until, _x.due_at.type)), else_=_x.due_at)
         statement = _held(claim).values(claim_expires_at=until, due_at=due_at, **values)
@@ -134,7 +135,7 @@ class MemoryExtractionStore:
         return await self._write(statement, "extractions.release")
 
     async def _write(self, statement: sa.Update, name: str) -> bool:
-        return await self._database.write(lambda conn: conn.execute(statement).rowcount > 0, name=name)
+        return await self.database.write(lambda conn: conn.execute(statement).rowcount > 0, name=name)
 
     async def usage(self, job: ExtractionJob, day: date) -> ExtractionUsage:
         """Returns what an agent and its organization have used on a day."""
@@ -142,7 +143,7 @@ class MemoryExtractionStore:
         query = sa.select(
             sa.func.coalesce(sa.func.sum(of_agent), 0), sa.func.coalesce(sa.func.sum(_u.tokens), 0)
         ).where(_u.organization_id == job.organization_id, _u.day == day.isoformat())
-        calls, tokens = await self._database.read(lambda conn: conn.execute(query).one())
+        calls, tokens = await self.database.read(lambda conn: conn.execute(query).one())
         return ExtractionUsage(int(calls), int(tokens))
 
     async def add_usage(self, job: ExtractionJob, day: date, tokens: int) -> None:
@@ -155,12 +156,12 @@ class MemoryExtractionStore:
             if conn.execute(added).rowcount == 0:
                 conn.execute(extraction_usage.insert().values(**key, calls=1, tokens=tokens))
 
-        await self._database.write(write, name="extractions.add_usage")
+        await self.database.write(write, name="extractions.add_usage")
 
     async def purge_usage(self, before: date) -> None:
         """Deletes the figures of earlier days."""
         statement = extraction_usage.delete().where(_u.day < before.isoformat())
-        await self._database.write(lambda conn: conn.execute(statement), name="extractions.purge_usage")
+        await self.database.write(lambda conn: conn.execute(statement), name="extractions.purge_usage")
 
 
 def _held(claim: ExtractionClaim) -> sa.Update:

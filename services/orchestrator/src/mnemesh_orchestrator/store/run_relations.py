@@ -182,16 +182,16 @@ _DUE: Final = (
 """Built once, as gateways ask every second."""
 
 
+@dataclass(frozen=True, eq=False)
 class BatchStore:
     """Batches. The runs of a batch are those of a RunStore; a batch is deleted with the last of them."""
 
-    def __init__(self, database: Database, lease_clock: LeaseClock) -> None:
-        self._database = database
-        self._lease_clock = lease_clock
+    database: Database
+    lease_clock: LeaseClock
 
     async def find_repeated(self, key: RequestKey | None) -> Batch | None:
         """Returns the batch that `start` would return instead of storing another one. Raises RequestIdReused."""
-        return await self._database.read(lambda conn: _repeated(conn, key))
+        return await self.database.read(lambda conn: _repeated(conn, key))
 
     async def start(self, key: RequestKey | None, draft: BatchDraft, runs: Sequence[Run]) -> Batch:
         """Stores a batch with its runs at the ends of the queues of their conversations. Claims none.
@@ -211,14 +211,14 @@ class BatchStore:
             conn.execute(run_batches.insert().values(_row(key, draft)))
             if draft.callback_url is not None:
                 insert_callback(conn, draft, draft.callback_url)
-            queue_runs(conn, self._lease_clock, runs)
+            queue_runs(conn, self.lease_clock, runs)
             return _read(conn, draft.organization_id, draft.id)
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     async def get(self, organization_id: str, batch_id: str) -> Batch:
         """Returns a batch. Raises NotFound."""
-        return await self._database.read(lambda conn: _read(conn, organization_id, batch_id))
+        return await self.database.read(lambda conn: _read(conn, organization_id, batch_id))
 
     async def list(self, organization_id: str, page: PageQuery) -> Page[Batch]:
         """Returns a page of batches ordered by creation."""
@@ -230,7 +230,7 @@ class BatchStore:
             batches = {batch.id: batch for batch in _batches(conn, found.items)}
             return found.map(lambda row: batches[row.id])
 
-        return await self._database.read(read)
+        return await self.database.read(read)
 
     async def mark_cancelled(self, organization_id: str, batch_id: str) -> bool:
         """Notes that the caller cancels a batch. Returns False, and changes nothing, if all its runs have ended.
@@ -245,7 +245,7 @@ class BatchStore:
             conn.execute(mark)
             return True
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
 
 def delete_empty_batches(conn: sa.Connection, batch_ids: Sequence[str]) -> None:
@@ -314,27 +314,27 @@ def _batch(
     return Batch(row.id, row.created_at, counts, row.was_cancelled, last_end, callback)
 
 
+@dataclass(frozen=True, eq=False)
 class CallbackStore:
     """Callbacks of runs and batches. They are stored with their run or batch."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+    database: Database
+    clock: Clock
 
     async def claim(self, limit: int) -> Sequence[ClaimedCallback]:
         """Returns callbacks of all organizations that are due and whose runs have ended, longest due first.
 
         Each is due again some time later unless `record` says that it is not.
         """
-        now = self._clock.now()
-        if not await self._database.read(lambda conn: conn.execute(_DUE, {"p_now": now, "p_limit": 1}).first()):
+        now = self.clock.now()
+        if not await self.database.read(lambda conn: conn.execute(_DUE, {"p_now": now, "p_limit": 1}).first()):
             return ()  # the usual case, without a write
 
         def write(conn: sa.Connection) -> list[ClaimedCallback]:
             due = conn.execute(_DUE, {"p_now": now, "p_limit": limit}).all()
             return [_claimed(row) for row in due if _take(conn, row, now)]
 
-        return await self._database.write(write)
+        return await self.database.write(write)
 
     async def record(
         self,
@@ -351,7 +351,7 @@ class CallbackStore:
         values: dict[str, Any] = {"sent_at": sent_at, "status": status, "error": error}
         if is_final(attempt, status):
             values["due_at"] = None
-        await self._database.write(lambda conn: conn.execute(callbacks.update().where(newest).values(values)))
+        await self.database.write(lambda conn: conn.execute(callbacks.update().where(newest).values(values)))
 
 
 def _attempt(target_id: str, attempt: int) -> sa.ColumnElement[bool]:

@@ -1,7 +1,7 @@
 """Creates agents and partners across the services, so that no client ever sees an incomplete agent."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -355,22 +355,15 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
         return Deletion(partner_id=self._partners.of_new_agent(agent).partner.id if agent.enable_sleeptime else None)
 
 
+@dataclass(frozen=True, eq=False)
 class AgentLifecycle:
     """Creates and deletes agents. Each creation and deletion survives a crash and the outage of a service."""
 
-    def __init__(
-        self,
-        store: AgentStore,
-        creation: AgentCreation,
-        partners: PartnerService,
-        deletion: AgentDeletion,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._creation = creation
-        self._partners = partners
-        self._deletion = deletion
-        self._clock = clock
+    store: AgentStore
+    creation: AgentCreation
+    partners: PartnerService
+    deletion: AgentDeletion
+    clock: Clock
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
         """Creates an agent with all its parts, and returns it. A repeat under the same key continues the creation.
@@ -385,7 +378,7 @@ class AgentLifecycle:
             Unavailable: A service cannot be reached. The creation is finished later; a repeat under the same key
                 returns its result.
         """
-        return await self._creation.create(caller, key, draft)
+        return await self.creation.create(caller, key, draft)
 
     async def delete(self, caller: Principal, agent_id: str, scope: ErasureScope = CREATED_FOR_AGENT) -> Erased:
         """Deletes an agent, what was created for it, its partners, and what `scope` names. Returns the counts.
@@ -395,20 +388,20 @@ class AgentLifecycle:
         Raises:
             Unavailable: A service cannot be reached. The agent is invisible, and the rest is deleted later.
         """
-        return await self._deletion.delete(caller, agent_id, scope)
+        return await self.deletion.delete(caller, agent_id, scope)
 
     async def finish_all(self) -> None:
         """Finishes the creations and deletions that were interrupted."""
-        await reconcile("agents", self._store.list_unfinished, self._finish, lambda item: item[0].id)
+        await reconcile("agents", self.store.list_unfinished, self._finish, lambda item: item[0].id)
 
     async def _finish(self, item: UnfinishedAgent) -> None:
         agent, record = item
         if agent.state is AgentState.DELETING:
             deletion = msgspec.json.decode(record, type=Deletion) if record else Deletion()
             with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):
-                await self._deletion.finish(agent.organization_id, agent.id, deletion)
+                await self.deletion.finish(agent.organization_id, agent.id, deletion)
         elif agent.created_for_agent_id is None:
-            await self._creation.reconcile(item)
+            await self.creation.reconcile(item)
         else:
             # A partner has a record of its own only if its agent existed before.
-            await self._partners.reconcile(item)
+            await self.partners.reconcile(item)

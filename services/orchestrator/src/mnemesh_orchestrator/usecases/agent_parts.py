@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from mnemesh_kit.call_context import Principal
@@ -141,25 +141,18 @@ def with_episodic_search(agent: Agent) -> Agent:
     return replace(agent, tools=tuple(by_name.get(name) or AttachedTool(name) for name in wanted), tool_rules=rules)
 
 
+@dataclass(frozen=True, eq=False)
 class AgentParts:
     """Creates and erases the parts of agents.
 
     The request ids of the effects are derived from the agent, so that an interrupted work can be repeated.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        models: ModelCatalog,
-        context: ContextReader,
-        requests: RequestAssembler,
-        renderer: ContextWindowRenderer,
-    ) -> None:
-        self._services = services
-        self._models = models
-        self._context = context
-        self._requests = requests
-        self._renderer = renderer
+    services: Services
+    models: ModelCatalog
+    context: ContextReader
+    requests: RequestAssembler
+    renderer: ContextWindowRenderer
 
     async def create(self, agent: Agent, draft: AgentDraft) -> Agent:
         """Creates the parts that a draft asks for, and returns the agent with its tools and rules.
@@ -175,18 +168,18 @@ class AgentParts:
                 await self._create_block(f"{agent.id}/block/{index}", agent, new)
         for block_id in draft.block_ids:
             with _as_field("block_ids"):
-                await self._services.core_memory.attach(f"{agent.id}/attach/{block_id}", agent.id, block_id)
+                await self.services.core_memory.attach(f"{agent.id}/attach/{block_id}", agent.id, block_id)
         for archive_id in draft.archive_ids:
             with _as_field("archive_ids"):
-                await self._services.archival.attach(f"{agent.id}/attach/{archive_id}", agent.id, archive_id)
+                await self.services.archival.attach(f"{agent.id}/attach/{archive_id}", agent.id, archive_id)
         agent = await self._with_folders(agent, draft)
         text = await self.system_text(agent)
-        await self._renderer.require_space(agent, text)
+        await self.renderer.require_space(agent, text)
         await self._create_window(agent, draft.initial_messages, text)
         return agent
 
     async def _with_folders(self, agent: Agent, draft: AgentDraft) -> Agent:
-        files, folder_ids = self._services.files, draft.folder_ids
+        files, folder_ids = self.services.files, draft.folder_ids
         if draft.include_default_folder:
             name = f"{agent.name.replace('/', '-')[:200]} files {agent.id[-6:]}"
             own = await files.create_folder(f"{agent.id}/folder", name, agent.embedder)
@@ -209,8 +202,8 @@ class AgentParts:
             Unavailable: A service cannot be reached.
         """
         partner, group = partnership.partner, partnership.group
-        memory, archival = self._services.core_memory, self._services.archival
-        if (await self._context.core_memory(agent_id)).block(PERSONA_LABEL) is None:
+        memory, archival = self.services.core_memory, self.services.archival
+        if (await self.context.core_memory(agent_id)).block(PERSONA_LABEL) is None:
             own = Block(label=PERSONA_LABEL, value=partner_persona(partner.type), description=PERSONA_DESCRIPTION)
             await self._create_block(f"{partner.id}/block/{PERSONA_LABEL}", partner, own)
         await memory.link(f"{partner.id}/link", group.id, (agent_id, partner.id), agent_id)
@@ -225,10 +218,10 @@ class AgentParts:
 
     async def newest_sequence_id(self, agent_id: str) -> int:
         """Returns the sequence id of the newest message of an agent; 0 if it has none. Raises Unavailable."""
-        return await self._services.recall.newest_sequence_id(agent_id)
+        return await self.services.recall.newest_sequence_id(agent_id)
 
     async def _create_block(self, request_id: str, agent: Agent, new: Block) -> None:
-        await self._services.core_memory.create(request_id, agent.id, new)
+        await self.services.core_memory.create(request_id, agent.id, new)
 
     async def _create_window(self, agent: Agent, initial: Sequence[InputMessage] | None, system_text: str) -> None:
         first = FirstMessageFactory(agent, agent.default_conversation_id, "0", agent.created_at)
@@ -236,23 +229,23 @@ class AgentParts:
         messages = [first.system(system_text), *rest]
         # An earlier attempt that succeeded may have rendered other memory, because blocks are shared.
         with suppress(RequestIdReused):
-            await self._services.recall.create_context(
+            await self.services.recall.create_context(
                 f"{agent.id}/context", agent.id, agent.default_conversation_id, messages
             )
 
     async def system_text(self, agent: Agent) -> str:
         """Returns the system message of a window without other messages."""
-        info, _ = await self._models.resolve(agent.organization_id, agent.model)
-        core = await self._context.core_memory(agent.id)
+        info, _ = await self.models.resolve(agent.organization_id, agent.model)
+        core = await self.context.core_memory(agent.id)
         size = agent.model_settings.context_window or info.context_window
         memory = memory_section(
             core,
             RulesSolver(agent.tool_rules).prompt(),
-            (await self._context.directories(agent, size))[0] or "",
+            (await self.context.directories(agent, size))[0] or "",
             numbered=shows_line_numbers(agent.type, info.provider),
             show_blocks=AGENT_TYPES[agent.type].shows_blocks,
         )
-        return self._requests.render_system(
+        return self.requests.render_system(
             agent, agent.default_conversation_id, agent.system, memory, core, None, ArchivalSummary()
         )
 
@@ -262,7 +255,7 @@ class AgentParts:
         to_agents = MULTI_AGENT_TOOLS if draft.include_multi_agent_tools else ()
         names = dict.fromkeys((*base, *to_agents, *draft.tool_names))
         stored = [
-            await self._services.tools.upsert_source(f"{agent.id}/source/{index}", source)
+            await self.services.tools.upsert_source(f"{agent.id}/source/{index}", source)
             for index, source in enumerate(draft.tool_sources)
         ]
         stored += await self._read_tools(draft.tool_ids, tuple(name for name in names if name not in BUILTIN_SCHEMAS))
@@ -278,7 +271,7 @@ class AgentParts:
     async def _read_tools(self, ids: tuple[str, ...], names: tuple[str, ...]) -> list[CustomTool]:
         if not ids and not names:
             return []
-        tools = await self._services.tools.definitions(ids, names)
+        tools = await self.services.tools.definitions(ids, names)
         known = {tool.id for tool in tools} | {tool.name for tool in tools}
         for wanted in (*ids, *names):
             if wanted not in known:
@@ -291,7 +284,7 @@ class AgentParts:
         Raises:
             Unavailable: A service cannot be reached.
         """
-        services, scope = self._services, deletion.scope
+        services, scope = self.services, deletion.scope
         others = deletion.together_with
         request_id = f"{agent_id}/erase/{int(scope.unshared_blocks)}{int(scope.unshared_archives)}"
         if others:
@@ -322,22 +315,15 @@ def _as_field(field: str, of_service: str = "") -> Iterator[None]:
         raise
 
 
+@dataclass(frozen=True, eq=False)
 class AgentChanges:
     """Prepares changes of agents as functions of the record, which a store applies within a transaction."""
 
-    def __init__(
-        self,
-        models: ModelCatalog,
-        embedders: EmbedderDirectory,
-        prompts: Prompts,
-        secrets: SecretVariables,
-        clock: Clock,
-    ) -> None:
-        self._secrets = secrets
-        self._models = models
-        self._embedders = embedders
-        self._prompts = prompts
-        self._clock = clock
+    models: ModelCatalog
+    embedders: EmbedderDirectory
+    prompts: Prompts
+    secrets: SecretVariables
+    clock: Clock
 
     async def values(
         self, agent_id: str, changes: Mapping[str, Any], system_prompt_key: str | None = None
@@ -361,10 +347,10 @@ class AgentChanges:
         values = valid_agent_fields(changes)
         if "secrets" in values:
             require_valid_variables(values["secrets"], _SECRETS)
-            values["secrets"] = self._secrets.sealed(agent_id, values["secrets"])
-        await self._embedders.require(values.get("embedder"))
+            values["secrets"] = self.secrets.sealed(agent_id, values["secrets"])
+        await self.embedders.require(values.get("embedder"))
         if system_prompt_key is not None:
-            values["system"] = self._prompts.get(require_prompt_key(system_prompt_key, "system_prompt_key")).text
+            values["system"] = self.prompts.get(require_prompt_key(system_prompt_key, "system_prompt_key")).text
         return values
 
     async def of_values(
@@ -386,21 +372,21 @@ class AgentChanges:
             if if_revision is not None and agent.revision != if_revision:
                 raise AgentRevisionMismatch(agent_id, agent.revision)
             if secrets is not None:
-                fields["secrets"] = self._secrets.merged(agent.id, agent.secrets, secrets, _SECRETS)
+                fields["secrets"] = self.secrets.merged(agent.id, agent.secrets, secrets, _SECRETS)
             return replace(agent, provenance=replace(agent.provenance, **provenance), **fields)
 
         return await self.complete(caller, change)
 
     async def complete(self, caller: Principal, change: Callable[[Agent], Agent]) -> Callable[[Agent], Agent]:
         """Returns a change with what follows from it. It raises ModelUnknown, and InvalidArgument."""
-        models = await self._models.of(caller.organization_id)
+        models = await self.models.of(caller.organization_id)
 
         def apply(agent: Agent) -> Agent:
             changed = _complete_change(models, agent, change(agent))
             return replace(
                 changed,
                 provenance=replace(changed.provenance, last_updated_by_id=caller.subject_id),
-                updated_at=self._clock.now(),
+                updated_at=self.clock.now(),
             )
 
         return apply
@@ -422,37 +408,37 @@ def _complete_change(models: OrganizationModels, before: Agent, changed: Agent) 
     return replace(changed, message_buffer_autoclear=changed.message_buffer_autoclear or spec.forces_autoclear)
 
 
+@dataclass(frozen=True, eq=False)
 class AgentDeletion:
     """Deletes agents. Each deletion survives a crash and the outage of a service."""
 
-    def __init__(self, store: AgentStore, parts: AgentParts, groups: GroupChanges, worker: RunWorker) -> None:
-        self._store = store
-        self._parts = parts
-        self._groups = groups
-        self._worker = worker
+    store: AgentStore
+    parts: AgentParts
+    groups: GroupChanges
+    worker: RunWorker
 
     async def delete(self, caller: Principal, agent_id: str, scope: ErasureScope) -> Erased:
         """Deletes an agent and its partners. Returns the counts. See AgentLifecycle.delete."""
-        start, erased = await self._store.begin_deletion(caller.organization_id, agent_id, scope), Erased()
+        start, erased = await self.store.begin_deletion(caller.organization_id, agent_id, scope), Erased()
         for each, deletion in start.agents:
             erased += await self.finish(caller.organization_id, each, deletion) + Erased(agents=1)
         # The runs of the deleted agents are gone, so that only those of the other members are cancelled.
         for group_id in start.group_ids:
-            async with self._groups.lock_of(caller.organization_id, group_id):
-                await self._groups.finish_pending(caller.organization_id, group_id, states=(GroupState.DELETING,))
+            async with self.groups.lock_of(caller.organization_id, group_id):
+                await self.groups.finish_pending(caller.organization_id, group_id, states=(GroupState.DELETING,))
         return erased
 
     async def finish(self, organization_id: str, agent_id: str, deletion: Deletion) -> Erased:
         """Erases the parts of a DELETING agent, and removes it. Returns the counts. Raises Unavailable."""
-        unfinished = await self._worker.stop_runs_of(organization_id, agent_id)
+        unfinished = await self.worker.stop_runs_of(organization_id, agent_id)
         try:
             erased = Erased()
             if deletion.partner_id is not None:
-                erased += await self._parts.erase(deletion.partner_id, Deletion(together_with=(agent_id,)))
+                erased += await self.parts.erase(deletion.partner_id, Deletion(together_with=(agent_id,)))
                 deletion = replace(deletion, together_with=(deletion.partner_id,))
-            erased += await self._parts.erase(agent_id, deletion)
-            await self._store.remove(agent_id)
+            erased += await self.parts.erase(agent_id, deletion)
+            await self.store.remove(agent_id)
         finally:
             # Clients may have reopened these streams after the runs were stopped.
-            self._worker.end_streams(unfinished)
+            self.worker.end_streams(unfinished)
         return erased

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -62,14 +62,14 @@ ABANDONED_AFTER: Final = timedelta(days=1)
 _SUFFIX: Final = "_copy"
 
 
+@dataclass(frozen=True, eq=False)
 class AgentExportService:
     """Reads the records of agents, from the own stores and from the other services."""
 
-    def __init__(self, stores: Stores, parts: RecordParts, recall: RecallClient, clock: Clock) -> None:
-        self._stores = stores
-        self._parts = parts
-        self._recall = recall
-        self._clock = clock
+    stores: Stores
+    parts: RecordParts
+    recall: RecallClient
+    clock: Clock
 
     async def export(
         self, caller: Principal, agent_id: str, types: frozenset[RecordType], *, with_vectors: bool
@@ -86,7 +86,7 @@ class AgentExportService:
             NotFound: The agent does not exist.
             Unavailable: A service cannot be reached.
         """
-        agent = await self._stores.agents.get(caller.organization_id, agent_id)
+        agent = await self.stores.agents.get(caller.organization_id, agent_id)
         wanted = (types or DEFAULT_TYPES) - FRAME
         conversations = [window async for window in self._conversations(agent)] if wanted else []
         scope = ExportScope(
@@ -98,14 +98,14 @@ class AgentExportService:
             tool_ids=tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None),
             with_vectors=with_vectors,
         )
-        yield Record(RecordType.HEADER, "", self._clock.now())
+        yield Record(RecordType.HEADER, "", self.clock.now())
         yield Record(RecordType.AGENT, agent.id, agent)
         for kind in sorted(wanted):
             if kind is RecordType.CONVERSATION:
                 for window in conversations:
                     yield Record(kind, window.conversation.id, window)
-            elif kind in self._parts:
-                async for record in self._parts[kind].export(kind, scope):
+            elif kind in self.parts:
+                async for record in self.parts[kind].export(kind, scope):
                     yield record
             else:
                 async for record in self._own(kind, agent):
@@ -113,7 +113,7 @@ class AgentExportService:
 
     async def _own(self, kind: RecordType, agent: Agent) -> AsyncIterator[Record]:
         """Yields the records of a type that the orchestrator stores."""
-        organization_id, stores = agent.organization_id, self._stores
+        organization_id, stores = agent.organization_id, self.stores
         match kind:
             case RecordType.IDENTITY:
                 for identity_id in agent.identity_ids:
@@ -141,8 +141,8 @@ class AgentExportService:
         filter_, order = ConversationFilter(agent_id=agent.id), ConversationOrder.CREATED_AT
         query = PageQuery(_PAGE, ascending=True)
         while True:
-            page = await self._stores.conversations.list(agent.organization_id, filter_, order, query)
-            windows = await self._recall.window_ids([item.id for item in page.items])
+            page = await self.stores.conversations.list(agent.organization_id, filter_, order, query)
+            windows = await self.recall.window_ids([item.id for item in page.items])
             for item in page.items:
                 yield Window(item, windows.get(item.id, ()))
             if page.next_cursor is None:
@@ -162,50 +162,41 @@ async def _every(read: Callable[[PageQuery], Awaitable[Page[T]]]) -> AsyncIterat
         query = PageQuery(_PAGE, ascending=True, cursor=page.next_cursor)
 
 
+@dataclass(frozen=True, eq=False)
 class ImportEnds:
     """Ends imports. Every step can be repeated."""
 
-    def __init__(
-        self,
-        store: AgentImportStore,
-        agents: AgentStore,
-        writer: ImportWriter,
-        tools: ToolsClient,
-        service: AgentService,
-        groups: GroupService,
-        secrets: SecretVariables,
-    ) -> None:
-        self._store = store
-        self._agents = agents
-        self._writer = writer
-        self._tools = tools
-        self._service = service
-        self._groups = groups
-        self._secrets = secrets
+    store: AgentImportStore
+    agents: AgentStore
+    writer: ImportWriter
+    tools: ToolsClient
+    service: AgentService
+    groups: GroupService
+    secrets: SecretVariables
 
     async def agent(self, started: AgentImport) -> Agent:
         """Returns the agent of an import that has ended. Raises NotFound if it was deleted since."""
-        return await self._agents.get(started.organization_id, started.agent_id)
+        return await self.agents.get(started.organization_id, started.agent_id)
 
     async def finish(self, batches: ImportBatches, given: Record) -> tuple[Agent, ImportReport]:
         """Makes the agent visible, and stores the report."""
         report = batches.report
         agent = await self._complete(batches, given)
         wants_partner, agent = bool(agent.enable_sleeptime), replace(agent, enable_sleeptime=None)
-        await self._writer.restore_default_window(batches)
-        await self._store.activate(batches.started, replace(agent, state=AgentState.ACTIVE))
+        await self.writer.restore_default_window(batches)
+        await self.store.activate(batches.started, replace(agent, state=AgentState.ACTIVE))
         report.of(RecordType.AGENT).created = 1
         if wants_partner:
             key = RequestKey(agent.organization_id, "UpdateAgent", batches.request_id("partner"), "")
             changes, count = {"enable_sleeptime": True}, _count_of_turns(batches)
-            await self._service.update(batches.caller, key, agent.id, changes, sleeptime_turns_counter=count)
+            await self.service.update(batches.caller, key, agent.id, changes, sleeptime_turns_counter=count)
             report.note(given, agent.id, _NEW_PARTNER)
         if batches.groups:
             report.of(RecordType.GROUP).existing = 0
             for record in batches.groups:
                 await self._create_group(batches, record, wants_partner=wants_partner)
         report.ids = batches.ids.changed
-        await self._store.end(batches.started, report)
+        await self.store.end(batches.started, report)
         return await self.agent(batches.started), report
 
     async def _complete(self, batches: ImportBatches, given: Record) -> Agent:
@@ -218,14 +209,14 @@ class ImportEnds:
             agent,
             tools=await self._find_attached_tools(batches, given),
             identity_ids=await self._identities(batches, given),
-            secrets=self._secrets.sealed(agent.id, dict(sorted(batches.options.secrets.items()))),
+            secrets=self.secrets.sealed(agent.id, dict(sorted(batches.options.secrets.items()))),
             holds_folders=batches.report.counts.get(int(RecordType.FOLDER)) is not None,
         )
 
     async def _find_attached_tools(self, batches: ImportBatches, given: Record) -> tuple[AttachedTool, ...]:
         tools = batches.agent.tools
         names = [tool.name for tool in tools if tool.tool_id is not None or tool.name not in BUILTIN_SCHEMAS]
-        stored = {tool.name: tool.id for tool in await self._tools.definitions((), names)} if names else {}
+        stored = {tool.name: tool.id for tool in await self.tools.definitions((), names)} if names else {}
         attached = []
         for tool in tools:
             if tool.name in stored:
@@ -256,7 +247,7 @@ class ImportEnds:
         members = tuple(ids.of("agent", agent_id) for agent_id in given.agent_ids)
         for agent_id in filter(None, (*members, manager_id)):
             try:
-                await self._agents.get(organization_id, agent_id)
+                await self.agents.get(organization_id, agent_id)
             except NotFound:
                 batches.report.skip(record, _NO_MEMBER.format(agent_id=agent_id))
                 return
@@ -270,7 +261,7 @@ class ImportEnds:
         namespace = batches.options.id_namespace or batches.options.request_id
         key = RequestKey(organization_id, "CreateGroup", f"import/{namespace}/{record.id}"[:200], "")
         try:
-            created = await self._groups.create(batches.caller, key, draft)
+            created = await self.groups.create(batches.caller, key, draft)
         except UNAVAILABLE:
             raise
         except MnemeshError as error:
@@ -287,26 +278,17 @@ def _count_of_turns(batches: ImportBatches) -> int:
     return next((group.turns_counter for group in groups if background_manager(group) == former_id), 0)
 
 
+@dataclass(frozen=True, eq=False)
 class AgentImportService:
     """Creates agents from records. Every step can be repeated, so that an interrupted import is continued."""
 
-    def __init__(
-        self,
-        store: AgentImportStore,
-        writer: ImportWriter,
-        ends: ImportEnds,
-        windows: WindowRecords,
-        models: ModelCatalog,
-        embedders: EmbedderDirectory,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._writer = writer
-        self._ends = ends
-        self._windows = windows
-        self._models = models
-        self._embedders = embedders
-        self._clock = clock
+    store: AgentImportStore
+    writer: ImportWriter
+    ends: ImportEnds
+    windows: WindowRecords
+    models: ModelCatalog
+    embedders: EmbedderDirectory
+    clock: Clock
 
     async def import_agent(
         self, caller: Principal, options: ImportOptions, fingerprint: str, records: AsyncIterator[Record]
@@ -329,23 +311,23 @@ class AgentImportService:
         require_valid_variables(options.secrets, "options.secrets")
         given = await self._head(records)
         fingerprint = f"{fingerprint}/{given.id}"
-        started = await self._store.resume(caller.organization_id, options.request_id, fingerprint)
+        started = await self.store.resume(caller.organization_id, options.request_id, fingerprint)
         if started is not None and started.report is not None:
-            return await self._ends.agent(started), started.report, True
+            return await self.ends.agent(started), started.report, True
         with _named(given):
             draft = await self._valid(caller, options, given.body)
             started = started or await self._begin(caller, options, given.id, draft, fingerprint)
         ids = IdMap(_namespace(caller, options), kept=started.kept_ids, known={})
         ids.set_agent(started.former_id, started.agent_id)
-        batches = ImportBatches(self._writer, caller, options, started, _with_id(draft, started.agent_id), ids)
+        batches = ImportBatches(self.writer, caller, options, started, _with_id(draft, started.agent_id), ids)
         await self._read(records, batches)
         await batches.end()
         with _named(given):
-            return *await self._ends.finish(batches, given), False
+            return *await self.ends.finish(batches, given), False
 
     async def abandon_late(self) -> None:
         """Marks the agents of abandoned imports for deletion."""
-        await self._store.abandon(self._clock.now() - ABANDONED_AFTER)
+        await self.store.abandon(self.clock.now() - ABANDONED_AFTER)
 
     async def _head(self, records: AsyncIterator[Record]) -> Record:
         """Reads the header and the record of the agent. Raises InvalidArgument."""
@@ -383,7 +365,7 @@ class AgentImportService:
         derived = derive_id("agent", _namespace(caller, options), former_id)
         candidates = [(former_id, True)] if options.keep_ids and is_id(former_id, "agent") else []
         for agent_id, kept in (*candidates, (derived, False)):
-            if not await self._store.is_free(agent_id) or not await self._windows.is_free(agent_id):
+            if not await self.store.is_free(agent_id) or not await self.windows.is_free(agent_id):
                 continue
             started = AgentImport(
                 caller.organization_id, options.request_id, fingerprint, agent_id, former_id, kept_ids=kept
@@ -392,7 +374,7 @@ class AgentImportService:
                 _with_id(draft, agent_id), tags=(), tools=(), identity_ids=(), secrets=(), state=AgentState.IMPORTING
             )
             with suppress(AlreadyExists):
-                return await self._store.begin(started, bare)
+                return await self.store.begin(started, bare)
         raise AlreadyExists(
             "The agent was imported before. Use another id_namespace or request_id to import it again.",
             field="options.request_id",
@@ -402,11 +384,11 @@ class AgentImportService:
     async def _valid(self, caller: Principal, options: ImportOptions, given: Agent) -> Agent:
         """Returns the agent of a record with the values of the options. Raises InvalidArgument, ModelUnknown."""
         name = options.name or given.name or "agent"
-        model = options.model or given.model or await self._models.default_handle(caller.organization_id)
-        require_served(await self._models.of(caller.organization_id), model, "agent.model")
+        model = options.model or given.model or await self.models.default_handle(caller.organization_id)
+        require_served(await self.models.of(caller.organization_id), model, "agent.model")
         embedder = options.embedder or given.embedder
         if options.embedder is not None:
-            await self._embedders.require(embedder)
+            await self.embedders.require(embedder)
         project_id = options.project_id or given.provenance.project_id
         origin = given.provenance
         agent = replace(

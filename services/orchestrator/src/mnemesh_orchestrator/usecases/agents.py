@@ -56,44 +56,31 @@ from mnemesh_orchestrator.usecases.context_windows import ContextWindowRenderer
 _TOOLS_AT_ONCE: Final = 1_000
 
 
+@dataclass(frozen=True, eq=False)
 class AgentService:
     """The records of agents."""
 
-    def __init__(
-        self,
-        store: AgentStore,
-        tools: ToolsClient,
-        builtin: BuiltinTools,
-        context: ContextReader,
-        models: ModelCatalog,
-        approvals: ApprovalStore,
-        groups: GroupStore,
-        changes: AgentChanges,
-        partners: PartnerService,
-        secrets: SecretVariables,
-        renderer: ContextWindowRenderer,
-    ) -> None:
-        self._renderer = renderer
-        self._secrets = secrets
-        self._store = store
-        self._groups = groups
-        self._approvals = approvals
-        self._tools = tools
-        self._builtin = builtin
-        self._context = context
-        self._models = models
-        self._changes = changes
-        self._partners = partners
+    store: AgentStore
+    tools: ToolsClient
+    builtin: BuiltinTools
+    context: ContextReader
+    models: ModelCatalog
+    approvals: ApprovalStore
+    groups: GroupStore
+    changes: AgentChanges
+    partners: PartnerService
+    secrets: SecretVariables
+    renderer: ContextWindowRenderer
 
     def fingerprint(self, value: str) -> str:
         """Returns a text that identifies the value of a secret and reveals nothing of it. Raises SecretsKeyMissing."""
-        return self._secrets.fingerprint(value)
+        return self.secrets.fingerprint(value)
 
     async def get(self, caller: Principal, agent_id: str) -> Agent:
         """Returns an agent, without the tools that were deleted since. Raises NotFound."""
         # `effective_settings` needs the models of the organization, and cannot wait for them.
-        await self._models.of(caller.organization_id)
-        agent = await self._store.get(caller.organization_id, agent_id)
+        await self.models.of(caller.organization_id)
+        agent = await self.store.get(caller.organization_id, agent_id)
         return (await self._without_deleted_tools(caller, [agent]))[0]
 
     async def list(self, caller: Principal, filter_: AgentFilter, order_by: AgentOrder, page: PageQuery) -> Page[Agent]:
@@ -102,8 +89,8 @@ class AgentService:
         Raises:
             InvalidArgument: The filter breaks a rule.
         """
-        await self._models.of(caller.organization_id)
-        found = await self._store.list(caller.organization_id, require_valid_agent_filter(filter_), order_by, page)
+        await self.models.of(caller.organization_id)
+        found = await self.store.list(caller.organization_id, require_valid_agent_filter(filter_), order_by, page)
         return replace(found, items=tuple(await self._without_deleted_tools(caller, found.items)))
 
     async def _without_deleted_tools(self, caller: Principal, agents: Sequence[Agent]) -> Sequence[Agent]:
@@ -113,7 +100,7 @@ class AgentService:
         try:
             with as_principal(caller):
                 for start in range(0, len(ids), _TOOLS_AT_ONCE):
-                    found = await self._tools.definitions(ids[start : start + _TOOLS_AT_ONCE])
+                    found = await self.tools.definitions(ids[start : start + _TOOLS_AT_ONCE])
                     existing |= {tool.id for tool in found}
         except (Unavailable, DeadlineExceeded, Internal):
             return agents
@@ -128,18 +115,18 @@ class AgentService:
 
     async def count(self, caller: Principal, filter_: AgentFilter) -> int:
         """Returns the number of agents. Raises InvalidArgument if the filter breaks a rule."""
-        return await self._store.count(caller.organization_id, require_valid_agent_filter(filter_))
+        return await self.store.count(caller.organization_id, require_valid_agent_filter(filter_))
 
     async def tags(self, caller: Principal, page: PageQuery, text_search: str | None) -> Page[str]:
         """Returns a page of the tags of agents, in alphabetical order. Raises InvalidArgument."""
         if text_search is not None:
             require_search_text(text_search, "text_search")
-        return await self._store.tags(caller.organization_id, page, text_search)
+        return await self.store.tags(caller.organization_id, page, text_search)
 
     async def core_memory(self, caller: Principal, agent_id: str) -> CoreMemory:
         """Returns the blocks of an agent, as the blocks service shows them to the caller."""
         with as_principal(caller):
-            return await self._context.core_memory(agent_id)
+            return await self.context.core_memory(agent_id)
 
     async def message_ids(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, tuple[str, ...]]:
         """Returns, by agent, the ids of the messages in the window of its default conversation.
@@ -148,22 +135,22 @@ class AgentService:
         """
         windows = {agent.default_conversation_id: agent.id for agent in agents}
         with as_principal(caller):
-            message_ids = await self._context.window_ids(list(windows))
+            message_ids = await self.context.window_ids(list(windows))
         return {windows[conversation_id]: ids for conversation_id, ids in message_ids.items()}
 
     async def pending_approvals(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, str]:
         """Returns, by agent, the id of the oldest approval that it waits for."""
         ids = tuple(agent.id for agent in agents)
-        approvals = await self._approvals.pending(ApprovalFilter(caller.organization_id, ids)) if ids else ()
+        approvals = await self.approvals.pending(ApprovalFilter(caller.organization_id, ids)) if ids else ()
         return {approval.agent_id: approval.id for approval in reversed(approvals)}
 
     async def group_ids(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, tuple[str, ...]]:
         """Returns, by agent, the ids of the groups of which it is a member or the manager."""
-        return await self._groups.of_agents(caller.organization_id, [agent.id for agent in agents])
+        return await self.groups.of_agents(caller.organization_id, [agent.id for agent in agents])
 
     async def cost(self, caller: Principal, agent_id: str) -> int | None:
         """Returns the cost of an agent's ended runs in billionths of a US dollar; None if no run has a known cost."""
-        return await self._store.cost(caller.organization_id, agent_id)
+        return await self.store.cost(caller.organization_id, agent_id)
 
     def effective_settings(self, agent: Agent, conversation: Conversation | None = None) -> ModelSettings:
         """Returns the settings of an agent's model calls, with the defaults of its model.
@@ -174,7 +161,7 @@ class AgentService:
         if conversation is not None and conversation.model_settings is not None:
             settings = settings_over(conversation.model_settings, settings)
         try:
-            models = self._models.cached(agent.organization_id)
+            models = self.models.cached(agent.organization_id)
             info, _ = models.resolve((conversation and conversation.model) or agent.model)
         except NotFound:
             return settings
@@ -216,28 +203,28 @@ class AgentService:
             SecretsKeyMissing: This server has no key to store secrets with.
         """
         count = require_valid_count(sleeptime_turns_counter, "sleeptime_turns_counter") or 0
-        values = await self._changes.values(agent_id, changes, system_prompt_key)
-        change = await self._changes.of_values(caller, agent_id, values, if_revision)
+        values = await self.changes.values(agent_id, changes, system_prompt_key)
+        change = await self.changes.of_values(caller, agent_id, values, if_revision)
         if "model_settings" in values:
             await self._require_space(caller, agent_id, change)
         if values.get("enable_sleeptime"):
-            return await self._partners.update(caller, key, agent_id, values, if_revision, count)
-        return await self._store.update(key, caller.organization_id, agent_id, change)
+            return await self.partners.update(caller, key, agent_id, values, if_revision, count)
+        return await self.store.update(key, caller.organization_id, agent_id, change)
 
     async def _require_space(self, caller: Principal, agent_id: str, change: Callable[[Agent], Agent]) -> None:
         """Refuses a change to a context window that has no space for the system message and the tools."""
-        agent = await self._store.get(caller.organization_id, agent_id)
+        agent = await self.store.get(caller.organization_id, agent_id)
         changed = change(agent)
         if changed.model_settings.context_window not in (None, agent.model_settings.context_window):
             with as_principal(caller):
-                window = await self._context.window(agent.default_conversation_id)
-                await self._renderer.require_space(changed, window.messages[0].text)
+                window = await self.context.window(agent.default_conversation_id)
+                await self.renderer.require_space(changed, window.messages[0].text)
 
     async def _change(
         self, caller: Principal, key: RequestKey | None, agent_id: str, change: Callable[[Agent], Agent]
     ) -> Agent:
-        complete = await self._changes.complete(caller, change)
-        return await self._store.update(key, caller.organization_id, agent_id, complete)
+        complete = await self.changes.complete(caller, change)
+        return await self.store.update(key, caller.organization_id, agent_id, complete)
 
     async def attach_tool(
         self, caller: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
@@ -249,10 +236,10 @@ class AgentService:
         Raises:
             NotFound: The agent or the tool does not exist.
         """
-        if tool_id is None and name in self._builtin.names:
+        if tool_id is None and name in self.builtin.names:
             tool = AttachedTool(str(name))
         else:
-            definitions = await self._tools.definitions((tool_id,) if tool_id else (), (name,) if name else ())
+            definitions = await self.tools.definitions((tool_id,) if tool_id else (), (name,) if name else ())
             if not definitions:
                 raise NotFound(f"There is no tool {tool_id or name}.", resource_id=tool_id or name or "")
             tool = attached_tool(definitions[0])
@@ -273,10 +260,10 @@ class AgentService:
         Raises:
             NotFound: The agent does not exist or does not have the tool.
         """
-        attached = (await self._store.get(caller.organization_id, agent_id)).tools
+        attached = (await self.store.get(caller.organization_id, agent_id)).tools
         if tool_id is not None and all(tool.tool_id != tool_id for tool in attached):
             # A built-in tool is listed under an id, but attached by its name.
-            name = next((tool.name for tool in await self._tools.definitions((tool_id,)) if tool.builtin), name)
+            name = next((tool.name for tool in await self.tools.definitions((tool_id,)) if tool.builtin), name)
             tool_id = tool_id if name is None else None
 
         def change(agent: Agent) -> Agent:
@@ -299,9 +286,9 @@ class AgentService:
             return with_folders(agent, revision, holds_folders=holds_folders)
 
         try:
-            await self._store.update(None, caller.organization_id, agent_id, change)
+            await self.store.update(None, caller.organization_id, agent_id, change)
         except NotFound:
-            if await self._store.creation(caller.organization_id, agent_id) is None:
+            if await self.store.creation(caller.organization_id, agent_id) is None:
                 raise
             raise FailedPrecondition(f"Agent {agent_id} is being created. Try again.", resource_id=agent_id) from None
 
@@ -329,26 +316,17 @@ class AgentService:
         return await self._change(caller, key, agent_id, change)
 
 
+@dataclass(frozen=True, eq=False)
 class ToolRunner:
     """Runs tools of agents on behalf of their owner. Tool rules and approvals do not apply."""
 
-    def __init__(
-        self,
-        agents: AgentStore,
-        builtin: BuiltinTools,
-        tools: ToolsClient,
-        secrets: SecretVariables,
-        core_memory: BlocksClient,
-        context: ContextReader,
-        ids: IdSource,
-    ) -> None:
-        self._agents = agents
-        self._builtin = builtin
-        self._tools = tools
-        self._secrets = secrets
-        self._core_memory = core_memory
-        self._context = context
-        self._ids = ids
+    agents: AgentStore
+    builtin: BuiltinTools
+    tools: ToolsClient
+    secrets: SecretVariables
+    core_memory: BlocksClient
+    context: ContextReader
+    ids: IdSource
 
     async def run(
         self, caller: Principal, key: RequestKey | None, agent_id: str, name: str, arguments: str
@@ -373,16 +351,16 @@ class ToolRunner:
         """
         if not name:
             raise InvalidArgument("tool_name is required.", field="tool_name")
-        agent = await self._agents.get(caller.organization_id, agent_id)
+        agent = await self.agents.get(caller.organization_id, agent_id)
         attached = agent.tool(name)
-        if attached is None or (attached.tool_id is None and name not in self._builtin.names):
+        if attached is None or (attached.tool_id is None and name not in self.builtin.names):
             raise NotFound(f"The agent has no tool {name}.", field="tool_name", resource_id=name)
-        identity = (key.organization_id, key.method, key.request_id) if key is not None else (self._ids.new("request"),)
+        identity = (key.organization_id, key.method, key.request_id) if key is not None else (self.ids.new("request"),)
         step = derive_id("step", *identity)
         call = call_id(step, 0)
         if attached.tool_id is None:
-            values = _values(arguments, self._builtin.schema(name))
-            await self._agents.record_request(key)
+            values = _values(arguments, self.builtin.schema(name))
+            await self.agents.record_request(key)
             built_in = BuiltinCall(
                 name,
                 values,
@@ -395,7 +373,7 @@ class ToolRunner:
                 agent_name=agent.name,
                 embedder=agent.embedder,
             )
-            result = await self._builtin.execute(built_in)
+            result = await self.builtin.execute(built_in)
         else:
             result = await self._custom(key, agent, attached.tool_id, arguments, step)
         return result.to_return(call, name)
@@ -403,16 +381,16 @@ class ToolRunner:
     async def _custom(
         self, key: RequestKey | None, agent: Agent, tool_id: str, arguments: str, step: str
     ) -> ToolResult:
-        definitions = await self._tools.definitions(ids=(tool_id,))
+        definitions = await self.tools.definitions(ids=(tool_id,))
         if not definitions:
             raise NotFound(f"Tool {tool_id} was deleted.", field="tool_name", resource_id=tool_id)
         values = _values(arguments, msgspec.json.decode(definitions[0].json_schema, type=ToolSchema))
-        core = await self._context.core_memory(agent.id)
-        if await self._agents.record_request(key) and not definitions[0].idempotent:
+        core = await self.context.core_memory(agent.id)
+        if await self.agents.record_request(key) and not definitions[0].idempotent:
             return ToolResult(ok=False, text=INTERRUPTED)
         author, prefix = AgentAuthor(agent.id, call_id(step, 0)), f"{step}/0"
-        edit = self._core_memory.edit
-        return await run_custom(self._tools, self._secrets, edit, agent, core, definitions[0], values, author, prefix)
+        edit = self.core_memory.edit
+        return await run_custom(self.tools, self.secrets, edit, agent, core, definitions[0], values, author, prefix)
 
 
 def _values(arguments: str, schema: ToolSchema) -> Mapping[str, Any]:
@@ -438,14 +416,14 @@ class GeneratedText:
     usage: Usage
 
 
+@dataclass(frozen=True, eq=False)
 class TextGenerationService:
     """Asks models once. Nothing is stored."""
 
-    def __init__(self, agents: AgentStore, models: ModelCatalog, clock: Clock, ids: IdSource) -> None:
-        self._agents = agents
-        self._models = models
-        self._clock = clock
-        self._ids = ids
+    agents: AgentStore
+    models: ModelCatalog
+    clock: Clock
+    ids: IdSource
 
     async def generate(
         self,
@@ -479,8 +457,8 @@ class TextGenerationService:
             require_text(text, name, max_chars=_MAX_PROMPT_CHARS)
         if response_format is not None:
             require_valid_format(response_format, "response_format")
-        agent = await self._agents.get(caller.organization_id, agent_id)
-        info, client = await self._models.resolve_for_turn(caller.organization_id, model or agent.model)
+        agent = await self.agents.get(caller.organization_id, agent_id)
+        info, client = await self.models.resolve_for_turn(caller.organization_id, model or agent.model)
         settings = info.defaults if model else info.effective(agent.model_settings)
         request = LlmRequest(
             model=info,
@@ -505,4 +483,4 @@ class TextGenerationService:
         return GeneratedText(well_formed("".join(parts), MAX_TEXT_BYTES), info.handle, answers[-1].usage)
 
     def _message(self, role: Role, text: str) -> Message:
-        return Message(id=self._ids.new("message"), role=role, created_at=self._clock.now(), content=(TextPart(text),))
+        return Message(id=self.ids.new("message"), role=role, created_at=self.clock.now(), content=(TextPart(text),))

@@ -1,7 +1,7 @@
 """Batches: background runs that are started together, and the callbacks of runs and batches."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
@@ -37,15 +37,15 @@ from mnemesh_orchestrator.usecases.runs import RunService
 _DEFAULT_CLAIMS = 20
 
 
+@dataclass(frozen=True, eq=False)
 class BatchService:
     """Starts, reads and cancels batches. Their runs are executed as all others, a limited number at the same time."""
 
-    def __init__(self, store: BatchStore, runs: RunService, worker: RunWorker, clock: Clock, ids: IdSource) -> None:
-        self._store = store
-        self._runs = runs
-        self._worker = worker
-        self._clock = clock
-        self._ids = ids
+    store: BatchStore
+    runs: RunService
+    worker: RunWorker
+    clock: Clock
+    ids: IdSource
 
     async def start(
         self, caller: Principal, key: RequestKey | None, requests: Sequence[BatchRequest], callback_url: str | None
@@ -62,55 +62,55 @@ class BatchService:
         require_valid_requests(len(requests))
         require_callback_url(callback_url, "callback_url")
         drafts = [self._draft(caller, request, f"requests[{index}]") for index, request in enumerate(requests)]
-        before = await self._store.find_repeated(key)
+        before = await self.store.find_repeated(key)
         if before is not None:
             return before
-        batch_id = self._ids.new("batch")
-        runs = [replace(await self._runs.prepare(run), batch_id=batch_id) for run in drafts]
-        draft = BatchDraft(batch_id, caller.organization_id, caller.subject_id, self._clock.now(), callback_url)
-        batch = await self._store.start(key, draft, runs)
+        batch_id = self.ids.new("batch")
+        runs = [replace(await self.runs.prepare(run), batch_id=batch_id) for run in drafts]
+        draft = BatchDraft(batch_id, caller.organization_id, caller.subject_id, self.clock.now(), callback_url)
+        batch = await self.store.start(key, draft, runs)
         # A process that ends here leaves the runs in their queues, where another one finds them.
         if batch.id == batch_id:
-            await self._worker.fill_places(caller.organization_id)
-        return await self._store.get(caller.organization_id, batch.id)
+            await self.worker.fill_places(caller.organization_id)
+        return await self.store.get(caller.organization_id, batch.id)
 
     def _draft(self, caller: Principal, request: BatchRequest, field: str) -> Run:
         messages = require_valid_inputs(request.messages, min_messages=1, field=f"{field}.messages")
         config = valid_config(request.config, f"{field}.config")
         require_batch_config(config, f"{field}.config")
         config = replace(config, otids_repeat=True)
-        return self._runs.new_run(caller, request.agent_id, request.conversation_id, messages, config, background=True)
+        return self.runs.new_run(caller, request.agent_id, request.conversation_id, messages, config, background=True)
 
     async def get(self, caller: Principal, batch_id: str) -> Batch:
         """Returns a batch. Raises NotFound."""
-        return await self._store.get(caller.organization_id, batch_id)
+        return await self.store.get(caller.organization_id, batch_id)
 
     async def list(self, caller: Principal, page: PageQuery) -> Page[Batch]:
         """Returns a page of batches ordered by creation."""
-        return await self._store.list(caller.organization_id, page)
+        return await self.store.list(caller.organization_id, page)
 
     async def cancel(self, caller: Principal, batch_id: str) -> Batch:
         """Cancels the runs of a batch that have not ended. Raises NotFound."""
-        if await self._store.mark_cancelled(caller.organization_id, batch_id):
-            await self._runs.cancel(caller, RunFilter(batch_id=batch_id), ())
-        return await self._store.get(caller.organization_id, batch_id)
+        if await self.store.mark_cancelled(caller.organization_id, batch_id):
+            await self.runs.cancel(caller, RunFilter(batch_id=batch_id), ())
+        return await self.store.get(caller.organization_id, batch_id)
 
 
+@dataclass(frozen=True, eq=False)
 class CallbackService:
     """Hands out callbacks that are due, and stores the results of their calls."""
 
-    def __init__(self, store: CallbackStore, runs: RunStore, batches: BatchStore, clock: Clock) -> None:
-        self._store = store
-        self._runs = runs
-        self._batches = batches
-        self._clock = clock
+    store: CallbackStore
+    runs: RunStore
+    batches: BatchStore
+    clock: Clock
 
     async def claim(self, limit: int) -> Sequence[tuple[ClaimedCallback, Run | Batch]]:
         """Returns callbacks of all organizations that are due, with what has ended. Raises InvalidArgument."""
         if not 0 <= limit <= MAX_CLAIMS:
             raise InvalidArgument(f"max_callbacks must be between 0 and {MAX_CLAIMS}.", field="max_callbacks")
         found: list[tuple[ClaimedCallback, Run | Batch]] = []
-        for callback in await self._store.claim(limit or _DEFAULT_CLAIMS):
+        for callback in await self.store.claim(limit or _DEFAULT_CLAIMS):
             try:
                 found.append((callback, await self._target(callback)))
             except NotFound:
@@ -118,7 +118,7 @@ class CallbackService:
         return found
 
     async def _target(self, callback: ClaimedCallback) -> Run | Batch:
-        store = self._runs if is_id(callback.target_id, "run") else self._batches
+        store = self.runs if is_id(callback.target_id, "run") else self.batches
         return await store.get(callback.organization_id, callback.target_id)
 
     async def record(
@@ -132,6 +132,6 @@ class CallbackService:
             raise InvalidArgument("attempt must be at least 1.", field="attempt")
         # The text is that of the called server, or of an error on the way there.
         shown = well_formed(error)[:MAX_ERROR] if error is not None else None
-        await self._store.record(
-            organization_id, target_id, attempt, sent_at=self._clock.now(), status=status, error=shown
+        await self.store.record(
+            organization_id, target_id, attempt, sent_at=self.clock.now(), status=status, error=shown
         )

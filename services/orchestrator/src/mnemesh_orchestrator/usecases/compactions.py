@@ -1,5 +1,7 @@
 """Compactions of a conversation's window on request."""
 
+from dataclasses import dataclass
+
 import msgspec
 import structlog
 from mnemesh_kit.call_context import Principal
@@ -23,26 +25,17 @@ from mnemesh_orchestrator.usecases.context_windows import PreviewService
 _log = structlog.get_logger("mnemesh.compaction")
 
 
+@dataclass(frozen=True, eq=False)
 class CompactionService:
     """Compacts windows outside of runs."""
 
-    def __init__(
-        self,
-        agents: AgentStore,
-        lock: ConversationLock,
-        replacement: WindowReplacement,
-        models: ModelCatalog,
-        previews: PreviewService,
-        context: ContextReader,
-        compactor: WindowCompactor,
-    ) -> None:
-        self._agents = agents
-        self._lock = lock
-        self._replacement = replacement
-        self._models = models
-        self._previews = previews
-        self._context = context
-        self._compactor = compactor
+    agents: AgentStore
+    lock: ConversationLock
+    replacement: WindowReplacement
+    models: ModelCatalog
+    previews: PreviewService
+    context: ContextReader
+    compactor: WindowCompactor
 
     async def compact(
         self,
@@ -70,15 +63,15 @@ class CompactionService:
         """
         if settings is not None:
             require_valid_compaction_settings(settings, "settings")
-        require_usable_summaries(await self._models.of(caller.organization_id), settings, "settings")
+        require_usable_summaries(await self.models.of(caller.organization_id), settings, "settings")
         if dry_run:
             return (await self._compose(caller, agent_id, conversation_id, settings)).result
-        async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
-            recorded = await self._agents.outcome(key)
+        async with self.lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
+            recorded = await self.agents.outcome(key)
             if recorded is None:
                 compaction = await self._compose(caller, agent_id, conversation_id, settings)
                 if key is not None:
-                    recorded = await self._agents.record_outcome(key, msgspec.json.encode(compaction).decode())
+                    recorded = await self.agents.record_outcome(key, msgspec.json.encode(compaction).decode())
             if recorded is not None:
                 compaction = msgspec.json.decode(recorded, type=Compaction)
             await self._replace(key, lease, agent_id, conversation_id, compaction)
@@ -87,8 +80,8 @@ class CompactionService:
     async def _compose(
         self, caller: Principal, agent_id: str, conversation_id: str, settings: CompactionSettings | None
     ) -> Compaction:
-        turn = await self._previews.turn(caller, agent_id, conversation_id, (), RunConfig())
-        compaction = await self._compactor.compose(turn.context, turn.state, None, _log_call, settings=settings)
+        turn = await self.previews.turn(caller, agent_id, conversation_id, (), RunConfig())
+        compaction = await self.compactor.compose(turn.context, turn.state, None, _log_call, settings=settings)
         if compaction is None:
             raise NothingToCompact(
                 "Nothing can leave the window: it has too few messages, or only messages that must stay."
@@ -100,11 +93,11 @@ class CompactionService:
     ) -> None:
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
         try:
-            window = await self._replacement.apply(request_id, agent_id, conversation_id, compaction, lease)
+            window = await self.replacement.apply(request_id, agent_id, conversation_id, compaction, lease)
         except RequestIdReused:
             # An earlier attempt took effect under another epoch.
             return
-        self._context.remember(window)
+        self.context.remember(window)
 
 
 def _log_call(call: SummaryCall) -> None:

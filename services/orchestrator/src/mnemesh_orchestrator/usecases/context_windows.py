@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from mnemesh_kit.call_context import Principal, as_principal
@@ -72,41 +72,34 @@ _SHORT_ID = 9
 """The length of a call id that every local model server accepts."""
 
 
+@dataclass(frozen=True, eq=False)
 class ContextWindowRenderer:
     """Renders system messages, and reports of the next request of a conversation."""
 
-    def __init__(
-        self,
-        builtin: BuiltinTools,
-        context: ContextReader,
-        requests: RequestAssembler,
-        estimator: TokenEstimator,
-        models: ModelCatalog,
-    ) -> None:
-        self._builtin = builtin
-        self._context = context
-        self._requests = requests
-        self._estimator = estimator
-        self._models = models
+    builtin: BuiltinTools
+    context: ContextReader
+    requests: RequestAssembler
+    estimator: TokenEstimator
+    models: ModelCatalog
 
     async def system_text(self, agent: Agent, conversation: Conversation, window: ContextWindow) -> str:
         """Returns the newly rendered system message of a conversation with this window."""
         core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
         memory = await self._memory(agent, conversation, core)
-        return self._requests.render_system(agent, conversation.id, agent.system, memory, core, window, summary)
+        return self.requests.render_system(agent, conversation.id, agent.system, memory, core, window, summary)
 
     async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> ContextWindowReport:
         """Returns the report of the next request of a conversation, whose effective settings are `settings`."""
         core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
-        window = await self._as_sent(agent, conversation, core, await self._context.window(conversation.id), summary)
+        window = await self._as_sent(agent, conversation, core, await self.context.window(conversation.id), summary)
         schemas = await self._schemas(agent, settings)
         memory, rules, metadata = sections(window.messages[0].text)
         directories = directories_of(window.messages[0].text)
         handle = conversation.model or agent.model
         limit = return_limit(prompt_limit(settings, settings.context_window or 0))
-        tokens = self._estimator.messages(agent, handle, window.messages, limit)
+        tokens = self.estimator.messages(agent, handle, window.messages, limit)
         parts = [
-            self._estimator.text(agent, handle, text) if text else 0 for text in (memory, rules, directories, metadata)
+            self.estimator.text(agent, handle, text) if text else 0 for text in (memory, rules, directories, metadata)
         ]
         has_summary = len(tokens) > 1 and window.messages[1].role is Role.SUMMARY
         return ContextWindowReport(
@@ -122,8 +115,8 @@ class ContextWindowRenderer:
             section_tokens=(tokens[0] - sum(parts), *parts),
             summary_tokens=tokens[1] if has_summary else 0,
             message_tokens=sum(tokens[2 if has_summary else 1 :]),
-            schema_tokens=self._estimator.schemas(agent, handle, schemas),
-            correction=self._estimator.correction(agent, handle),
+            schema_tokens=self.estimator.schemas(agent, handle, schemas),
+            correction=self.estimator.correction(agent, handle),
         )
 
     async def require_space(self, agent: Agent, system_text: str) -> None:
@@ -132,12 +125,12 @@ class ContextWindowRenderer:
         Raises:
             InvalidArgument: They do not fit, so that no turn would succeed.
         """
-        info, _ = await self._models.resolve(agent.organization_id, agent.model)
+        info, _ = await self.models.resolve(agent.organization_id, agent.model)
         settings = info.effective(agent.model_settings)
         if settings.inner_thoughts_in_kwargs is None:
             settings = replace(settings, inner_thoughts_in_kwargs=AGENT_TYPES[agent.type].inner_thoughts)
-        tokens = self._estimator.text(agent, agent.model, system_text)
-        tokens += self._estimator.schemas(agent, agent.model, await self._schemas(agent, settings))
+        tokens = self.estimator.text(agent, agent.model, system_text)
+        tokens += self.estimator.schemas(agent, agent.model, await self._schemas(agent, settings))
         most = longest_prompt(settings, info.context_window)
         if tokens > most:
             field = "agent.model_settings.context_window"
@@ -161,14 +154,14 @@ class ContextWindowRenderer:
             window.messages[0].text, agent.system, memory, identity_lines(agent, conversation.id)
         ):
             return window
-        text = self._requests.render_system(agent, conversation.id, agent.system, memory, core, window, summary)
+        text = self.requests.render_system(agent, conversation.id, agent.system, memory, core, window, summary)
         return window.with_system(text)
 
     async def _schemas(self, agent: Agent, settings: ModelSettings) -> tuple[ToolSchema, ...]:
-        custom, _ = await self._context.custom_tools(stored_tool_ids(agent))
+        custom, _ = await self.context.custom_tools(stored_tool_ids(agent))
         toolbox = make_toolbox(
             agent,
-            self._builtin,
+            self.builtin,
             custom,
             RulesSolver(agent.tool_rules),
             heartbeat=POLICIES[AGENT_TYPES[agent.type].policy].injects_heartbeat,
@@ -177,17 +170,17 @@ class ContextWindowRenderer:
         return toolbox.schemas
 
     async def _memory_of(self, agent: Agent, conversation: Conversation) -> CoreMemory:
-        return await self._context.core_memory(agent.id, conversation.holder_id)
+        return await self.context.core_memory(agent.id, conversation.holder_id)
 
     async def _summary(self, agent_id: str) -> ArchivalSummary:
-        summary, _ = await self._context.archival_summary(agent_id)
+        summary, _ = await self.context.archival_summary(agent_id)
         return summary
 
     async def _memory(self, agent: Agent, conversation: Conversation, core: CoreMemory) -> str:
         return memory_section(
             core,
             RulesSolver(agent.tool_rules).prompt(),
-            (await self._context.directories(agent, await self._window_of_model(agent)))[0] or "",
+            (await self.context.directories(agent, await self._window_of_model(agent)))[0] or "",
             # The provider is read from the handle, so that an agent whose model is no longer served can be reported.
             numbered=shows_line_numbers(agent.type, (conversation.model or agent.model).partition("/")[0]),
             show_blocks=AGENT_TYPES[agent.type].shows_blocks,
@@ -196,7 +189,7 @@ class ContextWindowRenderer:
     async def _window_of_model(self, agent: Agent) -> int | None:
         """Returns the context window of the agent's own model; None if no provider serves it."""
         try:
-            info, _ = await self._models.resolve(agent.organization_id, agent.model)
+            info, _ = await self.models.resolve(agent.organization_id, agent.model)
         except NotFound:
             return None
         return agent.model_settings.context_window or info.context_window
@@ -286,30 +279,19 @@ class FirstMessageFactory:
         )
 
 
+@dataclass(frozen=True, eq=False)
 class ContextWindowService:
     """Reports and changes the windows of conversations."""
 
-    def __init__(
-        self,
-        agents: AgentStore,
-        conversations: ConversationStore,
-        lock: ConversationLock,
-        approvals: ApprovalStore,
-        recall: RecallClient,
-        writes: RecallWrites,
-        context: ContextReader,
-        renderer: ContextWindowRenderer,
-        clock: Clock,
-    ) -> None:
-        self._agents = agents
-        self._conversations = conversations
-        self._lock = lock
-        self._approvals = approvals
-        self._recall = recall
-        self._writes = writes
-        self._context = context
-        self._renderer = renderer
-        self._clock = clock
+    agents: AgentStore
+    conversations: ConversationStore
+    lock: ConversationLock
+    approvals: ApprovalStore
+    recall: RecallClient
+    writes: RecallWrites
+    context: ContextReader
+    renderer: ContextWindowRenderer
+    clock: Clock
 
     async def resolve(self, caller: Principal, agent_id: str, conversation_id: str) -> tuple[Agent, Conversation]:
         """Returns an agent and one of its conversations.
@@ -317,8 +299,8 @@ class ContextWindowService:
         Raises:
             NotFound: The agent does not exist or does not have the conversation.
         """
-        agent = await self._agents.get(caller.organization_id, agent_id)
-        conversation = await self._conversations.get(caller.organization_id, conversation_id)
+        agent = await self.agents.get(caller.organization_id, agent_id)
+        conversation = await self.conversations.get(caller.organization_id, conversation_id)
         if conversation.agent_id != agent_id:
             raise NotFound(f"The agent has no conversation {conversation_id}.", resource_id=conversation_id)
         return agent, conversation
@@ -335,7 +317,7 @@ class ContextWindowService:
             settings: The effective settings of the conversation.
         """
         with as_principal(caller):
-            return await self._renderer.report(agent, conversation, settings)
+            return await self.renderer.report(agent, conversation, settings)
 
     async def recompile(
         self,
@@ -359,16 +341,16 @@ class ContextWindowService:
         if dry_run:
             _, text, changed = await self._render(agent, conversation)
             return text, changed
-        async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
+        async with self.lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
             window, text, changed = await self._render(agent, conversation)
             if changed:
-                repeated = await self._agents.record_request(key)
+                repeated = await self.agents.record_request(key)
                 await self._replace(key, lease, agent, window, (), text, keeps=_ids(window.messages), repeated=repeated)
         return text, changed
 
     async def _render(self, agent: Agent, conversation: Conversation) -> tuple[ContextWindow, str, bool]:
         """Returns the window, its newly rendered system message, and whether that differs from the stored one."""
-        window = await self._context.window(conversation.id)
+        window = await self.context.window(conversation.id)
         text = await self.system_text(agent, conversation, window)
         return window, text, text != window.messages[0].text
 
@@ -394,10 +376,10 @@ class ContextWindowService:
             ConversationBusy: Earlier runs and other work did not end in time.
         """
         agent, conversation = await self.resolve(caller, agent_id, conversation_id)
-        async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
+        async with self.lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
             repeated = await self._withdraw_approval(caller, key, conversation_id)
-            window = await self._context.window(conversation_id)
-            first = FirstMessageFactory(agent, conversation_id, str(window.version), self._clock.now())
+            window = await self.context.window(conversation_id)
+            first = FirstMessageFactory(agent, conversation_id, str(window.version), self.clock.now())
             new = first.default() if add_default else ()
             text = await self.system_text(agent, conversation, replace(window, messages=window.messages[:1]))
             await self._replace(
@@ -422,33 +404,33 @@ class ContextWindowService:
             raise InvalidArgument("agent.message_ids must not repeat a message.", field="agent.message_ids")
         conversation_id = default_conversation_id(agent_id)
         agent, _ = await self.resolve(caller, agent_id, conversation_id)
-        async with self._lock.take(caller.organization_id, agent_id, conversation_id) as lease:
+        async with self.lock.take(caller.organization_id, agent_id, conversation_id) as lease:
             filter_ = ApprovalFilter(caller.organization_id, conversation_id=conversation_id)
-            for approval in await self._approvals.pending(filter_):
+            for approval in await self.approvals.pending(filter_):
                 raise PendingApproval(
                     "The conversation waits for an approval. Answer it first.", approval_request_id=approval.id
                 )
-            window = await self._context.window(conversation_id)
+            window = await self.context.window(conversation_id)
             system = window.messages[0]
             if message_ids[:1] != (system.id,):
                 raise InvalidArgument(
                     "agent.message_ids must start with the system message of the window.", field="agent.message_ids"
                 )
-            repeated = await self._agents.record_request(key)
+            repeated = await self.agents.record_request(key)
             await self._replace(key, lease, agent, window, (), system.text, keeps=message_ids, repeated=repeated)
         return agent
 
     async def _withdraw_approval(self, caller: Principal, key: RequestKey | None, conversation_id: str) -> bool:
         """Withdraws the approval that was pending at the first request. Returns whether the request is a repeat."""
-        before = await self._agents.outcome(key)
+        before = await self.agents.outcome(key)
         if before is None:
             filter_ = ApprovalFilter(caller.organization_id, conversation_id=conversation_id)
-            pending = next((approval.id for approval in await self._approvals.pending(filter_)), "")
-            approval_id = await self._agents.record_outcome(key, pending)
+            pending = next((approval.id for approval in await self.approvals.pending(filter_)), "")
+            approval_id = await self.agents.record_outcome(key, pending)
         else:
             approval_id = before
         if approval_id:
-            await self._approvals.withdraw(approval_id)
+            await self.approvals.withdraw(approval_id)
         return before is not None
 
     async def _replace(
@@ -467,7 +449,7 @@ class ContextWindowService:
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
 
         async def store(epoch: int) -> ContextWindow:
-            return await self._recall.replace_context(
+            return await self.recall.replace_context(
                 request_id,
                 agent.id,
                 window.conversation_id,
@@ -480,41 +462,33 @@ class ContextWindowService:
             )
 
         try:
-            replaced = await self._writes.write(lease, store)
+            replaced = await self.writes.write(lease, store)
         except RequestIdReused:
             if not repeated:
                 raise
             # The first attempt took effect, and the window has changed since.
             return
-        self._context.remember(replaced)
+        self.context.remember(replaced)
 
     async def system_text(self, agent: Agent, conversation: Conversation, window: ContextWindow) -> str:
         """Returns the newly rendered system message of a conversation with this window."""
-        return await self._renderer.system_text(agent, conversation, window)
+        return await self.renderer.system_text(agent, conversation, window)
 
 
 def _ids(messages: Sequence[Message]) -> tuple[str, ...]:
     return tuple(message.id for message in messages)
 
 
+@dataclass(frozen=True, eq=False)
 class PreviewService:
     """Renders requests without sending them."""
 
-    def __init__(
-        self,
-        windows: ContextWindowService,
-        turns: TurnBuilder,
-        requests: RequestAssembler,
-        groups: GroupStore,
-        clock: Clock,
-        ids: IdSource,
-    ) -> None:
-        self._windows = windows
-        self._turns = turns
-        self._requests = requests
-        self._groups = groups
-        self._clock = clock
-        self._ids = ids
+    windows: ContextWindowService
+    turns: TurnBuilder
+    requests: RequestAssembler
+    groups: GroupStore
+    clock: Clock
+    ids: IdSource
 
     async def render(
         self,
@@ -536,7 +510,7 @@ class PreviewService:
         """
         messages, config = require_valid_inputs(messages), valid_config(config)
         turn = await self.turn(caller, agent_id, conversation_id, messages, config)
-        assembled = await self._requests.assemble(turn.context, turn.state)
+        assembled = await self.requests.assemble(turn.context, turn.state)
         return turn.state.model.client.render(assembled.request)
 
     async def turn(
@@ -548,8 +522,8 @@ class PreviewService:
         config: RunConfig,
     ) -> Turn:
         """Returns the turn that these messages would start. Its run is not stored. Raises the errors of `render`."""
-        agent, conversation = await self._windows.resolve(caller, agent_id, conversation_id)
-        now, run_id = self._clock.now(), self._ids.new("run")
+        agent, conversation = await self.windows.resolve(caller, agent_id, conversation_id)
+        now, run_id = self.clock.now(), self.ids.new("run")
         run = Run(
             id=run_id,
             organization_id=caller.organization_id,
@@ -565,14 +539,14 @@ class PreviewService:
         claim = TurnClaim(
             run=run, agent=agent, conversation=conversation, lease=lease, buffer=await self._buffer(agent)
         )
-        return await self._turns.preview(claim)
+        return await self.turns.preview(claim)
 
     async def _buffer(self, agent: Agent) -> MessageBuffer | None:
         """Returns the limits on the window of a voice agent with partners. A claim reads them with the agent."""
         if agent.type is not AgentType.VOICE_CONVO:
             return None
         types = (ManagerType.VOICE_SLEEPTIME,)
-        managed = await self._groups.of_manager(agent.organization_id, agent.id, types)
+        managed = await self.groups.of_manager(agent.organization_id, agent.id, types)
         return buffer_of(managed[0].manager) if managed else None
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -292,28 +292,18 @@ def _naming(field: str) -> Iterator[None]:
         raise
 
 
+@dataclass(frozen=True, eq=False)
 class GroupService:
     """The records of groups. Their shared blocks are in the blocks service; see GroupChanges."""
 
-    def __init__(
-        self,
-        store: GroupStore,
-        agents: AgentStore,
-        changes: GroupChanges,
-        recall: RecallClient,
-        windows: ContextWindowService,
-        lock: ConversationLock,
-        clock: Clock,
-        ids: IdSource,
-    ) -> None:
-        self._store = store
-        self._agents = agents
-        self._changes = changes
-        self._recall = recall
-        self._windows = windows
-        self._lock = lock
-        self._clock = clock
-        self._ids = ids
+    store: GroupStore
+    agents: AgentStore
+    changes: GroupChanges
+    recall: RecallClient
+    windows: ContextWindowService
+    lock: ConversationLock
+    clock: Clock
+    ids: IdSource
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: Group) -> Group:
         """Creates a group, attaches its shared blocks, and returns it. A repeat under the same key continues it.
@@ -331,24 +321,24 @@ class GroupService:
                 its result.
         """
         require_valid_group(draft)
-        group_id = await self._agents.outcome(key)
+        group_id = await self.agents.outcome(key)
         if group_id is None:
             group, count = self._stamped(caller, draft), draft.turns_counter
-            change = await self._changes.plan(self._change(caller, key, None, group, turns_counter=count))
-            group_id, replayed = await self._store.begin(key, change)
+            change = await self.changes.plan(self._change(caller, key, None, group, turns_counter=count))
+            group_id, replayed = await self.store.begin(key, change)
             if not replayed:
-                async with self._changes.lock_of(caller.organization_id, group_id):
-                    await self._changes.run(change)
-                return await self._store.get(caller.organization_id, group_id)
-        async with self._changes.lock_of(caller.organization_id, group_id):
-            await self._changes.finish_pending(caller.organization_id, group_id, key)
-        return await self._store.get(caller.organization_id, group_id)
+                async with self.changes.lock_of(caller.organization_id, group_id):
+                    await self.changes.run(change)
+                return await self.store.get(caller.organization_id, group_id)
+        async with self.changes.lock_of(caller.organization_id, group_id):
+            await self.changes.finish_pending(caller.organization_id, group_id, key)
+        return await self.store.get(caller.organization_id, group_id)
 
     def _stamped(self, caller: Principal, draft: Group) -> Group:
-        now, subject = self._clock.now(), caller.subject_id
+        now, subject = self.clock.now(), caller.subject_id
         return replace(
             draft,
-            id=self._ids.new("group"),
+            id=self.ids.new("group"),
             organization_id=caller.organization_id,
             created_at=now,
             updated_at=now,
@@ -366,10 +356,10 @@ class GroupService:
     ) -> GroupChange:
         known = after or before
         return GroupChange(
-            id=self._ids.new("group"),
+            id=self.ids.new("group"),
             group_id=group_id if known is None else known.id,
             organization_id=caller.organization_id,
-            started_at=self._clock.now(),
+            started_at=self.clock.now(),
             subject_id=caller.subject_id,
             before=before,
             after=after,
@@ -380,15 +370,15 @@ class GroupService:
 
     async def get(self, caller: Principal, group_id: str) -> Group:
         """Returns a group. Raises NotFound."""
-        return await self._store.get(caller.organization_id, group_id)
+        return await self.store.get(caller.organization_id, group_id)
 
     async def list(self, caller: Principal, filter_: GroupFilter, order_by: GroupOrder, page: PageQuery) -> Page[Group]:
         """Returns a page of groups. Raises InvalidArgument if the filter breaks a rule."""
-        return await self._store.list(caller.organization_id, require_valid_group_filter(filter_), order_by, page)
+        return await self.store.list(caller.organization_id, require_valid_group_filter(filter_), order_by, page)
 
     async def count(self, caller: Principal, filter_: GroupFilter) -> int:
         """Returns the number of groups. Raises InvalidArgument if the filter breaks a rule."""
-        return await self._store.count(caller.organization_id, require_valid_group_filter(filter_))
+        return await self.store.count(caller.organization_id, require_valid_group_filter(filter_))
 
     async def update(
         self,
@@ -419,10 +409,10 @@ class GroupService:
                 its result.
         """
         organization_id = caller.organization_id
-        async with self._changes.lock_of(caller.organization_id, group_id):
+        async with self.changes.lock_of(caller.organization_id, group_id):
             for attempt in range(1, _ATTEMPTS + 1):
-                await self._changes.finish_pending(organization_id, group_id, key)
-                if await self._agents.outcome(key) is not None:
+                await self.changes.finish_pending(organization_id, group_id, key)
+                if await self.agents.outcome(key) is not None:
                     break
                 try:
                     await self._change_once(caller, key, group_id, changes, if_revision)
@@ -430,7 +420,7 @@ class GroupService:
                 except GroupChanged:
                     if attempt == _ATTEMPTS:
                         raise
-            return await self._store.get(organization_id, group_id)
+            return await self.store.get(organization_id, group_id)
 
     async def _change_once(
         self,
@@ -441,16 +431,16 @@ class GroupService:
         if_revision: int | None,
     ) -> None:
         """Updates a group as it is now. Raises GroupChanged if another process changes it meanwhile."""
-        before = await self._store.get(caller.organization_id, group_id)
+        before = await self.store.get(caller.organization_id, group_id)
         if if_revision is not None and before.revision != if_revision:
             raise GroupRevisionMismatch(group_id, before.revision)
         after = require_valid_group(_changed(before, changes), changes)
         provenance = replace(after.provenance, last_updated_by_id=caller.subject_id)
-        after = replace(after, updated_at=self._clock.now(), provenance=provenance)
+        after = replace(after, updated_at=self.clock.now(), provenance=provenance)
         count = changes.get("turns_counter")
-        change = await self._changes.plan(self._change(caller, key, before, after, turns_counter=count))
-        await self._store.begin(key, change)
-        await self._changes.run_stored(change)
+        change = await self.changes.plan(self._change(caller, key, before, after, turns_counter=count))
+        await self.store.begin(key, change)
+        await self.changes.run_stored(change)
 
     async def delete(self, caller: Principal, key: RequestKey | None, group_id: str) -> None:
         """Cancels the runs of a group, detaches its shared blocks, and deletes it. A missing group is not an error.
@@ -459,10 +449,10 @@ class GroupService:
             Unavailable: A service does not answer. The group is invisible, and the rest is deleted later.
         """
         with suppress(NotFound):  # it was deleted, or another request is deleting it
-            await self._store.begin(key, self._change(caller, key, None, None, group_id))
-        async with self._changes.lock_of(caller.organization_id, group_id):
+            await self.store.begin(key, self._change(caller, key, None, None, group_id))
+        async with self.changes.lock_of(caller.organization_id, group_id):
             states = (GroupState.DELETING,)
-            await self._changes.finish_pending(caller.organization_id, group_id, key, states)
+            await self.changes.finish_pending(caller.organization_id, group_id, key, states)
 
     async def messages(self, caller: Principal, group_id: str, query: MessageQuery) -> MessagePage:
         """Returns a page of the messages of a group's runs, with the page tokens of recall.
@@ -471,8 +461,8 @@ class GroupService:
             NotFound: The group does not exist.
             InvalidArgument: The query breaks a rule.
         """
-        group = await self._store.get(caller.organization_id, group_id)
-        return await self._recall.list_messages(replace(query, group_id=group.id))
+        group = await self.store.get(caller.organization_id, group_id)
+        return await self.recall.list_messages(replace(query, group_id=group.id))
 
     async def reset(
         self, caller: Principal, key: RequestKey | None, group_id: str, *, keep_turns_counter: bool = False
@@ -488,25 +478,25 @@ class GroupService:
             ConversationBusy: Earlier runs and other work of the group or an agent did not end in time.
         """
         organization_id = caller.organization_id
-        queue = (await self._store.get(organization_id, group_id)).conversation_id
+        queue = (await self.store.get(organization_id, group_id)).conversation_id
         # No run of the group is in the middle of a round, and the next one finds empty windows.
-        async with self._lock.take(organization_id, "", queue):
-            group = await self._store.get(organization_id, group_id)
+        async with self.lock.take(organization_id, "", queue):
+            group = await self.store.get(organization_id, group_id)
             for agent_id in sorted(group.all_agent_ids):
                 skip = None
                 if agent_id == background_manager(group):
                     skip = partial(self._skip_messages, key, group, keep_turns_counter)
                 conversation_id = default_conversation_id(agent_id)
                 with suppress(NotFound):  # a deleted manager
-                    await self._windows.reset(
+                    await self.windows.reset(
                         caller, _part(key, agent_id), agent_id, conversation_id, add_default=False, while_locked=skip
                     )
-        return await self._store.get(organization_id, group_id)
+        return await self.store.get(organization_id, group_id)
 
     async def _skip_messages(self, key: RequestKey | None, group: Group, keep_turns_counter: bool) -> None:
         """Marks all messages of a sleeptime manager as processed."""
-        newest = await self._recall.newest_sequence_id(background_manager(group) or "")
-        await self._store.reset(
+        newest = await self.recall.newest_sequence_id(background_manager(group) or "")
+        await self.store.reset(
             _part(key, "progress"), group.organization_id, group.id, newest, keep_turns_counter=keep_turns_counter
         )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mnemesh_kit.call_context import Principal
@@ -35,6 +35,7 @@ from mnemesh_orchestrator.usecases.approvals import ApprovalService
 _FIRST_AGENTS = PageQuery(1_000, ascending=True)
 
 
+@dataclass(frozen=True, eq=False)
 class IdentityService:
     """The identities of an organization.
 
@@ -42,25 +43,14 @@ class IdentityService:
     under different request ids, so that a repeat finishes what was interrupted.
     """
 
-    def __init__(
-        self,
-        store: IdentityStore,
-        runs: RunStore,
-        lifecycle: AgentLifecycle,
-        approvals: ApprovalService,
-        blocks: BlocksClient,
-        recall: RecallClient,
-        clock: Clock,
-        ids: IdSource,
-    ) -> None:
-        self._store = store
-        self._runs = runs
-        self._lifecycle = lifecycle
-        self._approvals = approvals
-        self._blocks = blocks
-        self._recall = recall
-        self._clock = clock
-        self._ids = ids
+    store: IdentityStore
+    runs: RunStore
+    lifecycle: AgentLifecycle
+    approvals: ApprovalService
+    blocks: BlocksClient
+    recall: RecallClient
+    clock: Clock
+    ids: IdSource
 
     async def create(
         self,
@@ -91,25 +81,25 @@ class IdentityService:
         require_valid_targets(agent_ids, "identity.agent_ids")
         require_valid_targets(block_ids, "identity.block_ids")
         for block_id in block_ids:
-            await self._blocks.identities_of(block_id)
-        now, subject = self._clock.now(), caller.subject_id
+            await self.blocks.identities_of(block_id)
+        now, subject = self.clock.now(), caller.subject_id
         origin = replace(draft.provenance, created_by_id=subject, last_updated_by_id=subject)
         identity = replace(
             draft,
-            id=self._ids.new("identity"),
+            id=self.ids.new("identity"),
             organization_id=caller.organization_id,
             created_at=now,
             updated_at=now,
             provenance=origin,
         )
-        stored, is_new = await self._store.create(key, identity, agent_ids, merges=merges)
+        stored, is_new = await self.store.create(key, identity, agent_ids, merges=merges)
         for block_id in block_ids:
             await self._attach_block(stored.id, block_id)
         return stored, is_new
 
     async def get(self, caller: Principal, identity_id: str) -> Identity:
         """Returns an identity. Raises NotFound."""
-        return await self._store.get(caller.organization_id, identity_id)
+        return await self.store.get(caller.organization_id, identity_id)
 
     async def list(
         self,
@@ -126,17 +116,17 @@ class IdentityService:
             InvalidArgument: The filter breaks a rule.
             NotFound: The block does not exist.
         """
-        return await self._store.list(caller.organization_id, await self._filter(filter_, block_id), order_by, page)
+        return await self.store.list(caller.organization_id, await self._filter(filter_, block_id), order_by, page)
 
     async def count(self, caller: Principal, filter_: IdentityFilter, *, block_id: str | None = None) -> int:
         """Returns the number of identities. Raises the errors of `list`."""
-        return await self._store.count(caller.organization_id, await self._filter(filter_, block_id))
+        return await self.store.count(caller.organization_id, await self._filter(filter_, block_id))
 
     async def _filter(self, filter_: IdentityFilter, block_id: str | None) -> IdentityFilter:
         require_searchable_fields(filter_)
         if block_id is None:
             return filter_
-        ids = await self._blocks.identities_of(block_id)
+        ids = await self.blocks.identities_of(block_id)
         if filter_.identity_ids is not None:
             ids = tuple(identity_id for identity_id in ids if identity_id in filter_.identity_ids)
         return replace(filter_, identity_ids=ids)
@@ -170,18 +160,18 @@ class IdentityService:
         require_valid_targets(agent_ids, "identity.agent_ids")
         require_valid_targets(block_ids, "identity.block_ids")
         for block_id in block_ids or ():
-            await self._blocks.identities_of(block_id)
+            await self.blocks.identities_of(block_id)
         values = dict(changes)
         provenance = values.pop("provenance", {})
 
         def change(identity: Identity) -> Identity:
             return replace(identity, **values, provenance=replace(identity.provenance, **provenance))
 
-        updated = await self._store.update(
+        updated = await self.store.update(
             key, caller.organization_id, identity_id, self._stamped(caller, change), agent_ids
         )
         if block_ids is not None:
-            for block_id in set(await self._blocks.identified(identity_id)) - set(block_ids):
+            for block_id in set(await self.blocks.identified(identity_id)) - set(block_ids):
                 await self._detach_block(identity_id, block_id)
             for block_id in block_ids:
                 await self._attach_block(identity_id, block_id)
@@ -201,21 +191,21 @@ class IdentityService:
         def change(identity: Identity) -> Identity:
             return replace(identity, properties=changed_properties(identity.properties, changes))
 
-        return await self._store.update(key, caller.organization_id, identity_id, self._stamped(caller, change))
+        return await self.store.update(key, caller.organization_id, identity_id, self._stamped(caller, change))
 
     def _stamped(self, caller: Principal, change: Callable[[Identity], Identity]) -> Callable[[Identity], Identity]:
         def stamped(identity: Identity) -> Identity:
             changed = change(identity)
             provenance = replace(changed.provenance, last_updated_by_id=caller.subject_id)
-            return replace(changed, provenance=provenance, updated_at=self._clock.now())
+            return replace(changed, provenance=provenance, updated_at=self.clock.now())
 
         return stamped
 
     async def delete(self, caller: Principal, key: RequestKey | None, identity_id: str) -> None:
         """Deletes an identity and detaches it from its agents and blocks. A missing identity is not an error."""
-        for block_id in await self._blocks.identified(identity_id):
+        for block_id in await self.blocks.identified(identity_id):
             await self._detach_block(identity_id, block_id)
-        await self._store.delete(key, caller.organization_id, identity_id)
+        await self.store.delete(key, caller.organization_id, identity_id)
 
     async def erase(self, caller: Principal, identity_id: str) -> Erased:
         """Erases an identity with everything that belongs to it, and returns the counts.
@@ -232,36 +222,36 @@ class IdentityService:
         erased = Erased()
         while agents := (await self.agent_ids(caller, identity_id)).items:
             for agent_id in agents:
-                if await self._store.count(organization_id, IdentityFilter(agent_id=agent_id)) > 1:
-                    await self._store.detach(None, organization_id, identity_id, agent_id)
+                if await self.store.count(organization_id, IdentityFilter(agent_id=agent_id)) > 1:
+                    await self.store.detach(None, organization_id, identity_id, agent_id)
                 else:
-                    erased += await self._lifecycle.delete(caller, agent_id)
-        if sent := await self._runs.sent_by(organization_id, identity_id):
+                    erased += await self.lifecycle.delete(caller, agent_id)
+        if sent := await self.runs.sent_by(organization_id, identity_id):
             # An approval that waits would be about calls that no window has any more.
-            await self._approvals.cancel(caller, RunFilter(), sent)
-        for run_id in await self._runs.sent_by(organization_id, identity_id):
+            await self.approvals.cancel(caller, RunFilter(), sent)
+        for run_id in await self.runs.sent_by(organization_id, identity_id):
             with suppress(NotFound):
-                await self._runs.delete(organization_id, run_id)
+                await self.runs.delete(organization_id, run_id)
                 erased += Erased(runs=1)
-        erased += await self._recall.erase_sender(identity_id)
-        for block_id in await self._blocks.identified(identity_id):
+        erased += await self.recall.erase_sender(identity_id)
+        for block_id in await self.blocks.identified(identity_id):
             erased += await self._erase_block(identity_id, block_id)
-        await self._store.delete(None, organization_id, identity_id)
+        await self.store.delete(None, organization_id, identity_id)
         return erased
 
     async def _erase_block(self, identity_id: str, block_id: str) -> Erased:
-        if len(await self._blocks.identities_of(block_id)) > 1:
+        if len(await self.blocks.identities_of(block_id)) > 1:
             return Erased(detached_blocks=int(await self._detach_block(identity_id, block_id)))
-        return Erased(deleted_blocks=int(await self._blocks.delete(f"{identity_id}/{block_id}/erase", block_id)))
+        return Erased(deleted_blocks=int(await self.blocks.delete(f"{identity_id}/{block_id}/erase", block_id)))
 
     async def attach(
         self, caller: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""
     ) -> None:
         """Attaches an identity to an agent or a block. A repeated attachment changes nothing. Raises NotFound."""
         if agent_id:
-            await self._store.attach(key, caller.organization_id, identity_id, agent_id)
+            await self.store.attach(key, caller.organization_id, identity_id, agent_id)
             return
-        await self._store.get(caller.organization_id, identity_id)
+        await self.store.get(caller.organization_id, identity_id)
         await self._attach_block(identity_id, block_id)
 
     async def detach(
@@ -269,26 +259,26 @@ class IdentityService:
     ) -> None:
         """Detaches an identity from an agent or a block. Raises NotFound, also if it is not attached."""
         if agent_id:
-            await self._store.detach(key, caller.organization_id, identity_id, agent_id)
+            await self.store.detach(key, caller.organization_id, identity_id, agent_id)
             return
-        await self._store.get(caller.organization_id, identity_id)
-        if await self._store.is_recorded(key):
+        await self.store.get(caller.organization_id, identity_id)
+        if await self.store.is_recorded(key):
             return
         if not await self._detach_block(identity_id, block_id):
             raise NotFound(f"The identity is not attached to block {block_id}.", resource_id=block_id)
-        await self._store.record(key)
+        await self.store.record(key)
 
     async def agent_ids(self, caller: Principal, identity_id: str, page: PageQuery = _FIRST_AGENTS) -> Page[str]:
         """Returns a page of the ids of the agents of an identity. Raises NotFound."""
-        return await self._store.agents(caller.organization_id, identity_id, page)
+        return await self.store.agents(caller.organization_id, identity_id, page)
 
     async def block_ids(self, caller: Principal, identity_id: str) -> tuple[str, ...]:
         """Returns the ids of the blocks of an identity. Raises NotFound."""
-        await self._store.get(caller.organization_id, identity_id)
-        return await self._blocks.identified(identity_id)
+        await self.store.get(caller.organization_id, identity_id)
+        return await self.blocks.identified(identity_id)
 
     async def _attach_block(self, identity_id: str, block_id: str) -> bool:
-        return await self._blocks.identify(f"{identity_id}/{block_id}/attach", block_id, identity_id, attach=True)
+        return await self.blocks.identify(f"{identity_id}/{block_id}/attach", block_id, identity_id, attach=True)
 
     async def _detach_block(self, identity_id: str, block_id: str) -> bool:
-        return await self._blocks.identify(f"{identity_id}/{block_id}/detach", block_id, identity_id, attach=False)
+        return await self.blocks.identify(f"{identity_id}/{block_id}/detach", block_id, identity_id, attach=False)

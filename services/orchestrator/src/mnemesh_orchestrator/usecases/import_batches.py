@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mnemesh_kit.call_context import Principal
@@ -103,26 +103,19 @@ class ImportBatches:
         return ImportTarget(self.agent.id, self.ids, self.options, self.started.planned)
 
 
+@dataclass(frozen=True, eq=False)
 class ImportWriter:
     """Stores batches of records of one type, in the own stores and in the other services."""
 
-    def __init__(
-        self,
-        store: AgentImportStore,
-        identities: IdentityStore,
-        parts: RecordParts,
-        windows: WindowRecords,
-        agent_parts: AgentParts,
-    ) -> None:
-        self._store = store
-        self._identities = identities
-        self._parts = parts
-        self._windows = windows
-        self._agent_parts = agent_parts
+    store: AgentImportStore
+    identities: IdentityStore
+    parts: RecordParts
+    windows: WindowRecords
+    agent_parts: AgentParts
 
     async def write(self, batches: ImportBatches, kind: RecordType, records: Sequence[Record]) -> Outcome:
         """Stores a batch. A repeat stores nothing twice, and returns the same outcome."""
-        if kind in self._parts:
+        if kind in self.parts:
             return await self._write_part(batches, kind, records)
         match kind:
             case RecordType.IDENTITY:
@@ -140,7 +133,7 @@ class ImportWriter:
     async def complete(self, batches: ImportBatches, kind: RecordType) -> None:
         """Ends what earlier types began, before records of `kind` are stored."""
         if batches.block_records and kind > RecordType.BLOCK_REVISION:
-            part = self._parts[RecordType.BLOCK_REVISION]
+            part = self.parts[RecordType.BLOCK_REVISION]
             last = [replace(record, type=RecordType.BLOCK_REVISION) for record in batches.block_records]
             await part.restore(batches.request_id("revisions"), batches.target, last, {})
             batches.block_records = []
@@ -150,7 +143,7 @@ class ImportWriter:
                 await self._restore_window(batches, record)
 
     async def _write_part(self, batches: ImportBatches, kind: RecordType, records: Sequence[Record]) -> Outcome:
-        part, existing = self._parts[kind], dict[str, str]()
+        part, existing = self.parts[kind], dict[str, str]()
         if kind in SHARED:
             found = await part.find(batches.target, records)
             existing = {id_: found[id_] for id_ in found if id_ not in batches.started.planned}
@@ -165,7 +158,7 @@ class ImportWriter:
     async def _plan(self, batches: ImportBatches, record_ids: Sequence[str]) -> None:
         """Notes what this import creates, so that a repeat does not take it for something that existed."""
         if not batches.started.planned.issuperset(record_ids):
-            batches.started = await self._store.plan(batches.started, record_ids)
+            batches.started = await self.store.plan(batches.started, record_ids)
 
     async def _write_identities(self, batches: ImportBatches, records: Sequence[Record]) -> Outcome:
         existing: Mapping[str, str] = {}
@@ -182,7 +175,7 @@ class ImportWriter:
                     id=batches.ids.of("identity", record.id),
                     organization_id=batches.caller.organization_id,
                 )
-                identity_id = (await self._identities.create(None, new, (), merges=True))[0].id
+                identity_id = (await self.identities.create(None, new, (), merges=True))[0].id
             batches.ids.known[record.id] = identity_id
         return Outcome(existing=len(existing))
 
@@ -190,7 +183,7 @@ class ImportWriter:
         """Returns the id of the organization's identity with the same key and project, or None."""
         filter_ = IdentityFilter(identifier_key=given.identifier_key)
         page = PageQuery(_MAX_RECORDS, ascending=True)
-        found = await self._identities.list(batches.caller.organization_id, filter_, IdentityOrder.CREATED_AT, page)
+        found = await self.identities.list(batches.caller.organization_id, filter_, IdentityOrder.CREATED_AT, page)
         project_id = given.provenance.project_id
         return next((item.id for item in found.items if item.provenance.project_id == project_id), None)
 
@@ -201,18 +194,18 @@ class ImportWriter:
             if record.body.conversation.is_default:
                 ids.known[record.id] = batches.agent.default_conversation_id
                 batches.has_default_conversation = True
-        await self._store.put_conversations(batches.started, [record.body.conversation for record in windows])
+        await self.store.put_conversations(batches.started, [record.body.conversation for record in windows])
         batches.windows += windows
         return Outcome()
 
     async def _write_runs(self, batches: ImportBatches, records: Sequence[Record]) -> Outcome:
         ended = [record for record in records if record.body.status.ended]
-        await self._store.put_runs(batches.started, [_run(record.body, batches) for record in ended])
+        await self.store.put_runs(batches.started, [_run(record.body, batches) for record in ended])
         return Outcome(skipped=tuple((record, _UNENDED) for record in records if record not in ended))
 
     async def _write_steps(self, batches: ImportBatches, records: Sequence[Record]) -> Outcome:
         steps = {record.id: _step(record.body, batches) for record in records}
-        without_run = await self._store.put_steps(batches.started, list(steps.values()))
+        without_run = await self.store.put_steps(batches.started, list(steps.values()))
         return Outcome(skipped=tuple((item, _NO_RUN) for item in records if steps[item.id].id in without_run))
 
     async def restore_default_window(self, batches: ImportBatches) -> None:
@@ -230,9 +223,9 @@ class ImportWriter:
         conversation: Conversation = record.body.conversation
         message_ids = record.body.message_ids if batches.options.imports(RecordType.MESSAGE) else ()
         first = FirstMessageFactory(batches.agent, conversation.id, "0", conversation.created_at)
-        system = first.system(await self._agent_parts.system_text(batches.agent))
+        system = first.system(await self.agent_parts.system_text(batches.agent))
         request_id = batches.request_id("window", conversation.id)
-        missing = await self._windows.restore(request_id, batches.agent.id, conversation.id, message_ids, system)
+        missing = await self.windows.restore(request_id, batches.agent.id, conversation.id, message_ids, system)
         if missing:
             batches.report.note(record, record.id, _NO_MESSAGES.format(count=missing))
 

@@ -294,21 +294,19 @@ class MemoryExtractionService:
         return not self._tokens_per_day or usage.organization_tokens < self._tokens_per_day
 
 
+@dataclass(frozen=True, eq=False)
 class _Extraction:
     """The processing of one agent's messages under a claim."""
 
-    def __init__(
-        self, service: MemoryExtractionService, claim: ExtractionClaim, report: ExtractionReport, max_calls: int
-    ) -> None:
-        self._service = service
-        self._claim = claim
-        self._report = report
-        self._max_calls = max_calls
+    service: MemoryExtractionService
+    claim: ExtractionClaim
+    report: ExtractionReport
+    max_calls: int
 
     async def run(self) -> None:
         """Processes ranges of messages until none is left, or a limit is reached."""
-        store, claim = self._service._store, self._claim
-        agent = await self._service._agents.get(claim.job.organization_id, claim.job.agent_id)
+        store, claim = self.service._store, self.claim
+        agent = await self.service._agents.get(claim.job.organization_id, claim.job.agent_id)
         processed = claim.processed
         extracted = claim.extracted
         while True:
@@ -317,8 +315,8 @@ class _Extraction:
                 if extracted is None or not await store.record(claim, extracted):
                     return
             if await self._store_commits(processed, extracted):
-                self._report.add(extracted)
-                self._service._metrics.memories_extracted("processed")
+                self.report.add(extracted)
+                self.service._metrics.memories_extracted("processed")
                 processed = extracted.until
                 if not await store.advance(claim, processed):
                     return
@@ -328,20 +326,20 @@ class _Extraction:
 
     async def _extract_next(self, agent: Agent, processed: int) -> ExtractedRange | None:
         """Returns what a model extracts from the next messages; None if there are none, or if a limit is reached."""
-        passages = await self._service._reader.next_passages(agent, processed)
+        passages = await self.service._reader.next_passages(agent, processed)
         if passages is None:
             return None
         commits: list[EpisodeCommit] = []
         for passage in passages.passages:
-            if self._report.calls >= self._max_calls:
-                self._report.has_more = True
+            if self.report.calls >= self.max_calls:
+                self.report.has_more = True
                 return None
-            if not await self._service.may_call(agent, self._claim.job):
-                self._report.has_more = self._report.budget_exhausted = True
+            if not await self.service.may_call(agent, self.claim.job):
+                self.report.has_more = self.report.budget_exhausted = True
                 return None
             calls: list[SummaryCall] = []
             try:
-                commit = await self._service._extractor.extract(agent, passage, calls.append)
+                commit = await self.service._extractor.extract(agent, passage, calls.append)
             finally:
                 await self._count(calls)
             if commit is not None:
@@ -349,19 +347,19 @@ class _Extraction:
         return ExtractedRange(passages.until, passages.message_count, tuple(commits))
 
     async def _count(self, calls: Sequence[SummaryCall]) -> None:
-        service, day = self._service, self._service._clock.now().astimezone(UTC).date()
+        service, day = self.service, self.service._clock.now().astimezone(UTC).date()
         for call in calls:
-            self._report.calls += 1
-            self._report.usage += call.usage
+            self.report.calls += 1
+            self.report.usage += call.usage
             service._metrics.model_called(call.request.model, call.seconds, call.usage, call.error)
             size = len(call.request_body) + len(call.response_body)
             tokens = call.usage.total_tokens or size // _CHARACTERS_PER_TOKEN
-            await service._store.add_usage(self._claim.job, day, tokens)
+            await service._store.add_usage(self.claim.job, day, tokens)
 
     async def _store_commits(self, processed: int, extracted: ExtractedRange) -> bool:
         """Stores the facts in recall. Returns False if messages that they cite were erased meanwhile."""
         for index, commit in enumerate(extracted.commits):
-            parts = (self._claim.job.agent_id, str(processed), str(extracted.until), str(index))
+            parts = (self.claim.job.agent_id, str(processed), str(extracted.until), str(index))
             if not await self._commit(derive_id("request", "extraction", *parts), commit):
                 return False
         return True
@@ -369,7 +367,7 @@ class _Extraction:
     async def _commit(self, request_id: str, commit: EpisodeCommit) -> bool:
         while commit.changes:
             try:
-                await self._service._episodes.commit(request_id, commit)
+                await self.service._episodes.commit(request_id, commit)
                 return True
             except _WAITED:
                 raise

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -119,20 +119,20 @@ class ModelService:
         return tuple(model for model in await self._embedders.models() if filter_.matches(model))
 
 
+@dataclass(frozen=True, eq=False)
 class ProviderReader:
     """Reads the models of providers, with clients that it opens and closes."""
 
-    def __init__(self, models: ModelCatalog, sealer: CredentialSealer, clock: Clock) -> None:
-        self._models = models
-        self._sealer = sealer
-        self._clock = clock
+    models: ModelCatalog
+    sealer: CredentialSealer
+    clock: Clock
 
     async def model_names(self, settings: ProviderSettings) -> tuple[str, ...]:
         """Returns the names of the models. Raises ProviderError."""
         return tuple(model.name for model in await self._list_models(settings))
 
     async def _list_models(self, settings: ProviderSettings) -> tuple[ServedModel, ...]:
-        client = make_client(settings, self._models.base.settings.limits)
+        client = make_client(settings, self.models.base.settings.limits)
         await asyncio.to_thread(client.prepare)  # Importing an SDK may take seconds.
         try:
             async with asyncio.timeout(LOOK_SECONDS):
@@ -146,10 +146,10 @@ class ProviderReader:
     async def read(self, record: ProviderRecord) -> ProviderRecord:
         """Returns the record with the models that its provider lists, or with the error of asking for them."""
         try:
-            served = await self._list_models(self._sealer.open_settings(record))
+            served = await self._list_models(self.sealer.open_settings(record))
         except (ProviderError, SecretUnreadable) as error:
             return replace(record, refresh_error=error.message)
-        return replace(record, served=served, refreshed_at=self._clock.now(), refresh_error=None)
+        return replace(record, served=served, refreshed_at=self.clock.now(), refresh_error=None)
 
 
 def base_id(name: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mnemesh_kit.call_context import Principal
@@ -66,30 +66,22 @@ _POLL_SECONDS: Final = 1.0
 """The time between two reads of a run that another process is to cancel, if no event of it arrives earlier."""
 
 
+@dataclass(frozen=True, eq=False)
 class RunCancellations:
     """Cancels runs, and has their inputs recorded."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        leases: LeaseStore,
-        worker: RunWorker,
-        streamer: RunStreamer,
-        inputs: InputRecorder,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._leases = leases
-        self._worker = worker
-        self._streamer = streamer
-        self._inputs = inputs
-        self._clock = clock
+    store: RunStore
+    leases: LeaseStore
+    worker: RunWorker
+    streamer: RunStreamer
+    inputs: InputRecorder
+    clock: Clock
 
     async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs by id, or without ids all unfinished runs of a filter. Returns the outcomes by run."""
         if run_ids:
             return await self._cancel_all(caller, run_ids, were_active=False)
-        page = await self._store.list(
+        page = await self.store.list(
             caller.organization_id, replace(filter_, active=True), PageQuery(_MAX_RUNS, ascending=False)
         )
         # Newest first, so that a waiting run does not start because the run before it was cancelled. The turns in a run
@@ -108,7 +100,7 @@ class RunCancellations:
             run_id: await self._cancel(caller, run_id, unrecorded, was_active=were_active) for run_id in run_ids
         }
         if unrecorded:
-            await self._inputs.record_missing()
+            await self.inputs.record_missing()
         return {
             run_id: await self._await_cancellation(caller, run_id) if outcome is None else outcome
             for run_id, outcome in outcomes.items()
@@ -119,12 +111,12 @@ class RunCancellations:
         ended = await self._end_unbegun(run)
         if ended is None:
             return False
-        await self._inputs.record_missing()
+        await self.inputs.record_missing()
         return True
 
     async def _end_unbegun(self, run: Run) -> Run | None:
         """Stores the end of a run that has not begun, and returns the run as it ended; None if it has begun."""
-        now = self._clock.now()
+        now = self.clock.now()
         ended = replace(run, status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, completed_at=now)
         bodies: tuple[DurableBody, ...] = (
             StopEvent(StopReason.CANCELLED, RunStatus.CANCELLED),
@@ -132,9 +124,9 @@ class RunCancellations:
         )
         events = [RunEvent(run.id, now, body, number) for number, body in enumerate(bodies, run.last_sequence + 1)]
         ended = replace(ended, last_sequence=run.last_sequence + len(events), input_unrecorded=True)
-        if not await self._store.cancel_waiting(ended, events):
+        if not await self.store.cancel_waiting(ended, events):
             return None
-        self._worker.end_unbegun(ended, events)
+        self.worker.end_unbegun(ended, events)
         return ended
 
     async def _cancel(
@@ -146,7 +138,7 @@ class RunCancellations:
         the run that waits for it.
         """
         try:
-            run = await self._store.get(caller.organization_id, run_id)
+            run = await self.store.get(caller.organization_id, run_id)
         except NotFound:
             return CancelOutcome.NOT_FOUND
         if run.status is RunStatus.CREATED and (ended := await self._end_unbegun(run)) is not None:
@@ -154,36 +146,36 @@ class RunCancellations:
             return CancelOutcome.CANCELLED
         if run.status.ended:
             return await self._outcome(caller, run_id) if was_active else CancelOutcome.ENDED_BEFORE
-        if not await self._worker.cancel(run):
-            asked = await self._leases.request_cancel(caller.organization_id, run_id)
+        if not await self.worker.cancel(run):
+            asked = await self.leases.request_cancel(caller.organization_id, run_id)
             return None if asked else CancelOutcome.ENDED_BEFORE
         return await self._outcome(caller, run_id)
 
     async def _outcome(self, caller: Principal, run_id: str) -> CancelOutcome:
-        run = await self._store.get(caller.organization_id, run_id)
+        run = await self.store.get(caller.organization_id, run_id)
         cancelled = run.stop_reason is StopReason.CANCELLED
         return CancelOutcome.CANCELLED if cancelled else CancelOutcome.ENDED_BEFORE
 
     async def _await_cancellation(self, caller: Principal, run_id: str) -> CancelOutcome:
         """Waits until another process has cancelled a run, or until its lease has expired and this process has."""
-        subscription = self._streamer.subscribe(run_id)
+        subscription = self.streamer.subscribe(run_id)
         try:
-            while not (run := await self._store.get(caller.organization_id, run_id)).status.ended:
+            while not (run := await self.store.get(caller.organization_id, run_id)).status.ended:
                 subscription.is_stored = True
                 with suppress(TimeoutError):
                     await subscription.next(_POLL_SECONDS)
-                await self._worker.claim_and_run(run.conversation_id)
+                await self.worker.claim_and_run(run.conversation_id)
         finally:
             subscription.close()
         return await self._outcome(caller, run_id)
 
 
+@dataclass(frozen=True, eq=False)
 class GroupPlanner:
     """Addresses runs to groups."""
 
-    def __init__(self, groups: GroupStore, agents: AgentStore) -> None:
-        self._groups = groups
-        self._agents = agents
+    groups: GroupStore
+    agents: AgentStore
 
     async def plan(self, run: Run, group_id: str) -> Run:
         """Returns a run as one of a group: with the plan of its turns, or, for a sleeptime group, as its manager's.
@@ -193,7 +185,7 @@ class GroupPlanner:
             GroupUnusable: The group has no members, or its manager was deleted.
             Unimplemented: The members of the group hand over to one another.
         """
-        group = await self._groups.get(run.organization_id, group_id)
+        group = await self.groups.get(run.organization_id, group_id)
         if group.manager.type is ManagerType.SWARM:
             raise Unimplemented(
                 "This server does not run swarm groups. Change the group's manager_config to another kind.",
@@ -219,7 +211,7 @@ class GroupPlanner:
         page = PageQuery(max(1, len(group.all_agent_ids)), ascending=True)
         if not wanted.agent_ids:
             return {}
-        found = await self._agents.list(group.organization_id, wanted, AgentOrder.CREATED_AT, page)
+        found = await self.agents.list(group.organization_id, wanted, AgentOrder.CREATED_AT, page)
         return {agent.id: agent for agent in found.items}
 
 
@@ -227,32 +219,20 @@ def _speaker(agent: Agent) -> Speaker:
     return Speaker(agent.id, agent.name, agent.description or "")
 
 
+@dataclass(frozen=True, eq=False)
 class RunService:
     """Starts, streams, retries, cancels and deletes the runs of agents."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        worker: RunWorker,
-        streamer: RunStreamer,
-        early: EarlyReads,
-        models: ModelCatalog,
-        clock: Clock,
-        ids: IdSource,
-        processors: Processors,
-        cancellations: RunCancellations,
-        planner: GroupPlanner,
-    ) -> None:
-        self._store = store
-        self._worker = worker
-        self._streamer = streamer
-        self._early = early
-        self._models = models
-        self._clock = clock
-        self._ids = ids
-        self._processors = processors
-        self._cancellations = cancellations
-        self._planner = planner
+    store: RunStore
+    worker: RunWorker
+    streamer: RunStreamer
+    early: EarlyReads
+    models: ModelCatalog
+    clock: Clock
+    ids: IdSource
+    processors: Processors
+    cancellations: RunCancellations
+    planner: GroupPlanner
 
     async def send(
         self,
@@ -293,11 +273,11 @@ class RunService:
         """Refuses a run whose caller waits, while recall or blocks is away. An accepted run waits for them."""
         try:
             if run.group_id is None:
-                await self._early.require(run)
+                await self.early.require(run)
             elif run.plan is not None:  # else it repeats an earlier run
-                await self._early.require_services(run.plan.members[0].agent_id)
+                await self.early.require_services(run.plan.members[0].agent_id)
         except TEMPORARY:
-            if await self._store.find_repeated(key, run) is None:
+            if await self.store.find_repeated(key, run) is None:
                 raise
 
     async def open(
@@ -312,13 +292,13 @@ class RunService:
         The config and the input of the run are valid. Raises the other errors of `send`.
         """
         # The subscription starts before the run. A repeated run has another id, and its events are read from the store.
-        subscription = self._streamer.subscribe(run.id)
+        subscription = self.streamer.subscribe(run.id)
         try:
             started = await self._start(key, run, answer)
             await asyncio.sleep(0)  # the run itself begins before its acceptance is sent
         except BaseException:
             subscription.close()
-            self._early.discard(run.id)
+            self.early.discard(run.id)
             raise
         keepalive = started.run.config.keepalive_seconds
         if started.replayed:
@@ -327,7 +307,7 @@ class RunService:
                 caller, started.run.id, 0, keepalive, replayed=True, deltas=started.run.config.stream_tokens
             )
             return started.run, stream
-        return started.run, self._streamer.follow(started.run, subscription, fresh=True, keepalive_seconds=keepalive)
+        return started.run, self.streamer.follow(started.run, subscription, fresh=True, keepalive_seconds=keepalive)
 
     async def start(
         self,
@@ -358,10 +338,10 @@ class RunService:
         background: bool,
     ) -> Run:
         """Returns a new run, which is not stored."""
-        now = self._clock.now()
+        now = self.clock.now()
         shown = sum(message.role in SHOWN_ROLES for message in messages)
         return Run(
-            id=self._ids.new("run"),
+            id=self.ids.new("run"),
             organization_id=caller.organization_id,
             subject_id=caller.subject_id,
             agent_id=agent_id,
@@ -379,34 +359,34 @@ class RunService:
     async def _of_group(self, key: RequestKey | None, run: Run, group_id: str) -> Run:
         """Returns a run as one of a group. The repeat of an earlier run needs no usable group."""
         try:
-            return await self._planner.plan(run, group_id)
+            return await self.planner.plan(run, group_id)
         except (NotFound, GroupUnusable, Unimplemented):
             repeat = replace(run, agent_id="", conversation_id=group_conversation_id(group_id), group_id=group_id)
-            if await self._store.find_repeated(key, repeat) is None:
+            if await self.store.find_repeated(key, repeat) is None:
                 raise
             return repeat
 
     async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
         await self._require_model(run)
         # The input of a retried run and of a repeated request was processed when it was first sent.
-        is_processed = bool(run.retried_run_ids) or not self._processors.has_input_processors
-        if not is_processed and await self._store.find_repeated(key, run) is None:
-            run = replace(run, input=await self._processors.process_input(run))
+        is_processed = bool(run.retried_run_ids) or not self.processors.has_input_processors
+        if not is_processed and await self.store.find_repeated(key, run) is None:
+            run = replace(run, input=await self.processors.process_input(run))
         reject_busy = run.config.on_busy is OnBusy.REJECT
-        return await self._worker.start(key, run, reject_busy=reject_busy, answer=answer)
+        return await self.worker.start(key, run, reject_busy=reject_busy, answer=answer)
 
     async def prepare(self, run: Run) -> Run:
         """Returns a new run with its input processed. Raises ModelUnknown, InputRefused, ProcessorFailed."""
         await self._require_model(run)
-        if self._processors.has_input_processors:
-            return replace(run, input=await self._processors.process_input(run))
+        if self.processors.has_input_processors:
+            return replace(run, input=await self.processors.process_input(run))
         return run
 
     async def _require_model(self, run: Run) -> None:
         handle, settings = run.config.override_model, run.config.model_settings
         if handle is None and settings is None:
             return
-        models = await self._models.of(run.organization_id)
+        models = await self.models.of(run.organization_id)
         model = None if handle is None else require_served(models, handle, "config.override_model")
         require_usable_settings(models, model, settings, "config.model_settings")
 
@@ -453,24 +433,24 @@ class RunService:
         if after < 0:
             raise InvalidArgument("starting_after must not be negative.", field="starting_after")
         require_keepalive(keepalive_seconds, "keepalive_seconds")
-        subscription = self._streamer.subscribe(run_id)
+        subscription = self.streamer.subscribe(run_id)
         try:
-            run = await self._store.get(caller.organization_id, run_id)
+            run = await self.store.get(caller.organization_id, run_id)
         except BaseException:
             subscription.close()
             raise
-        stream = self._streamer.follow(
+        stream = self.streamer.follow(
             run, subscription, after=after, replayed=replayed, deltas=deltas, keepalive_seconds=keepalive_seconds
         )
         return run, stream
 
     async def get(self, caller: Principal, run_id: str) -> Run:
         """Returns a run. Raises NotFound."""
-        return await self._store.get(caller.organization_id, run_id)
+        return await self.store.get(caller.organization_id, run_id)
 
     async def list(self, caller: Principal, filter_: RunFilter, page: PageQuery) -> Page[Run]:
         """Returns a page of runs ordered by creation."""
-        return await self._store.list(caller.organization_id, filter_, page)
+        return await self.store.list(caller.organization_id, filter_, page)
 
     async def retry(self, caller: Principal, key: RequestKey | None, run_id: str) -> Run:
         """Starts a new run in the background with the input of a failed or cancelled one, and returns it.
@@ -481,9 +461,9 @@ class RunService:
 
         Raises NotFound, RunEnded if it completed, RunUnderWay if it has not ended.
         """
-        if (repeated := await self._store.find_repeated(key, await self.get(caller, run_id))) is not None:
+        if (repeated := await self.store.find_repeated(key, await self.get(caller, run_id))) is not None:
             return repeated
-        before = await self._store.newest_attempt(caller.organization_id, run_id)
+        before = await self.store.newest_attempt(caller.organization_id, run_id)
         if not before.status.ended:
             raise RunUnderWay("The run has not ended. Cancel it first, or wait for its end.", resource_id=before.id)
         if before.status is RunStatus.COMPLETED:
@@ -497,16 +477,16 @@ class RunService:
             sent=(),  # a client that sends the otids again gets the first run
         )
         if before.plan is not None:
-            retry = replace(retry, plan=retried_plan(before.plan, await self._store.journal(before.id)))
+            retry = replace(retry, plan=retried_plan(before.plan, await self.store.journal(before.id)))
         return (await self._start(key, retry)).run
 
     async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs by id, or without ids all unfinished runs of a filter. Returns the outcomes by run."""
-        return await self._cancellations.cancel(caller, filter_, run_ids)
+        return await self.cancellations.cancel(caller, filter_, run_ids)
 
     async def delete(self, caller: Principal, run_id: str) -> None:
         """Deletes the record of an ended run. Recall keeps its messages. Raises NotFound, RunUnderWay."""
-        await self._store.delete(caller.organization_id, run_id)
+        await self.store.delete(caller.organization_id, run_id)
 
 
 class StepService:

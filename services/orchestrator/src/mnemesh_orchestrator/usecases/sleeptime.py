@@ -1,7 +1,7 @@
 """Sleeptime runs on demand and by the clock, their previews, and the settings of organizations."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mnemesh_kit.call_context import Principal
@@ -34,26 +34,17 @@ _DUE_GROUPS: Final = 100
 _NO_CONFIG: Final = RunConfig()
 
 
+@dataclass(frozen=True, eq=False)
 class SleeptimeService:
     """Starts and previews sleeptime runs."""
 
-    def __init__(
-        self,
-        store: SleeptimeStore,
-        groups: GroupStore,
-        agents: AgentStore,
-        recall: RecallClient,
-        transcripts: TranscriptInputs,
-        previews: PreviewService,
-        worker: RunWorker,
-    ) -> None:
-        self._store = store
-        self._groups = groups
-        self._agents = agents
-        self._recall = recall
-        self._transcripts = transcripts
-        self._previews = previews
-        self._worker = worker
+    store: SleeptimeStore
+    groups: GroupStore
+    agents: AgentStore
+    recall: RecallClient
+    transcripts: TranscriptInputs
+    previews: PreviewService
+    worker: RunWorker
 
     async def start(self, caller: Principal, key: RequestKey | None, target: SleeptimeTarget) -> tuple[Run, ...]:
         """Starts the members of a group with all messages that no transcript has. Returns their runs in order.
@@ -66,7 +57,7 @@ class SleeptimeService:
             Unavailable, DeadlineExceeded: Recall cannot be reached.
         """
         group, newest = await self._find(caller, target)
-        started = await self._store.start(key, caller.subject_id, caller.organization_id, group.id, newest)
+        started = await self.store.start(key, caller.subject_id, caller.organization_id, group.id, newest)
         await self._begin(started)
         return started
 
@@ -80,19 +71,19 @@ class SleeptimeService:
             SystemPromptOverflow: The system message and tools of a member leave no space for a transcript.
         """
         group, newest = await self._find(caller, target)
-        progress = await self._store.progress(caller.organization_id, group.id)
+        progress = await self.store.progress(caller.organization_id, group.id)
         range_ = range_of_new(group, progress.processed, max(progress.seen, newest))
         if range_ is None:
             return SleeptimePreview()
         previews: list[tuple[MemberPreview, Transcript]] = []
         for agent_id in group.agent_ids:
             conversation_id = default_conversation_id(agent_id)
-            turn = await self._previews.turn(caller, agent_id, conversation_id, (), _NO_CONFIG)
-            transcript = await self._transcripts.compose(turn, range_)
+            turn = await self.previews.turn(caller, agent_id, conversation_id, (), _NO_CONFIG)
+            transcript = await self.transcripts.compose(turn, range_)
             if transcript is None:
                 continue
             messages = transcript.messages
-            request = await self._previews.render(caller, agent_id, conversation_id, messages, _NO_CONFIG)
+            request = await self.previews.render(caller, agent_id, conversation_id, messages, _NO_CONFIG)
             previews.append((MemberPreview(agent_id, request), transcript))
         if not previews:
             return SleeptimePreview()
@@ -101,7 +92,7 @@ class SleeptimeService:
 
     async def settings(self, caller: Principal) -> SleeptimeSettings:
         """Returns the settings of the caller's organization."""
-        return await self._store.settings(caller.organization_id)
+        return await self.store.settings(caller.organization_id)
 
     async def update_settings(
         self, caller: Principal, key: RequestKey | None, changes: Mapping[str, Any]
@@ -111,42 +102,42 @@ class SleeptimeService:
         Raises:
             InvalidArgument: A value breaks its rule.
         """
-        current = await self._store.settings(caller.organization_id)
+        current = await self.store.settings(caller.organization_id)
         settings = require_valid_settings(replace(current, **changes))
-        stored = await self._store.update_settings(key, caller.organization_id, settings)
-        await self._worker.fill_places(caller.organization_id)
+        stored = await self.store.update_settings(key, caller.organization_id, settings)
+        await self.worker.fill_places(caller.organization_id)
         return stored
 
     async def start_due(self) -> None:
         """Starts the members of groups whose interval or inactivity has passed, in every organization."""
-        await reconcile("sleeptime", lambda: self._store.due(_DUE_GROUPS), self._start_due, lambda group: group.id)
+        await reconcile("sleeptime", lambda: self.store.due(_DUE_GROUPS), self._start_due, lambda group: group.id)
 
     async def _start_due(self, group: Group) -> None:
-        await self._begin(await self._store.start_due(group))
+        await self._begin(await self.store.start_due(group))
 
     async def _begin(self, started: tuple[Run, ...]) -> None:
         for run in started:
-            await self._worker.start_next(run.conversation_id)
+            await self.worker.start_next(run.conversation_id)
 
     async def _find(self, caller: Principal, target: SleeptimeTarget) -> tuple[Group, int]:
         """Returns a sleeptime group, and the newest sequence id of its manager."""
         group = await self._group(caller, target)
-        return group, await self._recall.newest_sequence_id(group.manager.manager_agent_id or "")
+        return group, await self.recall.newest_sequence_id(group.manager.manager_agent_id or "")
 
     async def _group(self, caller: Principal, target: SleeptimeTarget) -> Group:
         if target.agent_id is not None:
-            agent = await self._agents.get(caller.organization_id, target.agent_id)
-            managed = await self._groups.of_manager(caller.organization_id, agent.id, tuple(BACKGROUND_TYPES))
+            agent = await self.agents.get(caller.organization_id, target.agent_id)
+            managed = await self.groups.of_manager(caller.organization_id, agent.id, tuple(BACKGROUND_TYPES))
             if not managed:
                 raise FailedPrecondition(
                     "The agent manages no sleeptime group. Set its enable_sleeptime, or create a group.",
                     resource_id=agent.id,
                 )
             return managed[0]
-        group = await self._groups.get(caller.organization_id, target.group_id or "")
+        group = await self.groups.get(caller.organization_id, target.group_id or "")
         if group.manager.type not in BACKGROUND_TYPES:
             raise FailedPrecondition(
                 "The group is not a sleeptime group. Send it a message instead.", resource_id=group.id
             )
-        await self._agents.get(caller.organization_id, group.manager.manager_agent_id or "")
+        await self.agents.get(caller.organization_id, group.manager.manager_agent_id or "")
         return group
