@@ -52,7 +52,7 @@ from mnemesh_orchestrator.usecases.context_windows import (
     PreviewService,
     SystemPromptService,
 )
-from mnemesh_orchestrator.usecases.conversations import ConversationService
+from mnemesh_orchestrator.usecases.conversations import ConversationParts, ConversationService
 from mnemesh_orchestrator.usecases.groups import GroupChanges, GroupService
 from mnemesh_orchestrator.usecases.identities import IdentityService
 from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService, MessageReader
@@ -444,13 +444,13 @@ class Orchestrator:
 
     @cached_property
     def conversations(self) -> ConversationService:
+        services = self.services
         return ConversationService(
             store=self.stores.conversations,
             agents=self.stores.agents,
-            recall=self.services.recall,
-            core_memory=self.services.core_memory,
-            windows=self.windows,
-            lock=self.conversation_lock,
+            parts=ConversationParts(
+                services.recall, services.core_memory, self.windows, self.conversation_lock, self.context
+            ),
             context=self.context,
             models=self.catalog,
             clock=self.clock,

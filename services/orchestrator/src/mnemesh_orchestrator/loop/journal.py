@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -40,25 +40,16 @@ StampedBody = tuple[str | None, DurableBody]
 """The content of a durable event, with the step that it belongs to."""
 
 
+@dataclass(frozen=True, eq=False)
 class Journals:
     """Opens the journals of the runs that this process executes. `publish` delivers events to the followers of runs."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        deltas: DeltaLog,
-        publish: Callable[[Iterable[RunEvent]], None],
-        clock: Clock,
-        retry: RetryPolicy,
-        *,
-        keeps_traces: bool = True,
-    ) -> None:
-        self.store = store
-        self.retry = retry
-        self.deltas = deltas
-        self.publish = publish
-        self.clock = clock
-        self.keeps_traces = keeps_traces
+    store: RunStore
+    deltas: DeltaLog
+    publish: Callable[[Iterable[RunEvent]], None]
+    clock: Clock
+    retry: RetryPolicy
+    keeps_traces: bool = True
 
     def open(self, run: Run, lease: Lease) -> "JournalWriter":
         """Returns the journal of a run. It knows no entries of earlier holders yet."""

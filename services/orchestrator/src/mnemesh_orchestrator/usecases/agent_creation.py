@@ -50,32 +50,21 @@ from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.sagas import UNAVAILABLE, Saga, WorkOrigin, reconcile
 
 
+@dataclass(frozen=True, eq=False)
 class PartnerService(Saga[UnfinishedAgent, Agent]):
     """Creates partners for agents that exist. Those of new agents are created with them."""
 
     resource = "agent"
 
-    def __init__(
-        self,
-        store: PartnerStore,
-        agents: AgentStore,
-        changes: AgentChanges,
-        parts: AgentParts,
-        deletion: AgentDeletion,
-        groups: GroupService,
-        prompts: Prompts,
-        clock: Clock,
-        ids: IdSource,
-    ) -> None:
-        self._store = store
-        self._agents = agents
-        self._changes = changes
-        self._parts = parts
-        self._deletion = deletion
-        self._groups = groups
-        self._prompts = prompts
-        super().__init__(clock)
-        self._ids = ids
+    store: PartnerStore
+    agents: AgentStore
+    changes: AgentChanges
+    parts: AgentParts
+    deletion: AgentDeletion
+    groups: GroupService
+    prompts: Prompts
+    clock: Clock
+    ids: IdSource
 
     def of_new_agent(self, agent: Agent, turns_counter: int = 0) -> Partnership:
         """Returns the partner and the group that are created with an agent. Their ids are derived from the agent's.
@@ -92,7 +81,7 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
         return Partnership(partner, partner_group(agent, partner, partner_group_id(partner.id), turns_counter))
 
     def _system(self, agent: Agent) -> str:
-        return self._prompts.get(AGENT_TYPES[require_partner_type(agent.type)].prompt_key).text
+        return self.prompts.get(AGENT_TYPES[require_partner_type(agent.type)].prompt_key).text
 
     async def update(
         self,
@@ -121,7 +110,7 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
             Unavailable: A service cannot be reached. The update is finished later; a repeat under the same key returns
                 its result.
         """
-        change = self._with_partner(await self._changes.of_values(caller, agent_id, values, if_revision))
+        change = self._with_partner(await self.changes.of_values(caller, agent_id, values, if_revision))
 
         record = PartnerCreation(
             agent_id,
@@ -135,7 +124,7 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
         )
 
         while True:
-            start = await self._store.begin(
+            start = await self.store.begin(
                 key, caller.organization_id, agent_id, change, partial(self._new_partner, record)
             )
             if start.idle:
@@ -156,8 +145,8 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
 
     def _new_partner(self, record: PartnerCreation, agent: Agent, group: Group | None) -> tuple[Agent, bytes]:
         """Returns a partner and the record of its creation in the group, or in a new one."""
-        partner_id = self._ids.new("agent")
-        partner = partner_of(agent, partner_id, self._system(agent), record.subject_id, self._clock.now())
+        partner_id = self.ids.new("agent")
+        partner = partner_of(agent, partner_id, self._system(agent), record.subject_id, self.clock.now())
         group_id = partner_group_id(partner_id) if group is None else group.id
         return partner, msgspec.json.encode(replace(record, group_id=group_id))
 
@@ -172,11 +161,11 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
         key = None if key is None else replace(key, request_id=f"{key.request_id}/group")
         partner_ids = tuple(partner.id for partner in start.idle)
         if start.group is not None:
-            await self._groups.update(caller, key, start.group.id, {"agent_ids": partner_ids})
+            await self.groups.update(caller, key, start.group.id, {"agent_ids": partner_ids})
             return
         draft = partner_group(start.agent, start.idle[0], partner_group_id(start.idle[0].id), turns_counter)
         try:
-            await self._groups.create(caller, key, replace(draft, agent_ids=partner_ids))
+            await self.groups.create(caller, key, replace(draft, agent_ids=partner_ids))
         except InvalidArgument as error:
             raise GroupChanged(error.metadata.get("resource_id", "")) from error
 
@@ -206,53 +195,41 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
         partner, creation = work
         record = msgspec.json.decode(creation, type=PartnerCreation)
         caller = Principal(partner.organization_id, record.subject_id)
-        agent = await self._agents.get(partner.organization_id, record.agent_id)
-        newest = await self._parts.newest_sequence_id(agent.id)
+        agent = await self.agents.get(partner.organization_id, record.agent_id)
+        newest = await self.parts.newest_sequence_id(agent.id)
         group = partner_group(agent, partner, record.group_id, record.turns_counter)
         partnership = Partnership(partner, group, newest)
-        await self._parts.create_partner(agent.id, partnership)
-        change = await self._changes.of_values(caller, agent.id, decode_values(record.values), record.if_revision)
-        done = await self._store.activate(partnership, agent.id, change)
+        await self.parts.create_partner(agent.id, partnership)
+        change = await self.changes.of_values(caller, agent.id, decode_values(record.values), record.if_revision)
+        done = await self.store.activate(partnership, agent.id, change)
         # None: another process finished the update, and the agent may have been changed since.
-        return done if done is not None else await self._agents.get(partner.organization_id, record.agent_id)
+        return done if done is not None else await self.agents.get(partner.organization_id, record.agent_id)
 
     async def begin_undo(self, work: UnfinishedAgent, key: RequestKey | None) -> bool:
         """See Saga."""
-        return await self._agents.abandon(work[0].id, key, Deletion())
+        return await self.agents.abandon(work[0].id, key, Deletion())
 
     async def remove_effects(self, work: UnfinishedAgent) -> None:
         """See Saga."""
-        await self._deletion.finish(work[0].organization_id, work[0].id, Deletion())
+        await self.deletion.finish(work[0].organization_id, work[0].id, Deletion())
 
 
+@dataclass(frozen=True, eq=False)
 class AgentCreation(Saga[UnfinishedAgent, Agent]):
     """Creates agents, each with its partner if it has one."""
 
     resource = "agent"
 
-    def __init__(
-        self,
-        store: AgentStore,
-        parts: AgentParts,
-        partners: PartnerService,
-        deletion: AgentDeletion,
-        models: ModelCatalog,
-        embedders: EmbedderDirectory,
-        prompts: Prompts,
-        secrets: SecretVariables,
-        clock: Clock,
-        ids: IdSource,
-    ) -> None:
-        self._secrets = secrets
-        self._store = store
-        self._parts = parts
-        self._partners = partners
-        self._deletion = deletion
-        self._models = models
-        self._embedders = embedders
-        self._prompts = prompts
-        super().__init__(clock)
-        self._ids = ids
+    store: AgentStore
+    parts: AgentParts
+    partners: PartnerService
+    deletion: AgentDeletion
+    models: ModelCatalog
+    embedders: EmbedderDirectory
+    prompts: Prompts
+    secrets: SecretVariables
+    clock: Clock
+    ids: IdSource
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
         """Creates an agent with all its parts, and returns it. See AgentLifecycle.create."""
@@ -260,22 +237,22 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
         agent = await self._first_record(caller, draft)
         method, request_id = (key.method, key.request_id) if key is not None else (None, None)
         creation = msgspec.json.encode(Creation(replace(draft, secrets={}), method, request_id))
-        agent_id, replayed = await self._store.begin_creation(key, agent, creation)
-        unfinished = await self._store.creation(caller.organization_id, agent_id) if replayed else (agent, creation)
+        agent_id, replayed = await self.store.begin_creation(key, agent, creation)
+        unfinished = await self.store.creation(caller.organization_id, agent_id) if replayed else (agent, creation)
         if unfinished is None:
-            return await self._store.get(caller.organization_id, agent_id)
+            return await self.store.get(caller.organization_id, agent_id)
         return await self.run(unfinished)
 
     async def _first_record(self, caller: Principal, draft: AgentDraft) -> Agent:
         spec = AGENT_TYPES[draft.type]
-        models = await self._models.of(caller.organization_id)
+        models = await self.models.of(caller.organization_id)
         model = draft.model or await models.default_handle()
         info = require_served(models, model, "agent.model")
         require_usable_settings(models, info, draft.model_settings, "agent.model_settings")
         require_usable_summaries(models, draft.compaction_settings, "agent.compaction_settings")
         require_usable_summaries(models, draft.memory_extraction, "agent.memory_extraction")
-        await self._embedders.require(draft.embedder)
-        agent_id, now = self._ids.new("agent"), self._clock.now()
+        await self.embedders.require(draft.embedder)
+        agent_id, now = self.ids.new("agent"), self.clock.now()
         return Agent(
             id=agent_id,
             organization_id=caller.organization_id,
@@ -304,12 +281,12 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
             hidden=draft.hidden,
             identity_ids=draft.identity_ids,
             approval_timeout_seconds=draft.approval_timeout_seconds,
-            secrets=self._secrets.sealed(agent_id, draft.secrets),
+            secrets=self.secrets.sealed(agent_id, draft.secrets),
             provenance=replace(draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id),
         )
 
     def _system(self, draft: AgentDraft) -> str:
-        prompt = self._prompts.get(draft.system_prompt_key or AGENT_TYPES[draft.type].prompt_key)
+        prompt = self.prompts.get(draft.system_prompt_key or AGENT_TYPES[draft.type].prompt_key)
         text = filled(prompt.text, draft.memory_variables)
         if len(text) > MAX_SYSTEM_PROMPT:
             raise InvalidArgument(
@@ -330,29 +307,29 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
         """See Saga. Creates the parts of an agent and of its partner, makes them visible, and returns the agent."""
         agent, creation = work[0], msgspec.json.decode(work[1], type=Creation)
         partnership: Partnership | None = None
-        complete = await self._parts.create(agent, creation.draft)
+        complete = await self.parts.create(agent, creation.draft)
         if agent.enable_sleeptime:
-            partnership = self._partners.of_new_agent(complete, creation.draft.sleeptime_turns_counter)
+            partnership = self.partners.of_new_agent(complete, creation.draft.sleeptime_turns_counter)
             if creation.draft.initial_messages is None:
                 # The first messages of a type are not part of a conversation.
-                newest = await self._parts.newest_sequence_id(agent.id)
+                newest = await self.parts.newest_sequence_id(agent.id)
                 partnership = replace(partnership, start_sequence_id=newest)
-            await self._parts.create_partner(agent.id, partnership)
-        if not await self._store.activate(complete, partnership):
+            await self.parts.create_partner(agent.id, partnership)
+        if not await self.store.activate(complete, partnership):
             # Another process finished the creation, and the agent may have been changed or deleted since.
-            return await self._store.get(agent.organization_id, agent.id)
+            return await self.store.get(agent.organization_id, agent.id)
         return replace(complete, state=AgentState.ACTIVE)
 
     async def begin_undo(self, work: UnfinishedAgent, key: RequestKey | None) -> bool:
         """See Saga."""
-        return await self._store.abandon(work[0].id, key, self._undo(work[0]))
+        return await self.store.abandon(work[0].id, key, self._undo(work[0]))
 
     async def remove_effects(self, work: UnfinishedAgent) -> None:
         """See Saga."""
-        await self._deletion.finish(work[0].organization_id, work[0].id, self._undo(work[0]))
+        await self.deletion.finish(work[0].organization_id, work[0].id, self._undo(work[0]))
 
     def _undo(self, agent: Agent) -> Deletion:
-        return Deletion(partner_id=self._partners.of_new_agent(agent).partner.id if agent.enable_sleeptime else None)
+        return Deletion(partner_id=self.partners.of_new_agent(agent).partner.id if agent.enable_sleeptime else None)
 
 
 @dataclass(frozen=True, eq=False)

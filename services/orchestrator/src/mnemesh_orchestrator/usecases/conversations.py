@@ -110,6 +110,7 @@ class ConversationParts:
         return await self.context.window(conversation.id)
 
 
+@dataclass(frozen=True, eq=False)
 class ConversationService(Saga[UnfinishedConversation, None]):
     """The conversations of agents.
 
@@ -119,26 +120,13 @@ class ConversationService(Saga[UnfinishedConversation, None]):
     resource = "conversation"
     deferring = (*UNAVAILABLE, ConversationBusy, LeaseLost)
 
-    def __init__(
-        self,
-        store: ConversationStore,
-        agents: AgentStore,
-        recall: RecallClient,
-        core_memory: BlocksClient,
-        windows: ContextWindowService,
-        lock: ConversationLock,
-        context: ContextReader,
-        models: ModelCatalog,
-        clock: Clock,
-        ids: IdSource,
-    ) -> None:
-        self._store = store
-        self._agents = agents
-        self._parts = ConversationParts(recall, core_memory, windows, lock, context)
-        self._context = context
-        self._models = models
-        super().__init__(clock)
-        self._ids = ids
+    store: ConversationStore
+    agents: AgentStore
+    parts: ConversationParts
+    context: ContextReader
+    models: ModelCatalog
+    clock: Clock
+    ids: IdSource
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: ConversationDraft) -> Conversation:
         """Creates a conversation, whose window has only a system message, and returns it.
@@ -153,12 +141,12 @@ class ConversationService(Saga[UnfinishedConversation, None]):
                 returns its result.
         """
         require_valid_conversation({field.name: getattr(draft, field.name) for field in fields(draft)})
-        models = await self._models.of(caller.organization_id)
+        models = await self.models.of(caller.organization_id)
         model = None if draft.model is None else require_served(models, draft.model, "conversation.model")
         require_usable_settings(models, model, draft.model_settings, "conversation.model_settings")
-        now = self._clock.now()
+        now = self.clock.now()
         conversation = Conversation(
-            id=self._ids.new("conv"),
+            id=self.ids.new("conv"),
             organization_id=caller.organization_id,
             agent_id=draft.agent_id,
             is_default=False,
@@ -203,11 +191,11 @@ class ConversationService(Saga[UnfinishedConversation, None]):
             Unavailable: As for `create`.
         """
         require_summary(summary)
-        source = await self._store.get(caller.organization_id, source_id)
-        now = self._clock.now()
+        source = await self.store.get(caller.organization_id, source_id)
+        now = self.clock.now()
         conversation = replace(
             source,
-            id=self._ids.new("conv"),
+            id=self.ids.new("conv"),
             is_default=False,
             created_at=now,
             updated_at=now,
@@ -231,7 +219,7 @@ class ConversationService(Saga[UnfinishedConversation, None]):
     ) -> Conversation:
         method, request_id = (key.method, key.request_id) if key is not None else (None, None)
         origin = ConversationOrigin(until_message_id, method, request_id, create_missing_blocks)
-        conversation_id, replayed = await self._store.begin_creation(key, conversation, origin)
+        conversation_id, replayed = await self.store.begin_creation(key, conversation, origin)
         if not replayed:
             work = UnfinishedConversation(conversation, origin, on_busy)
             try:
@@ -240,10 +228,10 @@ class ConversationService(Saga[UnfinishedConversation, None]):
                 await self.undo(work)
                 raise
         else:
-            for unfinished in await self._store.list_unfinished(conversation_id):
+            for unfinished in await self.store.list_unfinished(conversation_id):
                 if unfinished.origin is not None:
                     await self.run(replace(unfinished, on_busy=on_busy))
-        return await self._store.get(conversation.organization_id, conversation_id)
+        return await self.store.get(conversation.organization_id, conversation_id)
 
     def origin(self, work: UnfinishedConversation) -> WorkOrigin:
         """See Saga."""
@@ -264,34 +252,34 @@ class ConversationService(Saga[UnfinishedConversation, None]):
         if work.origin is None:
             await self.remove_effects(work)
             return
-        agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
-        block_ids, window = await self._parts.create(agent, conversation, work.origin, work.on_busy)
-        await self._store.activate(replace(conversation, isolated_block_ids=block_ids), _last_message_at(window))
+        agent = await self.agents.get(conversation.organization_id, conversation.agent_id)
+        block_ids, window = await self.parts.create(agent, conversation, work.origin, work.on_busy)
+        await self.store.activate(replace(conversation, isolated_block_ids=block_ids), _last_message_at(window))
 
     async def begin_undo(self, work: UnfinishedConversation, key: RequestKey | None) -> bool:
         """See Saga."""
-        return await self._store.abandon(work.conversation.id, key)
+        return await self.store.abandon(work.conversation.id, key)
 
     async def remove_effects(self, work: UnfinishedConversation) -> None:
         """See Saga."""
-        await self._parts.delete(work.conversation)
-        await self._store.remove(work.conversation.id)
+        await self.parts.delete(work.conversation)
+        await self.store.remove(work.conversation.id)
 
     async def get(self, caller: Principal, conversation_id: str) -> Conversation:
         """Returns a conversation. Raises NotFound."""
-        return await self._store.get(caller.organization_id, conversation_id)
+        return await self.store.get(caller.organization_id, conversation_id)
 
     async def message_ids(self, caller: Principal, conversation_id: str) -> tuple[str, ...]:
         """Returns the ids of the messages in the window of a conversation, in order."""
         with as_principal(caller):
-            return (await self._context.window_ids([conversation_id])).get(conversation_id, ())
+            return (await self.context.window_ids([conversation_id])).get(conversation_id, ())
 
     async def list(
         self, caller: Principal, filter_: ConversationFilter, order_by: ConversationOrder, page: PageQuery
     ) -> Page[Conversation]:
         """Returns a page of conversations. Raises InvalidArgument if the filter breaks a rule."""
         require_searchable_fields(filter_, "")
-        return await self._store.list(caller.organization_id, filter_, order_by, page)
+        return await self.store.list(caller.organization_id, filter_, order_by, page)
 
     async def update(
         self,
@@ -314,16 +302,16 @@ class ConversationService(Saga[UnfinishedConversation, None]):
             ModelUnknown: No provider serves the new model.
         """
         require_valid_conversation(changes)
-        models = await self._models.of(caller.organization_id)
+        models = await self.models.of(caller.organization_id)
 
         def change(conversation: Conversation) -> Conversation:
             changed = replace(conversation, **changes)
             if (changed.model, changed.model_settings) != (conversation.model, conversation.model_settings):
                 model = None if changed.model is None else require_served(models, changed.model, "conversation.model")
                 require_usable_settings(models, model, changed.model_settings, "conversation.model_settings")
-            return replace(changed, updated_at=self._clock.now())
+            return replace(changed, updated_at=self.clock.now())
 
-        return await self._store.update(key, caller.organization_id, conversation_id, change)
+        return await self.store.update(key, caller.organization_id, conversation_id, change)
 
     async def delete(self, caller: Principal, key: RequestKey | None, conversation_id: str) -> None:
         """Deletes a conversation and its window. Recall keeps its other messages, and its runs are kept.
@@ -334,13 +322,13 @@ class ConversationService(Saga[UnfinishedConversation, None]):
             ConversationBusy: A run of the conversation has not ended. No run is interrupted.
             Unavailable: A service cannot be reached. The conversation is invisible, and the rest is deleted later.
         """
-        conversation = await self._store.begin_deletion(key, caller.organization_id, conversation_id)
+        conversation = await self.store.begin_deletion(key, caller.organization_id, conversation_id)
         if conversation is not None:
             await self.run(UnfinishedConversation(conversation, None))
 
     async def finish_all(self) -> None:
         """Finishes the creations and deletions that were interrupted."""
-        await reconcile("conversations", self._store.list_unfinished, self.reconcile, lambda item: item.conversation.id)
+        await reconcile("conversations", self.store.list_unfinished, self.reconcile, lambda item: item.conversation.id)
 
 
 def _last_message_at(window: ContextWindow) -> datetime | None:

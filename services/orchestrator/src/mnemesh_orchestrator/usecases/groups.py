@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -56,27 +56,19 @@ _ERASED: Final = "ERASED"
 _ATTEMPTS: Final = 5
 
 
+@dataclass(frozen=True, eq=False)
 class GroupChanges(Saga[GroupChange, None]):
     """Carries out changes of groups."""
 
     resource = "group"
 
-    def __init__(
-        self,
-        store: GroupStore,
-        agents: AgentStore,
-        blocks: BlocksClient,
-        recall: RecallClient,
-        cancellations: RunCancellations,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._agents = agents
-        self._blocks = blocks
-        self._recall = recall
-        self._cancellations = cancellations
-        super().__init__(clock)
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+    store: GroupStore
+    agents: AgentStore
+    blocks: BlocksClient
+    recall: RecallClient
+    cancellations: RunCancellations
+    clock: Clock
+    _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(init=False, default_factory=WeakValueDictionary)
 
     def lock(self, work: GroupChange) -> asyncio.Lock:
         """See Saga."""
@@ -105,17 +97,17 @@ class GroupChanges(Saga[GroupChange, None]):
         if change.has_new_manager and manager_id in active:
             require_manager_type(after.manager, active[manager_id].type)
         if starts:
-            change = replace(change, start_sequence_id=await self._recall.newest_sequence_id(manager_id))
+            change = replace(change, start_sequence_id=await self.recall.newest_sequence_id(manager_id))
         held: dict[str, frozenset[str]] = dict.fromkeys(active, frozenset())
         if change.reads_memory:
             for agent_id in active:
-                memory = await self._blocks.get(agent_id)
+                memory = await self.blocks.get(agent_id)
                 held[agent_id] = frozenset(block.id for block in memory.blocks) if memory is not None else frozenset()
         return with_plan(change, held)
 
     async def _active(self, organization_id: str, agent_ids: Sequence[str]) -> dict[str, Agent]:
         page = PageQuery(len(agent_ids), ascending=True)
-        found = await self._agents.list(
+        found = await self.agents.list(
             organization_id, AgentFilter(agent_ids=tuple(agent_ids)), AgentOrder.CREATED_AT, page
         )
         known = {agent.id: agent for agent in found.items}
@@ -148,20 +140,20 @@ class GroupChanges(Saga[GroupChange, None]):
         if work.after is None:
             await self._cancel_runs(work)
             if work.linked_before:
-                await self._blocks.unlink(f"{work.id}/unlink", work.group_id)
+                await self.blocks.unlink(f"{work.id}/unlink", work.group_id)
         elif work.links is not None:
             await self._link(work, work.links)
         for pair in work.detaches:
-            await self._blocks.detach_block(_request_id(work, "detach", pair), pair.agent_id, pair.block_id)
+            await self.blocks.detach_block(_request_id(work, "detach", pair), pair.agent_id, pair.block_id)
         for pair in work.attaches:
             await self._attach(work, pair)
-        if not await self._store.finish(work):
+        if not await self.store.finish(work):
             # Another process finished or undid the change, and this one may have repeated effects since.
             await self._end_effects(work)
 
     async def run_stored(self, change: GroupChange) -> None:
         """Carries out a change as it was stored, unless that was all there is to do. Raises the errors of `run`."""
-        for item in await self._store.list_unfinished(change.group_id):
+        for item in await self.store.list_unfinished(change.group_id):
             if item.change.id == change.id:
                 await self.run(item.change)
 
@@ -178,7 +170,7 @@ class GroupChanges(Saga[GroupChange, None]):
             Unavailable: A service does not answer.
             MnemeshError: The change failed and is undone, and it is that of the request `key`.
         """
-        for item in await self._store.list_unfinished(group_id):
+        for item in await self.store.list_unfinished(group_id):
             if item.group.organization_id != organization_id or item.state not in states:
                 continue
             try:
@@ -199,19 +191,19 @@ class GroupChanges(Saga[GroupChange, None]):
             active = True
             while active:
                 with suppress(NotFound):  # a run whose agent is deleted meanwhile
-                    active = bool(await self._cancellations.cancel(caller, filter_, ()))
+                    active = bool(await self.cancellations.cancel(caller, filter_, ()))
 
     async def _link(self, change: GroupChange, agent_ids: Sequence[str]) -> None:
         if not agent_ids:
-            await self._blocks.unlink(f"{change.id}/unlink", change.group_id)
+            await self.blocks.unlink(f"{change.id}/unlink", change.group_id)
             return
         with _naming("group.agent_ids"):
-            await self._blocks.link(f"{change.id}/link", change.group_id, agent_ids, agent_ids[0])
+            await self.blocks.link(f"{change.id}/link", change.group_id, agent_ids, agent_ids[0])
 
     async def _attach(self, change: GroupChange, pair: SharedAttachment) -> None:
         try:
             with _naming("group.shared_block_ids"):
-                await self._blocks.attach(_request_id(change, "attach", pair), pair.agent_id, pair.block_id)
+                await self.blocks.attach(_request_id(change, "attach", pair), pair.agent_id, pair.block_id)
         except FailedPrecondition as error:
             if error.reason != _ERASED:
                 raise
@@ -221,21 +213,21 @@ class GroupChanges(Saga[GroupChange, None]):
 
     async def begin_undo(self, work: GroupChange, key: RequestKey | None) -> bool:
         """See Saga."""
-        return await self._store.begin_undo(work, key)
+        return await self.store.begin_undo(work, key)
 
     async def remove_effects(self, work: GroupChange) -> None:
         """See Saga."""
         await self._end_effects(work)
         for pair in work.detaches:
             try:
-                await self._blocks.attach(new_id("request"), pair.agent_id, pair.block_id)
+                await self.blocks.attach(new_id("request"), pair.agent_id, pair.block_id)
             except UNAVAILABLE:
                 raise
             except MnemeshError as error:
                 # Another request deleted the block or the agent, or took the label.
                 fields = {"agent_id": pair.agent_id, "block_id": pair.block_id, "error": error.message}
                 _log.warning("shared_block_not_restored", group_id=work.group_id, **fields)
-        await self._store.end_undo(work)
+        await self.store.end_undo(work)
 
     async def _end_effects(self, change: GroupChange) -> None:
         """Ends the link and the attachments that a change made and that the group does not have.
@@ -244,30 +236,30 @@ class GroupChanges(Saga[GroupChange, None]):
         """
         current: Group | None = None
         with suppress(NotFound):
-            current = await self._store.get(change.organization_id, change.group_id)
+            current = await self.store.get(change.organization_id, change.group_id)
         linked = linked_agents(current)
         if change.links is not None:
             await self._restore_link(change, linked)
         kept = set() if current is None else set(current.attachments)
-        for item in await self._store.list_unfinished(change.group_id):
+        for item in await self.store.list_unfinished(change.group_id):
             if item.change.id != change.id:
                 kept.update(item.change.attaches)
         for pair in dict.fromkeys((*change.attaches, *change.by_link)):
             if pair not in kept and not (pair in change.by_link and pair.agent_id in linked):
-                await self._blocks.detach_block(new_id("request"), pair.agent_id, pair.block_id)
+                await self.blocks.detach_block(new_id("request"), pair.agent_id, pair.block_id)
 
     async def _restore_link(self, change: GroupChange, linked: Sequence[str]) -> None:
         active = tuple(await self._active(change.organization_id, linked)) if linked else ()
         if len(active) > 1 and active[0] == linked[0]:
-            await self._blocks.link(new_id("request"), change.group_id, active, active[0])
+            await self.blocks.link(new_id("request"), change.group_id, active, active[0])
         else:
-            await self._blocks.unlink(new_id("request"), change.group_id)
+            await self.blocks.unlink(new_id("request"), change.group_id)
 
     async def finish_all(self) -> None:
         """Finishes the changes that were interrupted."""
 
         async def changes() -> list[GroupChange]:
-            return [item.change for item in await self._store.list_unfinished()]
+            return [item.change for item in await self.store.list_unfinished()]
 
         await reconcile("groups", changes, self.reconcile, lambda change: change.group_id)
 

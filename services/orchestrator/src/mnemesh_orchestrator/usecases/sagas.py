@@ -67,9 +67,7 @@ class Saga(ABC, Generic[T, R]):
     resource: ClassVar[str]
     deferring: ClassVar[tuple[type[MnemeshError], ...]] = UNAVAILABLE
     """The errors after which the work is finished later."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    clock: Clock
 
     @abstractmethod
     def origin(self, work: T) -> WorkOrigin:
@@ -110,7 +108,7 @@ class Saga(ABC, Generic[T, R]):
 
     async def reconcile(self, work: T) -> None:
         """Finishes work that was found later, if it is old enough; undoes it if it cannot be finished."""
-        origin, now = self.origin(work), self._clock.now()
+        origin, now = self.origin(work), self.clock.now()
         if not origin.is_removal and origin.started_at >= now - GRACE:
             return
         with as_principal(Principal(origin.organization_id, origin.subject_id)):
