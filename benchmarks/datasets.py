@@ -18,8 +18,6 @@ LoCoMo's format: samples with `conversation` (`session_1`, `session_1_date_time`
 questions, each with its own history (`haystack_sessions`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -116,21 +114,21 @@ class Field:
         """Returns the error that this field has a problem."""
         return DatasetInvalid(f"{self.place} {problem}.")
 
-    def __getitem__(self, key: str) -> Field:
+    def __getitem__(self, key: str) -> "Field":
         """Returns a required member of an object."""
         found = self.get(key)
         if found is None:
             raise DatasetInvalid(f"{self._place_of(key)} is missing.")
         return found
 
-    def get(self, key: str) -> Field | None:
+    def get(self, key: str) -> "Field | None":
         """Returns a member of an object, None if it is absent or null."""
         if not isinstance(self.value, dict):
             raise self.invalid(f"is {_kind(self.value)}, not an object")
         value = self.value.get(key)
         return None if value is None else Field(value, self._place_of(key))
 
-    def items(self) -> Iterator[Field]:
+    def items(self) -> "Iterator[Field]":
         """Yields the elements of a list."""
         if not isinstance(self.value, list):
             raise self.invalid(f"is {_kind(self.value)}, not a list")

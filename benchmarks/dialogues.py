@@ -1,7 +1,5 @@
 """Generates dialogues of two people over several months, and questions with known evidence, to score retrieval."""
 
-from __future__ import annotations
-
 import random
 import tomllib
 from collections.abc import Iterator

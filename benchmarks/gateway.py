@@ -4,8 +4,6 @@ One client sends the same turns over gRPC and through the gateway, in turn. Then
 back the rest of its answer, all at the same time. The model is a fake one that answers immediately.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -42,7 +40,7 @@ class HttpClient:
         self._writer = writer
 
     @classmethod
-    async def open(cls, address: str) -> HttpClient:
+    async def open(cls, address: str) -> "HttpClient":
         """Connects to `host:port`."""
         host, _, port = address.rpartition(":")
         return cls(*await asyncio.open_connection(host, int(port)))

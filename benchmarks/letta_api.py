@@ -3,8 +3,6 @@
 One client sends messages to an agent whose model answers at once, whole and as streams. The times include the SDK.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

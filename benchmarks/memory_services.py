@@ -1,7 +1,5 @@
 """Recall and archival as processes, with a PostgreSQL server if it stores their tables."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping

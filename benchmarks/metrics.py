@@ -1,7 +1,5 @@
 """Scores of a search with questions whose evidence is known, with confidence intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

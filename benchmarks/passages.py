@@ -1,7 +1,5 @@
 """Generates notes of facts, and questions with known evidence."""
 
-from __future__ import annotations
-
 import random
 import tomllib
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ the shares of questions with a correct message among the first 1, 5 and 10 hits,
 same texts.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools

@@ -4,8 +4,6 @@ The latter removes stop words from the query, and adds a second column of half t
 texts before and the two after it in the same session.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ full-text search in the same texts. `--weights` prints the results from which th
 chosen.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import tempfile

@@ -1,7 +1,5 @@
 """Converts ranks of evidence to shares and printed lines, for both quality benchmarks."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import defaultdict

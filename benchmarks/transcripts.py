@@ -1,7 +1,5 @@
 """Reads the dialogues of a file for the quality benchmarks (benchmarks.datasets lists the formats)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks import datasets as data

@@ -1,8 +1,6 @@
 """The ways in which callers store a dialogue: with or without times, with the speaker as name, in the text, or not at
 all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal

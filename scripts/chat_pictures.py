@@ -5,8 +5,6 @@
 The agent should be new. It needs tmux, and a mesh that `mnemesh chat` finds.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -5,8 +5,6 @@ class implements it if it names it as a base, or has its methods with the same p
 whose name ends with `to_proto` or `from_proto`. A setting is a field of a dataclass `…Config`.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re

@@ -1,7 +1,5 @@
 """Writes the built-in tools to a file of the tools service, because services do not import each other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

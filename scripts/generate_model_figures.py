@@ -1,7 +1,5 @@
 """Writes the windows and prices of models from the package genai-prices, which takes 100 MB when it is loaded."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import date

@@ -7,8 +7,6 @@ synchronous twin.
 With --check, generates into memory and fails if the committed code differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io

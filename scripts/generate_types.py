@@ -237,7 +237,6 @@ class Module:
         ]
         docstring = f'"""The twins of `mnemesh.{self._package}.v1`."""\n\n'
         common = (
-            "from __future__ import annotations\n"
             "from collections.abc import Mapping\n"
             "from dataclasses import dataclass, field\n"
             "from datetime import datetime, timedelta\n"

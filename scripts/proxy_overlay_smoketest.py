@@ -8,8 +8,6 @@ The calls are: a system message with a question, a question alone, a changed sys
 - PROXY_API_KEY: the token, if the mesh has authentication
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import uuid

@@ -4,8 +4,6 @@ Files are stored and processed; lines are found in many megabytes; turns of agen
 model is a fake one that answers immediately.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

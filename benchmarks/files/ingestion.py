@@ -1,7 +1,5 @@
 """The rate and the memory with which files are stored and processed."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,7 +1,5 @@
 """Formats the results as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The time of grep over many megabytes, and of searches by words and meaning."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from typing import Any, Final

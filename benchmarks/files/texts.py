@@ -1,7 +1,5 @@
 """Texts of a given size, from a fixed sequence of random words."""
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Times of repeated calls."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any

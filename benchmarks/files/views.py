@@ -1,7 +1,5 @@
 """Measures the cost that the files of an agent add to a turn."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Final
 

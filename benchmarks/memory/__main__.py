@@ -1,7 +1,5 @@
 """Scores memory on dialogues: `python -m benchmarks.memory --dataset FILE [--model openai/gpt-4.1-mini] …`."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

@@ -1,7 +1,5 @@
 """The answers of a run in a file of JSON lines, so that an interrupted run continues."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The mesh that answers questions: new stores in a directory, and the model providers of the environment."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping

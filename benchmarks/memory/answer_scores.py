@@ -1,7 +1,5 @@
 """Scores of answers by words: F1 over stems, in the way in which LoCoMo scores its categories."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter
@@ -56,5 +54,5 @@ def _stems(text: str) -> list[str]:
 
 
 @cache
-def _stemmer() -> snowballstemmer.porter_stemmer.PorterStemmer:
+def _stemmer() -> "snowballstemmer.porter_stemmer.PorterStemmer":
     return snowballstemmer.stemmer("porter")

@@ -1,7 +1,5 @@
 """Answers of an agent that searches in the stored dialogues, and judgements of these answers by a model."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping, Sequence

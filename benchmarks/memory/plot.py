@@ -1,7 +1,5 @@
 """The plot of the report, as SVG: a bar with its confidence interval for each configuration and depth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final

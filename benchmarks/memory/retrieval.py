@@ -1,7 +1,5 @@
 """Scores searches for the evidence of questions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

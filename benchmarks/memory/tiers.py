@@ -1,7 +1,5 @@
 """Stores dialogues in recall and in archival through their services, and searches there for questions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

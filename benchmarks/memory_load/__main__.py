@@ -1,7 +1,5 @@
 """Measures the memory services: `python -m benchmarks.memory_load [--messages 1000000 --agents 200 …] [--keep DIR]`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Text whose word frequencies follow Zipf's law, like natural language."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from bisect import bisect

@@ -1,7 +1,5 @@
 """The contents of the measured stores, and their ids."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -31,7 +29,7 @@ class Dataset:
         """The number of passages of an archive."""
         return self.passages // self.archives
 
-    def scaled(self, messages: int) -> Dataset:
+    def scaled(self, messages: int) -> "Dataset":
         """Returns a smaller dataset: fewer agents and archives of the same size."""
         share = messages / self.messages
         return Dataset(

@@ -1,7 +1,5 @@
 """Fills the stores through the RPCs of the services."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -71,7 +69,7 @@ class Loaded:
         (directory / _MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
-    def find(cls, directory: Path, dataset: Dataset) -> Loaded | None:
+    def find(cls, directory: Path, dataset: Dataset) -> "Loaded | None":
         """Returns the record of filled stores, or None. Raises ValueError if they contain another dataset."""
         manifest = directory / _MANIFEST
         if not manifest.exists():

@@ -1,7 +1,5 @@
 """Runs probes and measures the time of each call, the CPU of each process, and the number of results."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The measured calls, one at a time, with the minimum number of results that a valid call returns."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,7 +1,5 @@
 """Formats the results as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dialogues in the project's, LoCoMo's and LongMemEval's format are read; errors name the field."""
 
-from __future__ import annotations
-
 import copy
 import json
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The benchmark of memory scores searches and answers on dialogues, through the services of a mesh."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scores of searches: shares, reciprocal ranks, intervals, differences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -3,8 +3,6 @@
 `grpc_addr`, `grpc_server` and `grpc_stub_cls` are that plugin's seams; `grpc_channel` and `grpc_stub` follow from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """The pages of answers: how they are followed, and how large they are."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

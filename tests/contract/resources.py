@@ -1,7 +1,5 @@
 """Resources of every kind, in a mesh."""
 
-from __future__ import annotations
-
 from mnemesh.files.v1.files_service_pb2 import StartUploadRequest, UploadFileHeader
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest

@@ -3,8 +3,6 @@
 The requests are generated: valid ones with hostile values, random ones, and bytes that are no messages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Valid requests of every write RPC with one invalid value: executed, or refused with a reason."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

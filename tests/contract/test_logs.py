@@ -1,7 +1,5 @@
 """No text of a request reaches a log, whether the request is executed, refused, or fails in the database."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Options of the proto files for clients in other languages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

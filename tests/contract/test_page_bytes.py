@@ -1,7 +1,5 @@
 """Lists and searches are bounded by bytes: each page ends in time; its token continues without gap or repetition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Reads of many rows by their ids are bounded by bytes: a token continues without gap or repetition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

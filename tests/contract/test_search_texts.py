@@ -1,7 +1,5 @@
 """Texts that rows are searched for: each has a bound below that of the database's patterns, and the error names it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Common behaviour of every service: reflection, health, paging, and errors with a reason."""
 
-from __future__ import annotations
-
 import re
 from importlib import metadata
 from pathlib import Path

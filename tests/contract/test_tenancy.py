@@ -4,8 +4,6 @@ The calls come from the descriptors, so that an RPC cannot be forgotten: one tha
 known kind is called, with one foreign id at a time beside ids of the caller's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any

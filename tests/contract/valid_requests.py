@@ -1,7 +1,5 @@
 """Valid requests of every method: those of `good_requests.txt`, and the least that a method needs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The deployment files, read as an engine would read them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

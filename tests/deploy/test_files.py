@@ -1,7 +1,5 @@
 """The deployment files agree with the services that they deploy."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 The services are processes here and no containers; everything else is what the files say.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The built-in tools in the list of the tools service are those that the orchestrator offers to models."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

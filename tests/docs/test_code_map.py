@@ -1,7 +1,5 @@
 """The paths of docs/code-map.md exist, and it lists every folder of the source tree."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

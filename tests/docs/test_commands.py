@@ -1,7 +1,5 @@
 """Every command that the pages name exists: its nouns, verbs and options, and what it installs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every setting of every service is documented, under its name and with its default; nothing else is."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import Field, fields
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Every distribution has complete metadata, and all of them support the same versions of Python."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """docs/gateway.md lists every parameter that the gateway knows, and the SDK has no other one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

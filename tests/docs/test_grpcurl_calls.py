@@ -1,7 +1,5 @@
 """The calls of grpcurl in the page of clients, made as grpcurl makes them: with what the reflection describes."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

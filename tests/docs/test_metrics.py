@@ -1,7 +1,5 @@
 """Every metric is documented with its labels, and no other metric is."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

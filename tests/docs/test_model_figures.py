@@ -1,7 +1,5 @@
 """The figures of models are those of the package that they come from."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

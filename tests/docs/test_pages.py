@@ -1,7 +1,5 @@
 """The pages are correct: links resolve, the first example runs, and unimplemented RPCs are listed."""
 
-from __future__ import annotations
-
 import ast
 import code
 import re

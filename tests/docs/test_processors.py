@@ -1,7 +1,5 @@
 """The example package of docs/processors.md behaves as documented."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

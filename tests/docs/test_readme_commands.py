@@ -1,7 +1,5 @@
 """The commands of the README and the page of files run as a reader types them, from the root of the repository."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

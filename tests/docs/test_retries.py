@@ -1,7 +1,5 @@
 """The figures of docs/retries.md are those of the code."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """The costs of a turn are those in docs/architecture.md."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Many agents at the same time: every turn completes, and none fails."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Evidence in a dialogue is found at least as well as by full-text search with context."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """OpenTelemetry with the packages that the runtime installs: spans reach a collector, one trace spans the mesh."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field

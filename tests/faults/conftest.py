@@ -1,7 +1,5 @@
 """One mesh of processes for all tests of a module. Each test kills and restarts services, and leaves all running."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """kill -9 of each process, between turns and at known points of a turn: nothing is lost or duplicated."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """kill -9 of the files service while it stores and embeds: every file is processed once, and nothing is lost."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """kill -9 during a compaction: the old window or the new one, one summary, and a complete turn."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """kill -9 before or after the commit of an episodic compaction: each memory once, and a complete turn."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

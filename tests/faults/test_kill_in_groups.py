@@ -1,7 +1,5 @@
 """kill -9 of the orchestrator while a member of a group speaks: the round completes, and no member speaks twice."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

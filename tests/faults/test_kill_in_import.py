@@ -1,7 +1,5 @@
 """kill -9 of the orchestrator in the middle of an import: the repeated import stores everything once."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Power failures of the whole machine under load: no acknowledged write is lost, and the stores agree."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

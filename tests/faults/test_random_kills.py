@@ -4,8 +4,6 @@ Afterwards, what recall holds is counted: every message once, every turn of a me
 with a partner in one transcript.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

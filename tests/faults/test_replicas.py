@@ -1,7 +1,5 @@
 """Orchestrators as processes on one PostgreSQL: the runs of a lost replica are completed in order and once."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

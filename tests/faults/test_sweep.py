@@ -1,7 +1,5 @@
 """SIGKILL at every failpoint of a turn: of the orchestrator, and of each service that it calls."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Connections of commands to meshes in this process."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """A database that a Letta server filled, and its migration to a mesh."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of agents in a mesh: folders, the prompt, the tools, replaced and deleted files, and an outage."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from typing import Any

@@ -1,7 +1,5 @@
 """An agent moves to another mesh by ExportAgent and ImportAgent, and is the same there."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path

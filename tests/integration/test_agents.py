@@ -1,7 +1,5 @@
 """Agents across the services: created or deleted completely, and invisible to other organizations."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Tool calls that wait for approval: what recall stores, what the provider receives, and which events a client gets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The sources of an answer in a chat."""
 
-from __future__ import annotations
-
 import io
 
 from mnemesh_cli.chat.agent_chat import AgentConversation

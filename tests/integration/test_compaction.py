@@ -1,7 +1,5 @@
 """Compaction on the whole mesh: real recall, real HTTP, two providers, and processes that crash."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

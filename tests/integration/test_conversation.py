@@ -1,7 +1,5 @@
 """A conversation that uses every kind of memory, for both loops, with and without token streaming."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Conversations of one agent across the services: separate windows, shared memory, independent forks."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Core memory inside of turns: shared blocks, and edits that the blocks service refuses."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The episodic mode on the whole mesh: real recall, two providers, two SQL engines, and several months of time."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """After an agent is deleted and maintenance has run, no file of the mesh contains a word from its data."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from contextlib import closing

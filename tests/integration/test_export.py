@@ -1,7 +1,5 @@
 """An agent is exported to files and imported into another mesh or organization with all of its data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The gateway while a service that every turn needs is away: the client is told in time, and nothing is stored."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups over the wire."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh_kit.errors import AlreadyExists, PageTokenInvalid

@@ -1,7 +1,5 @@
 """Identities across the services: attached to agents and blocks, found by them, and erased everywhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """An import keeps the vectors of passages where the archive has the same embedder: the embedder is not called."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from collections.abc import AsyncIterator

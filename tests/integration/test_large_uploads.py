@@ -1,7 +1,5 @@
 """Uploads of the largest size over REST: neither the gateway nor the files service holds a file in memory."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading a database of Letta: both engines have the same records, and nothing is written."""
 
-from __future__ import annotations
-
 import gzip
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Agent files that a Letta server 0.16.7 exported are imported, exported again in Letta's form, and imported again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """A database that a Letta server 0.16.7 filled comes over to a mesh, with everything that it has."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The memory of agents as an MCP server, used with the reference client over stdio and streamable HTTP."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Tools of MCP servers in turns."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

@@ -1,18 +1,16 @@
 """The audit of everything that agents remember, on a whole mesh, and the command that applies it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
 import typer
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh_cli.commands.agents import _extraction
-from mnemesh_cli.commands.memory import _audit
-from mnemesh_cli.connection import Connection
+from mnemesh_cli.commands.memory import audit as audit_command
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_client.memory_audit import AuditFinding, apply_finding, audit_memory
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
@@ -101,19 +99,16 @@ async def test_planted_junk_is_found_and_removed(client: Mnemesh, capsys: pytest
     assert (await client.passages.get(passage.id)).text == "api_key = '[password removed]'"
 
 
-async def test_command_reports_and_applies(
-    client: Mnemesh, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_command_reports_and_applies(client: Mnemesh, capsys: pytest.CaptureFixture[str]) -> None:
     agent = await client.agents.create("ada", model="mnemesh/rehearsal")
     await client.facts.create("Ana lives in Lisbon", agent_id=agent.id)
     new = (await client.facts.create("Ana lives in Porto", agent_id=agent.id)).fact
-    monkeypatch.setattr(Connection, "open", lambda _self: _Borrowed(client))
 
     async def audit(*wanted: str, as_json: bool = False) -> str:
-        connection = Connection()
+        context = SimpleNamespace(obj=SimpleNamespace(as_json=as_json))
         capsys.readouterr()
         with capture_logs():  # the services of this process log to the same output
-            await _audit(connection, "ada", list(wanted), everything=False, as_json=as_json, days=365, yes=True)
+            await audit_command.__wrapped__(client, context, "ada", apply=list(wanted), yes=True)
         shown = capsys.readouterr()
         return f"{shown.out}{shown.err}".rstrip("\n")
 
@@ -146,19 +141,6 @@ async def test_command_reports_and_applies(
     with pytest.raises(typer.Exit):
         await audit(*ids)
     assert f"{ids[1]} was not applied: The fact" in "".join(capsys.readouterr())
-
-
-class _Borrowed:
-    """A client that stays open when a command closes it."""
-
-    def __init__(self, client: Mnemesh) -> None:
-        self._client = client
-
-    async def __aenter__(self) -> Mnemesh:
-        return self._client
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
 
 
 async def test_extraction_over_the_wire(client: Mnemesh) -> None:

@@ -5,8 +5,6 @@ which only a search of the messages finds. Most turns are loaded in bulk, as an 
 real, with a window that is too full. MNEMESH_NEEDLE_BULK=0 makes all of them real.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """The last release of letta-client before 1.0 works with the gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, STDOUT

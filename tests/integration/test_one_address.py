@@ -1,7 +1,5 @@
 """A client that knows the address of the orchestrator only, and one that gets every service of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mnemesh_client import Mnemesh

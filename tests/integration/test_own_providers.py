@@ -1,7 +1,5 @@
 """Agents on a provider that their organization registered: its key is used, is never shown, and is deleted with it."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

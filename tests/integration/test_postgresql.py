@@ -1,7 +1,5 @@
 """The whole mesh on PostgreSQL: the same conversation, and restarts lose nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

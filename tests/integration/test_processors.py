@@ -1,7 +1,5 @@
 """An operator's processors in a mesh: every service stores the same content that the model received."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from importlib import invalidate_caches

@@ -1,7 +1,5 @@
 """Failures of providers: each has a precise stop reason, the window is unchanged, and the agent stays usable."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

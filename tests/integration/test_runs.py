@@ -1,7 +1,5 @@
 """Runs over the client: repeated, queued, cancelled, followed again, and not lost with a stream."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The search tools of agents in a mesh: from the arguments of the model to the results that it reads."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any

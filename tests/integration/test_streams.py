@@ -1,7 +1,5 @@
 """The events of a run that a client receives: requested kinds, keepalives, errors, the last events, usage."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole turns on providers that refuse a history as the real ones do: tools, compactions, and changes of the model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import count
 from typing import Any

@@ -1,7 +1,5 @@
 """System prompts by key: built-in prompts, files of an operator, and agents that are created with them."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A whole mesh with mutual TLS: turns, tools, the gateway, the command line, and certificates that are replaced."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tools that run outside of turns, and previews of requests."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

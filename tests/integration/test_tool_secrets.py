@@ -1,7 +1,5 @@
 """Environment variables of agents and tools in turns: passed to tools and MCP servers, and found nowhere else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Custom tools in turns: sandboxed, limited, and optional while the tools service is unavailable."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

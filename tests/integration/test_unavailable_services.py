@@ -1,7 +1,5 @@
 """Unavailable services: accepted runs wait for them, callers are told before, and no effect is repeated."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

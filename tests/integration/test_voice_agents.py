@@ -1,7 +1,5 @@
 """The two voice agent types: one stores messages and rewrites a block, the other finds them."""
 
-from __future__ import annotations
-
 import json
 
 from mnemesh_testkit.fakes.openai import FakeOpenAI

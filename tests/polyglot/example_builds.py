@@ -1,7 +1,5 @@
 """Builds of the examples, by the commands of their READMEs, kept outside the repository for unchanged sources."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

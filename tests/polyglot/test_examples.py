@@ -1,7 +1,5 @@
 """Each program of examples/, built by the commands of its README, against a mesh of processes."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The toolchains of the examples: whether this machine has them, and whether an output says that it is offline."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

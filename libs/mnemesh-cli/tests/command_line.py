@@ -1,7 +1,5 @@
 """The `mnemesh` command in the process of a test, against a mesh in another thread."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

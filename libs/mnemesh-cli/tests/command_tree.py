@@ -1,7 +1,5 @@
 """The commands of the command line, by their paths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

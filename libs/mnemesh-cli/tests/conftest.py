@@ -1,7 +1,5 @@
 """Meshes for the tests of the command line."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A command in a pseudo-terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

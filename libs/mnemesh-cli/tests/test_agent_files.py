@@ -1,7 +1,5 @@
 """The files of agents, through the client and the command line, over a whole mesh."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Coroutine

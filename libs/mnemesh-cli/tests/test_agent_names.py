@@ -1,7 +1,5 @@
 """Names of agents: the command line keeps them apart, and names the candidates if they are not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`mnemesh chat` in the process of the test, on a pseudo-terminal: editing, commands and earlier turns."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty
@@ -98,7 +96,7 @@ async def test_pasted_text_of_several_lines_is_one_message(mnemesh: Mnemesh, age
         await chat.see("You said: first")
 
 
-async def test_commands_never_reach_the_agent(mnemesh: Mnemesh, agent: Agent, mesh: FakeMesh) -> None:
+async def test_commands_never_reach_the_agent(mnemesh: Mnemesh, agent: Agent, mesh: "FakeMesh") -> None:
     async with chatting(mnemesh, agent) as chat:
         await chat.see(PROMPT)
         chat.type("/remember tea\r")
@@ -132,7 +130,7 @@ async def test_commands_never_reach_the_agent(mnemesh: Mnemesh, agent: Agent, me
         assert second.startswith("conv-")
 
 
-async def test_ctrl_c_clears_the_text_before_it_leaves(mnemesh: Mnemesh, agent: Agent, mesh: FakeMesh) -> None:
+async def test_ctrl_c_clears_the_text_before_it_leaves(mnemesh: Mnemesh, agent: Agent, mesh: "FakeMesh") -> None:
     async with chatting(mnemesh, agent) as chat:
         await chat.see(PROMPT)
         chat.type("hello")
@@ -146,7 +144,7 @@ async def test_ctrl_c_clears_the_text_before_it_leaves(mnemesh: Mnemesh, agent: 
 
 
 async def test_chat_starts_with_the_turn_that_an_earlier_chat_left(
-    mnemesh: Mnemesh, agent: Agent, mesh: FakeMesh
+    mnemesh: Mnemesh, agent: Agent, mesh: "FakeMesh"
 ) -> None:
     run_id = await mesh.orchestrator.leave_run(agent.id, "Are you there?")
     async with chatting(mnemesh, agent) as chat:

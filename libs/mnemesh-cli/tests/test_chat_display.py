@@ -1,7 +1,5 @@
 """The display of a turn: Markdown, folded tool calls, the status line, tokens and cost."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import re

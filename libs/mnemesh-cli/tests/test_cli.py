@@ -1,7 +1,5 @@
 """The output and exit codes of the `mnemesh` command."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 KEY = "k" * 40
 
 
-async def test_agents_are_created_listed_shown_and_deleted(mesh: FakeMesh) -> None:
+async def test_agents_are_created_listed_shown_and_deleted(mesh: "FakeMesh") -> None:
     code, agent_id, err = await mesh.run(
         "agents", "create", "ada", "--model", "mnemesh/rehearsal", "--human", "Likes tea.", "--block", "rules=Be brief."
     )
@@ -46,7 +44,7 @@ async def test_agents_are_created_listed_shown_and_deleted(mesh: FakeMesh) -> No
     assert agent_id not in listed
 
 
-async def test_delete_asks_for_confirmation(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_delete_asks_for_confirmation(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
 
     code, _, _ = await mesh.run("agents", "delete", "ada", stdin="n\n")
@@ -55,7 +53,7 @@ async def test_delete_asks_for_confirmation(mesh: FakeMesh, mnemesh: Mnemesh) ->
     assert (await mnemesh.agents.get(agent.id)).name == "ada"
 
 
-async def test_memory_is_shown_and_edited(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_memory_is_shown_and_edited(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea."})
 
     await mesh.run("memory", "edit", "ada", "human", "--append", "Has a cat.")
@@ -70,7 +68,7 @@ async def test_memory_is_shown_and_edited(mesh: FakeMesh, mnemesh: Mnemesh) -> N
     assert len(err.splitlines()) == 1
 
 
-async def test_memory_edit_without_options_opens_the_editor(mesh: FakeMesh, mnemesh: Mnemesh, tmp_path: Path) -> None:
+async def test_memory_edit_without_options_opens_the_editor(mesh: "FakeMesh", mnemesh: Mnemesh, tmp_path: Path) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea."})
     editor = tmp_path / "editor"
     editor.write_text("#!/bin/sh\necho 'Likes milk.' > \"$1\"\n")
@@ -82,7 +80,7 @@ async def test_memory_edit_without_options_opens_the_editor(mesh: FakeMesh, mnem
     assert "Likes milk." in shown
 
 
-async def test_chat_without_a_terminal_prints_only_the_replies(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_chat_without_a_terminal_prints_only_the_replies(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
 
     code, out, err = await mesh.run("chat", stdin="remember tea\n\nhow are you [bold]?[/bold] :smile:\nno newline")
@@ -95,7 +93,7 @@ async def test_chat_without_a_terminal_prints_only_the_replies(mesh: FakeMesh, m
     ]
 
 
-async def test_refused_api_key_is_one_error_line_and_exit_code_1(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_refused_api_key_is_one_error_line_and_exit_code_1(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
 
     code, out, err = await mesh.run("chat", "--agent", "ada", stdin="refuse\nhello\n")
@@ -110,7 +108,7 @@ async def test_refused_api_key_is_one_error_line_and_exit_code_1(mesh: FakeMesh,
     ]
 
 
-async def test_chat_without_an_agent_needs_exactly_one_agent(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_chat_without_an_agent_needs_exactly_one_agent(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     code, _, err = await mesh.run("chat")
     assert code == 3
     assert "mnemesh agents create" in err
@@ -126,7 +124,7 @@ def found_message(text: str, **more: Any) -> message_pb2.Message:
     return message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_USER, content=content, **more)
 
 
-async def test_search_shows_who_said_what_when_and_around_it(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_search_shows_who_said_what_when_and_around_it(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", time_zone="Europe/Berlin")
     sent = message_pb2.ToolCall(id="call-1", name="send_message", arguments='{"message": "Where do you live?"}')
     question = message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_ASSISTANT, tool_calls=[sent])
@@ -158,7 +156,7 @@ async def test_search_shows_who_said_what_when_and_around_it(mesh: FakeMesh, mne
     assert (row["kind"], row["text"], row["message"]["name"], len(row["after"])) == ("message", "In Rome.", "Zoë", 1)
 
 
-async def test_unreachable_mesh_is_one_error_line(mesh: FakeMesh, closed_port: int) -> None:
+async def test_unreachable_mesh_is_one_error_line(mesh: "FakeMesh", closed_port: int) -> None:
     code, out, err = await mesh.run("agents", "list", MNEMESH_TARGET=f"127.0.0.1:{closed_port}")
 
     assert (code, out) == (4, "")
@@ -167,7 +165,7 @@ async def test_unreachable_mesh_is_one_error_line(mesh: FakeMesh, closed_port: i
 
 
 async def test_doctor_reports_the_state_and_version_of_each_service(
-    mesh: FakeMesh, closed_port: int, tmp_path: Path
+    mesh: "FakeMesh", closed_port: int, tmp_path: Path
 ) -> None:
     stopped = {
         service(name).target_variable: f"127.0.0.1:{closed_port}" for name in ("recall", "archival", "tools", "files")
@@ -185,7 +183,7 @@ async def test_doctor_reports_the_state_and_version_of_each_service(
 
 
 async def test_commands_find_the_mesh_that_runs_on_the_data_directory(
-    mesh: FakeMesh, tmp_path: Path, closed_port: int
+    mesh: "FakeMesh", tmp_path: Path, closed_port: int
 ) -> None:
     lock = DataDirectoryLock.acquire(tmp_path)
     lock.write_status(ready=True, addresses={"orchestrator": mesh.address, "blocks": mesh.blocks})
@@ -202,7 +200,7 @@ async def test_commands_find_the_mesh_that_runs_on_the_data_directory(
     assert (refused[0], f":{closed_port}" in refused[2]) == (4, True), "the environment comes first"
 
 
-async def test_import_of_a_malformed_file_is_one_error_line(mesh: FakeMesh, tmp_path: Path) -> None:
+async def test_import_of_a_malformed_file_is_one_error_line(mesh: "FakeMesh", tmp_path: Path) -> None:
     (tmp_path / "raw_traces.jsonl").write_text('{"a": 1}\n')
     code, out, err = await mesh.run("import", str(tmp_path), "--agent", "x")
     assert (code, out) == (1, "")
@@ -213,7 +211,7 @@ async def test_import_of_a_malformed_file_is_one_error_line(mesh: FakeMesh, tmp_
 
 
 async def test_version_prints_the_version_of_the_client_and_of_each_service(
-    mesh: FakeMesh, start_empty: Callable[[str], Awaitable[str]]
+    mesh: "FakeMesh", start_empty: Callable[[str], Awaitable[str]]
 ) -> None:
     others = ("recall", "archival", "tools", "files")
     targets = {service(name).target_variable: await start_empty(name) for name in others}
@@ -235,7 +233,7 @@ async def test_version_prints_the_version_of_the_client_and_of_each_service(
 
 
 async def test_version_reports_a_service_that_does_not_answer(
-    mesh: FakeMesh, closed_port: int, start_empty: Callable[[str], Awaitable[str]]
+    mesh: "FakeMesh", closed_port: int, start_empty: Callable[[str], Awaitable[str]]
 ) -> None:
     targets = {
         service(name).target_variable: f"127.0.0.1:{closed_port}" for name in ("archival", "tools", "files", "gateway")
@@ -264,7 +262,7 @@ def test_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> No
     assert claims["exp"] - time.time() > 1.9 * 86_400
 
 
-async def test_missing_key_file_is_one_error_line(mesh: FakeMesh, tmp_path: Path) -> None:
+async def test_missing_key_file_is_one_error_line(mesh: "FakeMesh", tmp_path: Path) -> None:
     code, out, err = await mesh.run("tokens", "create", "--key-file", str(tmp_path / "none"))
 
     assert (code, out) == (2, "")

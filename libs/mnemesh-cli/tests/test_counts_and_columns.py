@@ -1,7 +1,5 @@
 """Texts of the command line: counts with their nouns, lists that fit a line, and where a passage comes from."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Directories as folders: names, ignored files, what is found, and what differs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

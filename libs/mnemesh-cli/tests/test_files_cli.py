@@ -1,7 +1,5 @@
 """The commands for folders and files, over a whole mesh."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """The first agent of `mnemesh up --chat`, and the start of a mesh with an unknown model."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +27,7 @@ async def test_first_agent_is_created_once(mnemesh: Mnemesh, tmp_path: Path) -> 
 
 
 async def test_interrupted_creation_is_repeated_with_its_request_id(
-    mesh: FakeMesh, mnemesh: Mnemesh, tmp_path: Path
+    mesh: "FakeMesh", mnemesh: Mnemesh, tmp_path: Path
 ) -> None:
     (tmp_path / "first-agent.request").write_text("interrupted")
 
@@ -48,7 +46,7 @@ async def test_interrupted_creation_is_repeated_with_its_request_id(
     ],
 )
 async def test_first_agent_keeps_a_served_model(
-    mesh: FakeMesh, mnemesh: Mnemesh, tmp_path: Path, previous: str, served: bool, override: bool, expected: str
+    mesh: "FakeMesh", mnemesh: Mnemesh, tmp_path: Path, previous: str, served: bool, override: bool, expected: str
 ) -> None:
     await ensure_first_agent(mnemesh, previous, tmp_path, override=False)
     mesh.orchestrator.unknown_models = set() if served else {previous}
@@ -60,7 +58,7 @@ async def test_first_agent_keeps_a_served_model(
 
 
 async def test_unknown_model_ends_a_chat_but_not_a_mesh(
-    mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mesh: "FakeMesh", monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[str] = []
     said = asyncio.Event()

@@ -1,7 +1,5 @@
 """Folders that follow directories: passes of a comparison, and the watch with the events of the system."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """The grammar of the command line: nouns and verbs, options anywhere, JSON, exit codes, profiles."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The commands for groups and sleeptime, over a whole mesh."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

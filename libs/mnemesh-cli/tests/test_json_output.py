@@ -1,7 +1,5 @@
 """Every command prints JSON objects with `--json`, one per line, and nothing else on stdout."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Moving from Letta by the commands of a shell: a database of one and of several organizations, and agent files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands for MCP servers, over a whole mesh."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

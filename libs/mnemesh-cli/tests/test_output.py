@@ -1,7 +1,5 @@
 """Lines of the command line: whole in files and pipes, wrapped between words in a terminal."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the doctor and the start of a mesh say about model providers: they ask them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The supervisor with real service processes: start, restart, stop, and start-up errors in one line."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

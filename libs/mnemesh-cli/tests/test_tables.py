@@ -1,7 +1,5 @@
 """Tables: what a terminal of 80 columns shows, and what --wide, pipes and --json show whole."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta

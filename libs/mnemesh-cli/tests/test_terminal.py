@@ -1,7 +1,5 @@
 """`mnemesh chat` on a terminal: live display, approvals and signals."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest_asyncio.fixture
-async def terminal(mesh: FakeMesh, mnemesh: Mnemesh) -> AsyncIterator[Terminal]:
+async def terminal(mesh: "FakeMesh", mnemesh: Mnemesh) -> AsyncIterator[Terminal]:
     """A chat with an agent that has one block."""
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "A person."})
     chat = Terminal(mesh.environment())
@@ -56,7 +54,7 @@ async def test_changes_of_memory_between_turns_are_shown_with_the_next_turn(
     await terminal.see("You said: hello again")
 
 
-async def test_user_decides_about_each_pending_call(terminal: Terminal, mesh: FakeMesh) -> None:
+async def test_user_decides_about_each_pending_call(terminal: Terminal, mesh: "FakeMesh") -> None:
     await terminal.see(PROMPT)
     terminal.type("launch\r")
     await terminal.see("? launch()")
@@ -72,7 +70,7 @@ async def test_user_decides_about_each_pending_call(terminal: Terminal, mesh: Fa
     assert mesh.orchestrator.decided[1].deny.reason == "it rains"
 
 
-async def test_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_chat_starts_with_pending_approvals(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch")
     terminal = Terminal(mesh.environment())
@@ -90,7 +88,7 @@ async def test_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mneme
         await terminal.close()
 
 
-async def test_approvals_of_another_conversation_are_ignored(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_approvals_of_another_conversation_are_ignored(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch", conversation="conv-2")
     terminal = Terminal(mesh.environment())
@@ -101,7 +99,7 @@ async def test_approvals_of_another_conversation_are_ignored(mesh: FakeMesh, mne
         await terminal.close()
 
 
-async def test_ctrl_c_during_a_turn_cancels_only_the_turn(terminal: Terminal, mesh: FakeMesh) -> None:
+async def test_ctrl_c_during_a_turn_cancels_only_the_turn(terminal: Terminal, mesh: "FakeMesh") -> None:
     await terminal.see(PROMPT)
     terminal.type("think forever\r")
     await terminal.see("You said: think forever")

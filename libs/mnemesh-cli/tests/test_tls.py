@@ -1,7 +1,5 @@
 """`mnemesh certs create`, and what a client and `mnemesh doctor` say about TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

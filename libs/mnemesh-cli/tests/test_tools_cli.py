@@ -1,7 +1,5 @@
 """The commands for tools, over a whole mesh."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The lines of trace files: round trips, invalid lines, and a line that a crash left incomplete."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trace files: schemas, export and import, updates, and crashes of the writer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -245,7 +243,7 @@ async def test_refresh_writes_only_changes(recall_agent: RecallAgent, tmp_path: 
 
 
 async def test_export_watch_updates_files_until_a_signal_and_import_reads_them(
-    mesh: FakeMesh, recall: str, tmp_path: Path
+    mesh: "FakeMesh", recall: str, tmp_path: Path
 ) -> None:
     async with mesh.client(recall=recall) as mnemesh:
         agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")

@@ -3,8 +3,6 @@
 Starting a mesh takes seconds of processor time, so each test checks several things on one or two meshes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Meshes for the tests of the client."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import cast

@@ -1,7 +1,5 @@
 """The Python client: agents, their memory, lists and errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The client has a method for every RPC that clients may call, in both of its forms."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Final

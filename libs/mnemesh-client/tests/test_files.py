@@ -1,7 +1,5 @@
 """Folders and files through the client: uploads, downloads and what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The events of a run of a group name the agent that they come from."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +18,7 @@ ADA, BOB = new_id("agent"), new_id("agent")
 
 
 @pytest.fixture
-def face() -> Face:
+def face() -> "Face":
     """The asynchronous client, to which the group belongs."""
     return "async"
 

@@ -1,7 +1,5 @@
 """Groups and sleeptime of the Python client, over a whole mesh."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """What the client imports: gRPC and protobuf, nothing of servers, and nothing that only POSIX systems have."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

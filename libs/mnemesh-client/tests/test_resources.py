@@ -1,7 +1,5 @@
 """The resources of a whole mesh through the synchronous client: what each of its less common methods does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

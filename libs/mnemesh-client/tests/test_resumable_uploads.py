@@ -1,7 +1,5 @@
 """Large uploads in parts: broken connections, a restarted service, changes and cancellation meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The event stream of a turn survives broken connections, restarts, and servers that cannot re-attach."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fake_mesh import FakeMesh
 
 
-async def test_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [2, 1]
 
@@ -27,7 +25,7 @@ async def test_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, m
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_request_is_repeated_if_the_server_cannot_re_attach(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_request_is_repeated_if_the_server_cannot_re_attach(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.can_attach = False
     mesh.orchestrator.break_after = [3]
@@ -40,7 +38,7 @@ async def test_request_is_repeated_if_the_server_cannot_re_attach(mnemesh: Mneme
 
 
 async def test_request_is_repeated_if_the_connection_breaks_before_the_first_event(
-    mnemesh: Mnemesh, mesh: FakeMesh
+    mnemesh: Mnemesh, mesh: "FakeMesh"
 ) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [0]
@@ -49,13 +47,13 @@ async def test_request_is_repeated_if_the_connection_breaks_before_the_first_eve
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_whole_turn_is_one_response(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_whole_turn_is_one_response(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     agent = await _agent(mnemesh)
     assert await agent.ask("hello") == "You said: hello"
     assert (mesh.orchestrator.waited, mesh.orchestrator.attached) == (1, 0)
 
 
-async def test_rest_of_a_turn_with_too_many_events_is_streamed(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_rest_of_a_turn_with_too_many_events_is_streamed(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.fitting = 3
     events = mnemesh.runs.send_and_wait(agent.id, "remember the tea")
@@ -64,14 +62,14 @@ async def test_rest_of_a_turn_with_too_many_events_is_streamed(mnemesh: Mnemesh,
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_earlier_server_streams_the_turn(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_earlier_server_streams_the_turn(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.can_wait = False
     assert await agent.ask("hello") == "You said: hello"
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [2]
     sequences: list[int] = []
@@ -93,7 +91,7 @@ async def test_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, me
 
 
 async def test_single_calls_outlast_a_restart_of_the_server(
-    mnemesh: Mnemesh, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
+    mnemesh: Mnemesh, mesh: "FakeMesh", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await _agent(mnemesh)
     waits: list[float] = []
@@ -111,7 +109,7 @@ async def test_single_calls_outlast_a_restart_of_the_server(
 
 
 async def test_server_that_never_answered_is_not_waited_for(
-    face: Face, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
+    face: Face, mesh: "FakeMesh", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience.Patience, "wait", _no_wait)
     monkeypatch.setattr(sync_patience.Patience, "wait", _no_wait)
@@ -130,7 +128,7 @@ def _noted(waits: list[float], delay: float) -> float:
     return delay
 
 
-async def test_retries_end_after_the_time_limit(mesh: FakeMesh, face: Face) -> None:
+async def test_retries_end_after_the_time_limit(mesh: "FakeMesh", face: Face) -> None:
     async with with_face(mesh.client(patience=0.3), face, patience=0.3) as mnemesh:
         agent = await _agent(mnemesh)
         mesh.orchestrator.break_after = [1] + [0] * 100
@@ -139,7 +137,7 @@ async def test_retries_end_after_the_time_limit(mesh: FakeMesh, face: Face) -> N
             await _sequences(agent, "hello")
 
 
-async def test_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     agent = await _agent(mnemesh)
     await agent.delete()
 
@@ -159,7 +157,7 @@ async def test_run_is_streamed_after_a_sequence_number(mnemesh: Mnemesh) -> None
     assert later == [4, 5]
 
 
-async def test_run_that_has_ended_is_not_waited_for(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_run_that_has_ended_is_not_waited_for(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     """A stream that begins after the last event has none, and is opened once."""
     agent = await _agent(mnemesh)
     sequences = await _sequences(agent, "remember the tea")
@@ -177,7 +175,7 @@ async def _sequences(agent: Agent, text: str) -> list[int]:
     return [event.sequence async for event in agent.send(text) if event.HasField("sequence")]
 
 
-async def test_broken_stream_of_an_approval_answer_is_resumed(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_broken_stream_of_an_approval_answer_is_resumed(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
     agent = await _agent(mnemesh)
     requests = [event.message.approval_request async for event in agent.send("launch") if event.HasField("message")]
     one, two = requests[0].tool_calls

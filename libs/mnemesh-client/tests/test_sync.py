@@ -1,7 +1,5 @@
 """The synchronous client of a whole mesh: plain calls, several threads, and an interrupt by the user."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

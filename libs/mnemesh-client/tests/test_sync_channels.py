@@ -1,7 +1,5 @@
 """The channels of the synchronous client, against a server that crashes."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """Fixtures of the kit's tests: a database on each engine."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

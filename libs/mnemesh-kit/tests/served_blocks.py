@@ -1,7 +1,5 @@
 """A server with a fake servicer, and calls of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Public and private addresses."""
 
-from __future__ import annotations
-
 import ipaddress
 
 import pytest

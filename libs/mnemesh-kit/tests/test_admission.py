@@ -1,7 +1,5 @@
 """Roles of callers and sizes of requests, checked over a connection before a request is parsed."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

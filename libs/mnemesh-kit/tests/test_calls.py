@@ -1,7 +1,5 @@
 """Calls of a server: errors, metadata, retries, malformed requests and deadlines."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

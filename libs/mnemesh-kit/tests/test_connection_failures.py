@@ -1,7 +1,5 @@
 """The words for a server that cannot be reached, from the real errors of the HTTP clients."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """The connections of servers: callers find added replicas, calls outlive them, and strangers cannot keep them all."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

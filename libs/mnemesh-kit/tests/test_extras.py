@@ -1,7 +1,5 @@
 """The commands that errors about missing packages name."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One server forwards the calls of another's services: results, errors, deadlines, identity, health and reflection."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

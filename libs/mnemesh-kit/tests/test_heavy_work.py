@@ -1,7 +1,5 @@
 """Work in threads, places and bytes that callers share."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """Bounds of a JSON text before it is decoded."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Idempotency keys: their scope, their fingerprint, and the deletion of old records."""
 
-from __future__ import annotations
-
 import pytest
 import sqlalchemy as sa
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc

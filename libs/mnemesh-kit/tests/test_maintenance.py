@@ -1,7 +1,5 @@
 """The settings of a service's database, its opening, and its maintenance."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Keyset pages on both engines, with equal keys and NULL keys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

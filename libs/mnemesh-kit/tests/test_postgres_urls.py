@@ -1,7 +1,5 @@
 """The URLs of PostgreSQL databases: every parameter of libpq is followed, or named in one line; poolers are found."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

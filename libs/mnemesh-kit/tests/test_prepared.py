@@ -1,7 +1,5 @@
 """Prepared statements behave like statements that SQLAlchemy executes, on both engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum

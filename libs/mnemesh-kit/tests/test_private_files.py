@@ -1,7 +1,5 @@
 """Only their owner has access to the files of a mesh, with any umask of the shell that started it."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The proxies of the environment: the mesh ignores them, and so does every call of this machine."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_kit.network import may_use_proxy, proxies_of
 

@@ -1,7 +1,5 @@
 """Secrets in texts."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_kit.secret_patterns import find_secrets, mask_secrets
 

@@ -1,7 +1,5 @@
 """Environment variables of tools: values are encrypted for one owner, and their keys can be replaced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

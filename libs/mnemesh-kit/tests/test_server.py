@@ -1,7 +1,5 @@
 """The life of a server: keys, ports, health, shutdown, metrics and background tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket

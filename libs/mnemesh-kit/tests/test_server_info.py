@@ -1,7 +1,5 @@
 """A client asks a server for its version; an operator asks on the command line."""
 
-from __future__ import annotations
-
 import sys
 from datetime import datetime
 from importlib import metadata

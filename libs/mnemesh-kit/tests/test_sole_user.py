@@ -1,7 +1,5 @@
 """A process that must be the only one on a database: a second one is refused, and the lock outlives outages."""
 
-from __future__ import annotations
-
 import asyncpg
 import pytest
 from mnemesh_kit.config import StartupError

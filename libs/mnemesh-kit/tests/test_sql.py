@@ -1,7 +1,5 @@
 """Transactions on both engines: isolation, retries, rollback, snapshots, types, migrations."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

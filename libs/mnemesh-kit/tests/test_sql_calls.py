@@ -1,7 +1,5 @@
 """Threads execute functions for callers: at most so many at a time, and none whose caller is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextvars import ContextVar

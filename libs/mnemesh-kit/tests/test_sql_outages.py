@@ -1,7 +1,5 @@
 """Unavailable or full databases: a typed error during the outage, and no restart afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import sqlite3

@@ -1,7 +1,5 @@
 """Streaming calls: order, errors, clients that disconnect, deadlines, and the caller in the handler."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """TLS of gRPC servers and channels: who is refused, replaced certificates, and wrong files in one line."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil

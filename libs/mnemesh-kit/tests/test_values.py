@@ -1,7 +1,5 @@
 """Ids, clocks, settings and error texts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path

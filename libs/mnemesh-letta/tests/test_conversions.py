@@ -1,7 +1,5 @@
 """The conversions between Letta's agent files and the contracts, one value at a time."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

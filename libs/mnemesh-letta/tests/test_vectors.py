@@ -1,7 +1,5 @@
 """The vectors of Letta's passages, as PostgreSQL and SQLite hold them."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

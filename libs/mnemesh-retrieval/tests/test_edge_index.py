@@ -1,7 +1,5 @@
 """EdgeIndex: the suite of every VectorIndex, and tests of its directory, of crashes and of its rewrite."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The built-in embedders, and the HTTP embedder against a real server on a free port."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """FlatIndex: the suite of every NearestIndex, and tests of its file, its bounded search and its rewrite."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sqlite3

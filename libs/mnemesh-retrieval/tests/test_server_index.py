@@ -5,8 +5,6 @@ implementation of the same calls, directly and through a fake of the server's gR
 of the client's types and protocol, not the behaviour of a server.
 """
 
-from __future__ import annotations
-
 import os
 import uuid
 import warnings

@@ -3,8 +3,6 @@
 Each source defines `tool`. A kernel attempt returns the names of those that succeeded.
 """
 
-from __future__ import annotations
-
 from mnemesh_sandbox.inside import linux, syscalls
 
 

@@ -1,7 +1,5 @@
 """Fixtures of the sandbox tests: sandboxes with several sets of layers."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator

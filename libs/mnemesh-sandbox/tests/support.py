@@ -1,7 +1,5 @@
 """Sources, values and processes of sandbox tests."""
 
-from __future__ import annotations
-
 import ast
 import json
 import textwrap

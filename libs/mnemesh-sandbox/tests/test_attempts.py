@@ -1,7 +1,5 @@
 """Attempts of tools to reach the host or to exceed limits, at each isolation level."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

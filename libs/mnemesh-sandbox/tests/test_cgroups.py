@@ -1,7 +1,5 @@
 """Cgroups of executions. The directories replace those of the kernel, which are special files."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace

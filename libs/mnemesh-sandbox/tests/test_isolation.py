@@ -1,7 +1,5 @@
 """The isolation of tools: the files, processes, network and system calls that they cannot reach."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

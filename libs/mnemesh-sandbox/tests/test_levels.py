@@ -1,7 +1,5 @@
 """The probe of the host, and the isolation level that tools need."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The limits of tools, and the removal of all that they leave behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

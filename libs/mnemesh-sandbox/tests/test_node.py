@@ -1,7 +1,5 @@
 """Tasks in JavaScript and TypeScript."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Tasks that fill a directory of the service, as builds of packages do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

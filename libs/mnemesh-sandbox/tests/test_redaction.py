@@ -1,7 +1,5 @@
 """Values of secrets in texts: replaced as they are, and as JSON, Python and URLs write them."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote, quote_plus
 

@@ -1,7 +1,5 @@
 """The uids and the working directories of tools."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

@@ -1,7 +1,5 @@
 """The results of tools: values, errors, output and changes of the agent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

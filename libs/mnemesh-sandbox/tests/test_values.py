@@ -1,7 +1,5 @@
 """The conversion of arguments to the types that a function declares."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import typing
@@ -144,7 +142,7 @@ def test_values_that_do_not_fit_are_refused_by_name(value: Any, annotation: Any,
 
 
 def test_an_unknown_annotation_does_not_hide_the_others() -> None:
-    def tool(a: Unknown, b: Colour): ...  # type: ignore[name-defined, no-untyped-def]  # noqa: F821
+    def tool(a: "Unknown", b: Colour): ...  # type: ignore[name-defined, no-untyped-def]  # noqa: F821
 
     assert converted(tool, {"a": {"x": 1}, "b": "red"}, globals()) == {"a": {"x": 1}, "b": Colour.RED}
 

@@ -1,7 +1,5 @@
 """Processes that wait for their task."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

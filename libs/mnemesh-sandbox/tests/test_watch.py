@@ -1,7 +1,5 @@
 """Which processes of a tool a measurement must see."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """The work of a call is counted without the work of other tasks."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Template databases equal migrated ones, and only empty databases are filled from them."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The twins of the contracts, and what their base makes of fields."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The archival service in its own process."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A real archival server on a free port, on SQLite and on PostgreSQL."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """Changes of the embedder of an archive."""
 
-from __future__ import annotations
-
 import asyncio
 
 from google.protobuf.field_mask_pb2 import FieldMask

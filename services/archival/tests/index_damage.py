@@ -1,7 +1,5 @@
 """Damage to the files of a vector index."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

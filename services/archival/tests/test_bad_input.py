@@ -1,7 +1,5 @@
 """Bad requests are refused with an error that names the field, and never with INTERNAL."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Which passages belong together: by the word of the caller, as parts of a file, or as turns of a dialogue."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime, timedelta
 

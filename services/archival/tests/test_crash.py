@@ -1,7 +1,5 @@
 """A crash between any two steps loses and duplicates nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

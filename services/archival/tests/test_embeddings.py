@@ -1,7 +1,5 @@
 """Vectors of texts by a provider over HTTP: order, concurrency, refusals, and a provider that is away."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Requests that no generated client sends: malformed bytes, forged tokens, very long texts."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Vectors that came with passages replace calls of the embedder, also when the index is made again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

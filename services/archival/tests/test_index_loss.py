@@ -1,7 +1,5 @@
 """A lost, damaged or outdated vector index loses no passage: full-text search works at once, vectors once rebuilt."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Maintenance removes the bytes of erased data from every file."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

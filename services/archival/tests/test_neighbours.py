@@ -1,7 +1,5 @@
 """Search also ranks passages by the words of their neighbours in dialogues and documents."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterable
@@ -190,7 +188,7 @@ async def test_search_of_many_archives_runs_as_many_sql_statements_as_one_of_a_s
 
 @pytest.mark.parametrize("mode", [PASSAGE_SEARCH_MODE_HYBRID, PASSAGE_SEARCH_MODE_VECTOR])
 async def test_the_name_of_a_speaker_in_a_query_does_not_make_short_turns_similar(
-    archival: ArchivalServer, mode: PassageSearchMode.ValueType
+    archival: ArchivalServer, mode: "PassageSearchMode.ValueType"
 ) -> None:
     archive = await archival.archive(embedder=WORDLLAMA)
     injury = "Ximena: I tore a ligament on the trampoline."

@@ -1,7 +1,5 @@
 """Responses with passages stay below the 4 MB that gRPC clients accept by default; further pages follow by token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Dates in a query raise the rank of passages of those dates."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """No call reads a whole table, and none reads more rows because other archives have more."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

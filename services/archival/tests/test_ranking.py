@@ -1,7 +1,5 @@
 """The ranking of passages: own and received words, factors, similarities, and what does not match."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """An archive changes its embedder while it is in use; only the vectors change."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import signal

@@ -1,7 +1,5 @@
 """Searches of passages are reranked if a reranker is configured, and keep their ranking if it fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A restart keeps all data."""
 
-from __future__ import annotations
-
 from mnemesh.archival.v1.passages_service_pb2 import PassageFilter
 
 from .conftest import ArchivalServer

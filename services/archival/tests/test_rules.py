@@ -1,7 +1,5 @@
 """The pure rules of inserts and of changes of embedders."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

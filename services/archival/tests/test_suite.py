@@ -1,7 +1,5 @@
 """The archival suite: in process on SQLite, over the wire on PostgreSQL with each vector index."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Behaviour while an embedder is unavailable."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

@@ -1,7 +1,5 @@
 """Fixtures of the blocks tests: a running service on each SQL engine."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +34,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest_asyncio.fixture
-async def blocks(tmp_path: Path, database_url: str, clock: FrozenClock) -> AsyncIterator[BlockServiceAsyncStub]:
+async def blocks(tmp_path: Path, database_url: str, clock: FrozenClock) -> "AsyncIterator[BlockServiceAsyncStub]":
     """A stub of a running service, on each engine."""
     config = Config(port=0, data_dir=str(tmp_path), database_url=database_url, shutdown_grace_seconds=0)
     server = RunningServer()

@@ -1,7 +1,5 @@
 """Round trips between domain values and messages."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_blocks.rpc.convert import author_from_proto

@@ -1,7 +1,5 @@
 """The edits: their results, and the errors with their texts, which agents read."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_blocks.model.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
 from mnemesh_kit.errors import MnemeshError

@@ -1,7 +1,5 @@
 """Fuzzing of every RPC: a request succeeds or is refused with a documented status. It never causes INTERNAL."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

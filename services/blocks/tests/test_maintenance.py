@@ -1,7 +1,5 @@
 """Maintenance deletes expired rows and removes erased bytes from the disk, on each SQL engine."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The process: start, health, durability after kill -9, and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Use cases refuse invalid arguments of every caller, including callers other than the servicer."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The service over a real archival service."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A text of many passages, and what must be left of its files."""
 
-from __future__ import annotations
-
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
 

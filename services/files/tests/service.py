@@ -1,7 +1,5 @@
 """A files service in process over a real archival service, whose workers run when a test says so."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The suite of agents' files: in process on SQLite, over the wire on PostgreSQL. Texts are stored without parsers."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import AsyncIterator
 from typing import Any

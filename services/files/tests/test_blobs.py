@@ -1,7 +1,5 @@
 """Blob stores: a directory, and a bucket of an S3-compatible server."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Stored contents: deletion, uploads that are not finished, and a full disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import AsyncIterator

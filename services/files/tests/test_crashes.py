@@ -1,7 +1,5 @@
 """The end of the process at each point of processing, of a deletion and of the creation of a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path

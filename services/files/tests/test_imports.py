@@ -1,7 +1,5 @@
 """Imports by URL: the rules of egress at each hop, limits, failures and repetition."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Processing over a real archival service: changes, outages, huge files."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that are opened when their processing makes them ready."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

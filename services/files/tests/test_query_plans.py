@@ -1,7 +1,5 @@
 """No call reads a whole table, and none reads more rows because there are more folders and files of others."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The files suite: in process on SQLite, over the wire on PostgreSQL."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

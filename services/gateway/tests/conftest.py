@@ -1,7 +1,5 @@
 """Fixtures: a mesh with a gateway over real HTTP, and OpenAI's SDK as its client."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Chat completions through OpenAI's SDK: answers, streams, sessions, and only new messages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

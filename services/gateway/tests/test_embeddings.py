@@ -1,7 +1,5 @@
 """Vectors of texts through OpenAI's SDK."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from typing import Any

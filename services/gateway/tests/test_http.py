@@ -1,7 +1,5 @@
 """The HTTP edge: wrong requests, hosts, origins, tokens, organizations, and the sessions that a process knows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Processes that are killed while an answer streams: no turn is lost, and none takes place twice."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """/mcp with the reference client: tools over HTTP, each request for its own principal."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

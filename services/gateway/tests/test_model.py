@@ -1,7 +1,5 @@
 """Pure parts: the cache of sessions, their names, and texts that arrive twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

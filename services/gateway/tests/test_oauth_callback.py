@@ -1,7 +1,5 @@
 """The browser of an OAuth authorization has no token: the state proves to whom its answer belongs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

@@ -1,7 +1,5 @@
 """Several gateways of one mesh, a gateway that stops while it answers, and TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import ssl

@@ -1,7 +1,5 @@
 """The Responses API through OpenAI's SDK: chains of responses, conversations, streams, and function calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import openai

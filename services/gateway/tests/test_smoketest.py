@@ -1,7 +1,5 @@
 """The smoke script works against a gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The client's tools: calls go out, results come in, over several rounds and restarts of the gateway."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures of the recall tests: the service with its real stores, over the wire."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path

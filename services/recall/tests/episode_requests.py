@@ -1,7 +1,5 @@
 """Requests of EpisodeService, for its tests."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Invalid requests of MessageService are refused with the name of the field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Common words of an organization are found in its newest messages and in old ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages keep all fields through protobuf, the domain and the rows."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

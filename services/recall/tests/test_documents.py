@@ -1,7 +1,5 @@
 """The documents of the full-text index."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """The model of the embedder is loaded after the start."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """EpisodeService over the wire, on each SQL engine."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The erasure of an agent and of a sender, with the memories that derive from their messages, on each SQL engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

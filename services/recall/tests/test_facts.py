@@ -1,7 +1,5 @@
 """Facts of EpisodeService that replace each other, over the wire, on each SQL engine."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Random requests are refused with a documented reason or executed: never INTERNAL, and never partly."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

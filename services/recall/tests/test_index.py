@@ -1,7 +1,5 @@
 """The vector index: it follows the store, its indexer stops, and it is rebuilt."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

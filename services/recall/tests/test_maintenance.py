@@ -1,7 +1,5 @@
 """Erased and expired data is removed from results, from counts, and after maintenance from every file."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The audit of memories, and what is done about its findings, on each SQL engine."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Search of facts: what is a hit, and what happens while the embedder is unreachable."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hits of large messages: each has what is around it, on whichever page it is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

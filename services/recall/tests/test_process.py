@@ -1,7 +1,5 @@
 """The process starts, reports its health, survives kill -9 with every acknowledged write, and stops cleanly."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

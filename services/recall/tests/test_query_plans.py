@@ -1,7 +1,5 @@
 """No call reads a whole table, and none reads more rows because other agents have more messages."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager

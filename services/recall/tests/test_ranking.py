@@ -1,7 +1,5 @@
 """The full-text ranking: a word counts in its message and, with a lower weight, in the neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

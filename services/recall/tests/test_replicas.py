@@ -3,8 +3,6 @@
 The server is a fake that implements the protocol, or a real one if QDRANT_URL is set.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import uuid

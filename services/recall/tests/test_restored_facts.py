@@ -1,7 +1,5 @@
 """Facts that are stated again after they were closed, on each SQL engine."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

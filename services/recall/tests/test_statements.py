@@ -1,7 +1,5 @@
 """The comparison of statements."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

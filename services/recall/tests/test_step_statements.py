@@ -1,7 +1,5 @@
 """The statements of CommitStep, which every step of every agent runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

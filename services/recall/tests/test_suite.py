@@ -1,7 +1,5 @@
 """The recall suite: in process on SQLite, over the wire on PostgreSQL."""
 
-from __future__ import annotations
-
 import pytest
 import pytest_asyncio
 from mnemesh_recall.config import Config

@@ -1,7 +1,5 @@
 """Exports and imports of TraceService over the wire, on each SQL engine."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

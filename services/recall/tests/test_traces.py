@@ -1,7 +1,5 @@
 """Turns and tool interactions of TraceService over the wire, on each SQL engine."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The words of committed steps are indexed later than the commit; no search misses them."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence

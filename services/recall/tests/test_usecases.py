@@ -1,7 +1,5 @@
 """The use cases refuse invalid arguments themselves, for callers that do not come over the wire."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The memories of messages that leave a window are stored with the new window, or neither is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Windows with large messages: their pages are of one version."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A search by words finds the messages that have them or are beside such messages, through all changes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A data directory with the words of an earlier analysis is searched at once, and its words rebuilt once."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Messages, and requests of TraceService, for its tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any

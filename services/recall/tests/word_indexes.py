@@ -1,7 +1,5 @@
 """Dialogues in a store, and comparisons of the word index with the texts of all messages."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Fixtures of the tools tests: sandboxes with several sets of layers, and the service on each engine."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

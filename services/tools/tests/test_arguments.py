@@ -1,7 +1,5 @@
 """Coercion and validation of arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

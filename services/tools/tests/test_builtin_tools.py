@@ -1,7 +1,5 @@
 """Built-in tools: every organization has them from its first request on, and may change or delete them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Round trips between domain values and messages."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from google.protobuf.field_mask_pb2 import FieldMask

@@ -1,7 +1,5 @@
 """Schemas of the types that a source declares, and of constraints and descriptions beside a type."""
 
-from __future__ import annotations
-
 import textwrap
 import time
 from typing import Any

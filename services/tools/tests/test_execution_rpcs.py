@@ -1,7 +1,5 @@
 """The RPCs of ExecutionService."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """The network of tools: none without a grant, and only the proxy with one."""
 
-from __future__ import annotations
-
 import ipaddress
 import textwrap
 import threading

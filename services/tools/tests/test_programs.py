@@ -1,7 +1,5 @@
 """Programs over RPC, and their calls of tools."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """Schemas of Python source."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

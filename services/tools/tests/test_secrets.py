@@ -1,7 +1,5 @@
 """Environment variables of tools: set by their owner, encrypted at rest, and absent from what is returned."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

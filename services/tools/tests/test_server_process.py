@@ -1,7 +1,5 @@
 """The process: start, health, secrets that tools cannot read, and shutdown."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

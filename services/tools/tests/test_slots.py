@@ -1,7 +1,5 @@
 """The slots of executions: fair between organizations, with a bounded wait."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack

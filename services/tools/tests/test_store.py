@@ -1,7 +1,5 @@
 """The tool store: organizations are separate."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The search of tools."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

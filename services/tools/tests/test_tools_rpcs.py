@@ -1,7 +1,5 @@
 """The RPCs of ToolService, on each engine."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

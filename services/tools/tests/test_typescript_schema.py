@@ -1,7 +1,5 @@
 """Schemas of TypeScript, and programs as modules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

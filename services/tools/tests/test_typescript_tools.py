@@ -1,7 +1,5 @@
 """Tools in TypeScript, from their source to their result."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

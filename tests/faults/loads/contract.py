@@ -1,7 +1,5 @@
 """The protocol of a load, which runs while a test kills processes, and the functions that all loads call."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import Counter
@@ -62,7 +60,7 @@ async def everything(agent: Agent) -> list[message_pb2.Message]:
     return [message async for message in agent.messages()]
 
 
-def words(messages: list[message_pb2.Message], role: message_pb2.Role.ValueType, pattern: str) -> Counter[str]:
+def words(messages: list[message_pb2.Message], role: "message_pb2.Role.ValueType", pattern: str) -> Counter[str]:
     """Returns how often a pattern occurs in the messages of a role."""
     return Counter(
         found for message in messages if message.role == role for found in re.findall(pattern, text_of(message.content))

@@ -1,7 +1,5 @@
 """Groups of each kind whose members say that they are there."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

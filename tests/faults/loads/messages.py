@@ -1,7 +1,5 @@
 """Agents that write to each other."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import re

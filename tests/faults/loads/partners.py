@@ -1,7 +1,5 @@
 """An agent with partners."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

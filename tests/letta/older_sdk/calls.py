@@ -1,7 +1,5 @@
 """Calls a gateway with letta-client 0.1, in an environment that has it: `calls.py GATEWAY PROVIDER MCP_SERVER`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """A private certificate authority in a directory, and the certificates that it signs for the services of a mesh."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The connection of the command line to a mesh, and the choice of an agent."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The options that every command takes, anywhere on the line: --target, --profile, --json and --wide."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Final

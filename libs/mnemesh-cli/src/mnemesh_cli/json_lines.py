@@ -1,7 +1,5 @@
 """Files with a JSON object on each line."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

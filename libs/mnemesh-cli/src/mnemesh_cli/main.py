@@ -1,7 +1,5 @@
 """The `mnemesh` command: its subcommands, and how errors are printed."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

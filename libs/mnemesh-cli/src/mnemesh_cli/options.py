@@ -1,7 +1,5 @@
 """Arguments and options that several commands share, and the completion of their values."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Profiles: named meshes in the configuration file of the command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Short ids: every command accepts the beginning of an id, as tables show it, in place of the whole id."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -1,7 +1,5 @@
 """The report of an import on the vectors of passages: kept, or embedded again."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 

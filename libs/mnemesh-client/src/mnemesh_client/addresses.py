@@ -1,7 +1,5 @@
 """The addresses of a mesh: given, from the environment, or from the lock file of the data directory that it runs on."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
@@ -60,7 +58,7 @@ class Addresses:
         gateway: str | None = None,
         env: Mapping[str, str] = os.environ,
         running: Mapping[str, str] | None = None,
-    ) -> Addresses:
+    ) -> "Addresses":
         """Returns the addresses of a mesh. For each service, the first of these that is given:
 
         1. the argument;

@@ -1,7 +1,5 @@
 """The handle of one agent: send messages to it, read and edit its memory, and see and change its context window."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,14 +36,14 @@ _TOOL_SECONDS: Final = 200.0
 class AgentCalls:
     """The clients that the handles of agents call."""
 
-    agents: agents_service_pb2_grpc.AgentServiceAsyncStub
+    agents: "agents_service_pb2_grpc.AgentServiceAsyncStub"
     runs: RunsClient
     groups: GroupsClient
     sleeptime: SleeptimeClient
     blocks: BlocksClient
     messages: MessagesClient
     passages: PassagesClient
-    files: agent_files_service_pb2_grpc.AgentFileServiceAsyncStub
+    files: "agent_files_service_pb2_grpc.AgentFileServiceAsyncStub"
 
 
 class Agent:
@@ -169,7 +167,7 @@ class Agent:
         """
         return self._calls.runs.answer(self.id, decisions, content=content, **options)
 
-    async def set_tool_approval(self, tool_name: str, required: bool = True) -> Agent:
+    async def set_tool_approval(self, tool_name: str, required: bool = True) -> "Agent":
         """Sets whether calls of one of its tools require an approval. Returns the handle itself."""
         request = agents_service_pb2.SetToolApprovalRequest(
             agent_id=self.id, tool_name=tool_name, requires_approval=required
@@ -232,13 +230,13 @@ class Agent:
         """Returns the sleeptime group that it manages. Its members are the partners. None if there is none."""
         return await self._calls.groups.managed_by(self.id)
 
-    async def refresh(self) -> Agent:
+    async def refresh(self) -> "Agent":
         """Reads `proto` from the server. Returns the handle itself."""
         request = agents_service_pb2.GetAgentRequest(agent_id=self.id)
         self.proto = (await self._stub.GetAgent(request)).agent
         return self
 
-    async def update(self, *, system_prompt_key: str | None = None, **fields: Any) -> Agent:
+    async def update(self, *, system_prompt_key: str | None = None, **fields: Any) -> "Agent":
         """Updates fields of Agent (name, model, system, tags, …). None clears a field. Returns the handle itself.
 
         `system_prompt_key` replaces the system prompt with the one under that key; see `client.prompts`.
@@ -252,20 +250,20 @@ class Agent:
         self.proto = (await self._stub.UpdateAgent(request)).agent
         return self
 
-    async def set_secrets(self, secrets: Mapping[str, str | None]) -> Agent:
+    async def set_secrets(self, secrets: Mapping[str, str | None]) -> "Agent":
         """Replaces all environment variables of its tools. None as a value keeps the stored one.
 
         Returns the handle itself, whose `proto.secrets` has names and times, and never values.
         """
         return await self.update(secrets=[agents_pb2.Secret(key=name, value=value) for name, value in secrets.items()])
 
-    async def attach_tool(self, key: str) -> Agent:
+    async def attach_tool(self, key: str) -> "Agent":
         """Attaches a tool, by "tool-…" id or by name. Returns the handle itself."""
         request = agents_service_pb2.AttachToolRequest(agent_id=self.id, **_tool_key(key))
         self.proto = (await self._stub.AttachTool(request)).agent
         return self
 
-    async def detach_tool(self, key: str) -> Agent:
+    async def detach_tool(self, key: str) -> "Agent":
         """Detaches a tool, by "tool-…" id or by name. Returns the handle itself."""
         request = agents_service_pb2.DetachToolRequest(agent_id=self.id, **_tool_key(key))
         self.proto = (await self._stub.DetachTool(request)).agent

@@ -1,7 +1,5 @@
 """The files of one agent: its folders, windows, searches and citations."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
@@ -24,7 +22,7 @@ class AgentFiles:
     has it, is sufficient. Errors: NotFound for a file that the agent does not hold.
     """
 
-    def __init__(self, stub: agent_files_service_pb2_grpc.AgentFileServiceAsyncStub, agent_id: str) -> None:
+    def __init__(self, stub: "agent_files_service_pb2_grpc.AgentFileServiceAsyncStub", agent_id: str) -> None:
         self.stub = stub
         self._agent_id = agent_id
 

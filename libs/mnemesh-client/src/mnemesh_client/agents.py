@@ -1,7 +1,5 @@
 """Agents: create, get, find, list and delete."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Archival memory: archives and the passages in them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Core memory: blocks, their agents, and their edits."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 

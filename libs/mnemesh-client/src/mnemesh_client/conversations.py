@@ -1,7 +1,5 @@
 """Conversations of agents: each has its own context window."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any, Final
 

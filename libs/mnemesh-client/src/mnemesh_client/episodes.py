@@ -1,7 +1,5 @@
 """Episodes, and the facts that are extracted from messages."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The errors that a client raises: the typed errors of the mesh, and the failures of runs and files."""
 
-from __future__ import annotations
-
 import grpc
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.files.v1 import files_pb2

@@ -1,7 +1,5 @@
 """Files: upload, wait, list, read, download, retry and delete."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence

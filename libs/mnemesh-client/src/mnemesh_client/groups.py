@@ -1,7 +1,5 @@
 """Groups of agents: their handles, the calls about them, and the background runs of sleeptime groups."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -37,7 +35,7 @@ _NAMED = 5
 class Group:
     """The handle of a group. `proto` is the Group message as of the last call that returned it."""
 
-    def __init__(self, groups: GroupsClient, proto: groups_pb2.Group) -> None:
+    def __init__(self, groups: "GroupsClient", proto: groups_pb2.Group) -> None:
         self._groups = groups
         self.proto = proto
 
@@ -184,7 +182,7 @@ class Group:
         """Yields the messages that its agents wrote or received in its runs. See `GroupsClient.messages`."""
         return self._groups.messages(self.id, agent_id=agent_id, roles=roles, order=order, limit=limit)
 
-    async def reset(self) -> Group:
+    async def reset(self) -> "Group":
         """Removes all messages from the windows of its agents. See `GroupsClient.reset`. Returns the handle itself."""
         self.proto = (await self._groups.reset(self.id)).proto
         return self
@@ -197,12 +195,12 @@ class Group:
         """Returns what `sleep` would send to the members: the transcript and the requests. Changes nothing."""
         return await self._groups.sleeptime.preview(group_id=self.id)
 
-    async def refresh(self) -> Group:
+    async def refresh(self) -> "Group":
         """Reads `proto` from the server. Returns the handle itself."""
         self.proto = (await self._groups.get(self.id)).proto
         return self
 
-    async def update(self, **fields: Any) -> Group:
+    async def update(self, **fields: Any) -> "Group":
         """Updates fields of the group. Takes the fields of `GroupsClient.update`. Returns the handle itself."""
         self.proto = (await self._groups.update(self.id, **fields)).proto
         return self
@@ -224,7 +222,7 @@ class _Speakers:
     name of an agent whose turn began before the stream did is read from the server.
     """
 
-    def __init__(self, agents: agents_service_pb2_grpc.AgentServiceAsyncStub) -> None:
+    def __init__(self, agents: "agents_service_pb2_grpc.AgentServiceAsyncStub") -> None:
         self._agents = agents
         self._names: dict[str, str] = {}
         self._selections: set[str] = set()
@@ -257,7 +255,7 @@ class _Speakers:
 class GroupsClient:
     """Calls of GroupService, as `client.groups`."""
 
-    def __init__(self, channel: Channel, runs: RunsClient, sleeptime: SleeptimeClient) -> None:
+    def __init__(self, channel: Channel, runs: RunsClient, sleeptime: "SleeptimeClient") -> None:
         self.runs = runs
         self.sleeptime = sleeptime
         self.agents = agents_service_pb2_grpc.AgentServiceStub(channel)

@@ -1,7 +1,5 @@
 """Identities: the people and organizations that agents and blocks belong to, with keys that you choose."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal
 

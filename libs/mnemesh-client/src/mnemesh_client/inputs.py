@@ -1,7 +1,5 @@
 """Conversion of plain Python arguments to messages of the contracts, and of messages to text."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """MCP servers whose tools agents can call."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Literal

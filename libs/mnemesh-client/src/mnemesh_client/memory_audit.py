@@ -6,8 +6,6 @@ Example:
         await apply_finding(mnemesh, finding)
 """
 
-from __future__ import annotations
-
 import hashlib
 import unicodedata
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Recall memory: all messages, and their search."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Literal

@@ -1,7 +1,5 @@
 """The client: one object with an attribute for each kind of resource."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import suppress

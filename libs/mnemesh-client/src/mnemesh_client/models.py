@@ -1,7 +1,5 @@
 """Models, the providers of models, and the system prompts that an agent can be created with."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 

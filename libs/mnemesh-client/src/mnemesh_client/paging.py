@@ -1,7 +1,5 @@
 """Lists that fetch their pages while they are read, and searches with all their pages."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """How long a client repeats a call whose connection broke, or whose server restarts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar

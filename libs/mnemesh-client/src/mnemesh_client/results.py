@@ -1,7 +1,5 @@
 """What calls return in place of messages of the contracts: the hits of searches, and the events of groups."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ SEND_MESSAGE: Final = "send_message"
 class Hits(list[T]):
     """The hits of a search, best first."""
 
-    def __init__(self, hits: Iterable[T], response: Response) -> None:
+    def __init__(self, hits: Iterable[T], response: "Response") -> None:
         super().__init__(hits)
         self.degraded: bool = response.degraded
         """True if similar texts may be missing, because an embedder or the vector index was unavailable."""

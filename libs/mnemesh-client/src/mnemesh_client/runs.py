@@ -1,7 +1,5 @@
 """Runs: send, start, stream, list, cancel and retry the turns of agents and the runs of groups."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
@@ -28,7 +26,7 @@ RunOriginName = Literal["client", "group", "agent", "sleeptime"]
 
 
 def send(
-    stub: runs_service_pb2_grpc.RunServiceAsyncStub,
+    stub: "runs_service_pb2_grpc.RunServiceAsyncStub",
     request: runs_service_pb2.SendMessageRequest | runs_service_pb2.AnswerApprovalRequest,
     patience: float,
     acceptance: float = math.inf,
@@ -63,7 +61,7 @@ def send(
 
 
 def send_and_wait(
-    stub: runs_service_pb2_grpc.RunServiceAsyncStub,
+    stub: "runs_service_pb2_grpc.RunServiceAsyncStub",
     request: runs_service_pb2.SendMessageRequest,
     patience: float,
     acceptance: float = math.inf,
@@ -91,7 +89,7 @@ def send_and_wait(
 
 
 def attach(
-    stub: runs_service_pb2_grpc.RunServiceAsyncStub, run_id: str, starting_after: int, patience: float
+    stub: "runs_service_pb2_grpc.RunServiceAsyncStub", run_id: str, starting_after: int, patience: float
 ) -> AsyncGenerator[runs_pb2.RunEvent, None]:
     """Yields the events of a run after a sequence number, and follows it to its end. Re-attaches as `send` does."""
     progress = RunProgress(run_id, starting_after)
@@ -137,7 +135,7 @@ class RunProgress:
 
 
 async def _stream(
-    stub: runs_service_pb2_grpc.RunServiceAsyncStub,
+    stub: "runs_service_pb2_grpc.RunServiceAsyncStub",
     open_stream: OpenStream,
     reopen: OpenStream,
     progress: RunProgress,
@@ -176,7 +174,7 @@ async def _stream(
         source = reopen()
 
 
-async def _has_all(stub: runs_service_pb2_grpc.RunServiceAsyncStub, progress: RunProgress) -> bool:
+async def _has_all(stub: "runs_service_pb2_grpc.RunServiceAsyncStub", progress: RunProgress) -> bool:
     """Returns whether a run has ended and the client has its last event: it attached after the run's stop."""
     if not progress.run_id:
         return False

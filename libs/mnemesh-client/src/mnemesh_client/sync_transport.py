@@ -1,7 +1,5 @@
 """What the synchronous client does differently from the asynchronous one, whose twin is `transport`."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -27,7 +25,7 @@ Deserializer = Callable[[bytes], Any] | None
 class Channels(OutgoingCalls["Channel"]):
     """The channels of a client: one per target, open until `close`."""
 
-    def channel(self, target: str) -> Channel:
+    def channel(self, target: str) -> "Channel":
         """Returns the channel to `target` for generated stubs; see `mnemesh_kit.channels.Channels.channel`."""
         known = self._channels.get(target)
         if known is None:
@@ -107,7 +105,7 @@ class Channel(grpc.Channel):
         """Closes the gRPC channels."""
         self._connections.close()
 
-    def __enter__(self) -> Channel:
+    def __enter__(self) -> "Channel":
         """Returns the channel itself."""
         return self
 

@@ -1,7 +1,5 @@
 """Tools: their definitions, their execution, and searches of the web and its pages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Turns, tool interactions and raw traces of an agent, and their export and import."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final, Literal
 

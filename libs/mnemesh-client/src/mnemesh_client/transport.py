@@ -1,7 +1,5 @@
 """What the asynchronous client does differently from the synchronous one, whose twin is `sync_transport`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import aclosing

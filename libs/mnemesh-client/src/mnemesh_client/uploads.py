@@ -1,7 +1,5 @@
 """Uploads and downloads that survive broken connections, and the names that the files of a directory get."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -190,7 +188,7 @@ class Upload:
 
     def __init__(
         self,
-        stub: files_service_pb2_grpc.FileServiceAsyncStub,
+        stub: "files_service_pb2_grpc.FileServiceAsyncStub",
         header: files_service_pb2.UploadFileHeader,
         content: Content,
         patience: float,
@@ -330,7 +328,7 @@ def _seconds(size: int) -> float:
 
 
 async def download(
-    stub: files_service_pb2_grpc.FileServiceAsyncStub,
+    stub: "files_service_pb2_grpc.FileServiceAsyncStub",
     file_id: str,
     target: Path,
     patience: float,
@@ -367,7 +365,7 @@ async def download(
     return file
 
 
-async def read(stub: files_service_pb2_grpc.FileServiceAsyncStub, file_id: str, patience: float) -> bytes:
+async def read(stub: "files_service_pb2_grpc.FileServiceAsyncStub", file_id: str, patience: float) -> bytes:
     """Returns the content of a file, after its hash was verified."""
     with tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES) as copy:
         await _Download(stub, file_id, copy).run(patience)
@@ -380,7 +378,7 @@ class _Download:
 
     def __init__(
         self,
-        stub: files_service_pb2_grpc.FileServiceAsyncStub,
+        stub: "files_service_pb2_grpc.FileServiceAsyncStub",
         file_id: str,
         copy: IO[bytes],
         on_progress: OnProgress | None = None,

@@ -4,8 +4,6 @@ A test compares the table with the contracts, so that an RPC without an entry fa
 entry is one for services.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ gRPC receives the request of a unary call before its handler runs. A refused cal
 nothing: what the caller sends stays within the flow control window of its stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final

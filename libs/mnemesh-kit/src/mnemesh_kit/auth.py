@@ -6,8 +6,6 @@ A token has the claims `org`, `sub` and `exp`, and says where and as what it is 
 - `aud`: `mnemesh` for every service of the mesh, or the name of one service. A token with the role `service` names one.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import ipaddress

@@ -1,7 +1,5 @@
 """What a call carries: its principal, the correlation id, the deadline."""
 
-from __future__ import annotations
-
 import re
 import time
 import uuid

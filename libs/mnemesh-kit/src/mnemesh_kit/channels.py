@@ -3,8 +3,6 @@
 The module wraps the callables of a channel, because gRPC's client interceptors cost a task per call.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -25,7 +23,7 @@ class Channels(OutgoingCalls["Channel"]):
         >>> response = await stub.GetBlock(GetBlockRequest(block_id=block_id))
     """
 
-    def channel(self, target: str) -> Channel:
+    def channel(self, target: str) -> "Channel":
         """Returns the channel to `target` for generated stubs.
 
         Args:
@@ -109,7 +107,7 @@ class Channel(grpc.aio.Channel):
         """Closes the gRPC channels."""
         await self._connections.close(grace)
 
-    async def __aenter__(self) -> Channel:
+    async def __aenter__(self) -> "Channel":
         """Returns the channel itself."""
         return self
 
@@ -161,7 +159,7 @@ class _Streaming:
         self._channels = channels
         self._audience = channels.audience(method)
 
-    def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Stream:
+    def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> "Stream":
         channels = self._channels
         metadata = (*channels.metadata(self._audience), *(options.pop("metadata", None) or ()))
         seconds = bounded(timeout or STREAM_DEADLINE_SECONDS)

@@ -1,7 +1,5 @@
 """Settings as frozen dataclasses. Only a service's `config.py` reads the environment, once."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping

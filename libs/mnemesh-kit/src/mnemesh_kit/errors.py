@@ -26,8 +26,6 @@ Aborted after it has read the current state. It corrects the request after Inval
 error goes away by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The log of modules that clients import, too. A client has no structlog, and configures its own logging."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Packages that a feature needs and that are not installed with the rest: the extras of our distributions."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

@@ -21,8 +21,6 @@ A failpoint's name has two parts, `<moment>:<subject>`:
 No observer is installed in production; a failpoint then costs one comparison.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

@@ -5,8 +5,6 @@ owns the method; the responses, the status and the error details come back uncha
 are forwarded; the receiving service authenticates them again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import pkgutil
@@ -145,7 +143,7 @@ class _Forwarded:
         self._refusal: MnemeshError | None = None
         self._call: Any = None
 
-    async def __aenter__(self) -> _Forwarded:
+    async def __aenter__(self) -> "_Forwarded":
         return self
 
     async def __aexit__(self, *_: object) -> None:

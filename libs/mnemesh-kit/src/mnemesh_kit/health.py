@@ -1,7 +1,5 @@
 """The health of a server as its callers see it: over gRPC, and over HTTP with GET /readyz, which needs no token."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl

@@ -3,8 +3,6 @@
 A service creates one `HeavyWork` and one `ByteBudget`. A caller is what shares a bound: an organization.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import sys

@@ -1,7 +1,5 @@
 """Idempotency keys: a repeated request returns the result of the first, which is recorded with its effect."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -99,7 +97,7 @@ class Ledger:
         >>> block = await ledger.write_and_read(key, create, lambda conn, ids: read_block(conn, ids[0]))
     """
 
-    def __init__(self, database: Database, table: sa.Table, clock: Clock) -> None:
+    def __init__(self, database: "Database", table: sa.Table, clock: Clock) -> None:
         self._database = database
         self._table = table
         self._clock = clock

@@ -1,7 +1,5 @@
 """Ids: a prefix that names the kind, a dash, and a version-4 UUID in lower-case hex: random, derived or counted."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import uuid

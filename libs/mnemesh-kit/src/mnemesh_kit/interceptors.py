@@ -13,8 +13,6 @@ no extra task. For each call, in this order:
    after another answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

@@ -4,8 +4,6 @@ A decoded value takes up to a hundred times the bytes of its text, and each take
 the text a few times and look at no character in Python, so that they cost less than decoding.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Final
 

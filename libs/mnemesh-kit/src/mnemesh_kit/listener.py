@@ -1,7 +1,5 @@
 """The part that accepts the calls of a service: the interface of gRPC and HTTP servers, and that of gRPC."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

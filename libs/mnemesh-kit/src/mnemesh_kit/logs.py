@@ -1,7 +1,5 @@
 """Structured logs on stderr: one line per event, JSON by default, with the service and the correlation id."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import traceback

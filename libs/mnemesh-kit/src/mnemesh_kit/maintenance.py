@@ -1,7 +1,5 @@
 """Maintenance of a stopped service's database: deleted bytes leave the disk, because its files are rewritten."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sqlite3

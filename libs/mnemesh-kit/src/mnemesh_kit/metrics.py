@@ -4,8 +4,6 @@ A service creates its metrics, uses them whether or not a metrics port is config
 `Assembly(metrics=[…])`. `prometheus_client` is imported only if a metrics port is configured.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 from bisect import bisect_left

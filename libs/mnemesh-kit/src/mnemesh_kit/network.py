@@ -1,7 +1,5 @@
 """Outgoing connections: which addresses are public, which may use a proxy, and why a connection failed, in words."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

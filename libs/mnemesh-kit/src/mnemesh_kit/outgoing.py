@@ -1,7 +1,5 @@
 """What outgoing calls carry: the caller's identity, the correlation id, a deadline and a request id."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The pages of lists: tokens that are bound to their query, bounds, and answers that are read as a whole."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -77,15 +75,15 @@ class Page(Generic[T]):
         """The start of the next page; None on the last one."""
         return self.positions[-1] if self.more else None
 
-    def map(self, convert: Callable[[T], U]) -> Page[U]:
+    def map(self, convert: Callable[[T], U]) -> "Page[U]":
         """Returns the page with `convert` applied to each item."""
         return self.with_items(convert(item) for item in self.items)
 
-    def with_items(self, items: Iterable[U]) -> Page[U]:
+    def with_items(self, items: Iterable[U]) -> "Page[U]":
         """Returns the page with other items, which stand for those of this page in the same order."""
         return Page(tuple(items), self.positions, self.more)
 
-    def first(self, count: int) -> Page[T]:
+    def first(self, count: int) -> "Page[T]":
         """Returns the first items of the page; the others follow on the next one."""
         if count >= len(self.items):
             return self

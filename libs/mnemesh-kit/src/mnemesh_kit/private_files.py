@@ -1,7 +1,5 @@
 """Access to the files of a mesh for their owner only: databases, indexes, logs, keys, sockets and exports."""
 
-from __future__ import annotations
-
 import os
 import stat
 from fnmatch import fnmatch

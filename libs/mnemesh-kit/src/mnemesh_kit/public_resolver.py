@@ -1,7 +1,5 @@
 """Names that resolve to public addresses only, for URLs that callers choose. Needs aiohttp (extra `http`)."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import socket

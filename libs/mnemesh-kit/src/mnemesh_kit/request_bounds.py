@@ -3,8 +3,6 @@
 They are checked before a use case sees the request. A use case may have stricter rules.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -65,7 +63,7 @@ class _Field:
     limit: int
     """The largest number of values; 0 for a single message."""
     is_vector: bool
-    inner: tuple[_Field, ...]
+    inner: "tuple[_Field, ...]"
     """The fields with lists of the message, or of each message of the list."""
 
 

@@ -1,7 +1,5 @@
 """Retries: the delays of a back-off, and the retry policy of a channel, derived from the service's descriptor."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The process of a service, from its configuration to its exit code."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

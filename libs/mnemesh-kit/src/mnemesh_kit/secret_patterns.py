@@ -1,7 +1,5 @@
 """Credentials and payment cards in texts, found by their patterns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Environment variables of tools: the rules of their names and values, and their encryption at rest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

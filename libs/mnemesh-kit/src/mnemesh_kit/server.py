@@ -3,8 +3,6 @@
 What accepts calls is a `Listener`: the gRPC server of the kit, or one that the service brings.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket

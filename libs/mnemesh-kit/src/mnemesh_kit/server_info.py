@@ -1,7 +1,5 @@
 """`ServerService`: a server's answer to the question for its name and version. Every server of the kit serves it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache

@@ -1,7 +1,5 @@
 """The services of a mesh: their names, default ports, Python packages and proto services. The only such list."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final

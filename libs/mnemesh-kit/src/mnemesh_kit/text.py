@@ -4,8 +4,6 @@ Each function returns the text unchanged, or raises InvalidArgument that names t
 can correct, such as those of a model or a tool, are made well-formed instead (`well_formed`, `well_formed_json`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any, Final

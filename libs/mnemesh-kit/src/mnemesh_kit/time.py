@@ -1,7 +1,5 @@
 """Time: the clock as a dependency, and the instants, zones and ranges of requests. All results are aware, in UTC."""
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import dataclass

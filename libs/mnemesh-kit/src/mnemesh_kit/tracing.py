@@ -1,7 +1,5 @@
 """OpenTelemetry traces. Nothing is imported unless OTEL_EXPORTER_OTLP_ENDPOINT is set."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any

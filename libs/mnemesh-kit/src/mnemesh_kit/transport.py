@@ -1,7 +1,5 @@
 """The gRPC options of every server and channel of the mesh, and how a channel is opened."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, Final

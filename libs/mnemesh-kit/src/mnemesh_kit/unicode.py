@@ -4,8 +4,6 @@ A text is well-formed if it is valid Unicode without NUL characters. A lone surr
 valid in a Python or JavaScript string, but in neither UTF-8 nor protobuf; PostgreSQL cannot store NUL.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 

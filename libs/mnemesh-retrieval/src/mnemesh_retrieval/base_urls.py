@@ -1,7 +1,5 @@
 """The rule of base URLs in settings, the same for every HTTP API that this library calls."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 from urllib.parse import urlsplit

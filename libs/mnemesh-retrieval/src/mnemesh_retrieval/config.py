@@ -1,7 +1,5 @@
 """Settings that every service with an embedder and a vector index has in common."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from mnemesh_retrieval.registry import WORDLLAMA, EmbedderSettings

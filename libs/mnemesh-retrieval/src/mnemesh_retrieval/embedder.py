@@ -1,7 +1,5 @@
 """The port of embedders, which turn texts into vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable

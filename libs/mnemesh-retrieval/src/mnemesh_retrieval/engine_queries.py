@@ -1,7 +1,5 @@
 """Queries in terms of an engine, for the adapters of the vector index: filters, ordered lists, parts of searches."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

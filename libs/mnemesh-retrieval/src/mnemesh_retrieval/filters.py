@@ -1,7 +1,5 @@
 """Filters of points, as values that each adapter translates into filters of its engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -61,21 +59,21 @@ class HasId:
 class And:
     """All conditions hold. Without conditions, it matches every point."""
 
-    conditions: tuple[Filter, ...]
+    conditions: "tuple[Filter, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
     """At least one condition holds. Without conditions, it matches no point."""
 
-    conditions: tuple[Filter, ...]
+    conditions: "tuple[Filter, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
     """The condition does not hold."""
 
-    condition: Filter
+    condition: "Filter"
 
 
 Filter = Match | MatchAny | MatchAll | HasWords | TimeRange | HasId | And | Or | Not

@@ -1,7 +1,5 @@
 """The ports of the vector index: collections of points that are searched by vector, by words, or by both."""
 
-from __future__ import annotations
-
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

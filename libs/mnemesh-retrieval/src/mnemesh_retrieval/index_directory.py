@@ -1,7 +1,5 @@
 """The directory of an embedded index: its lock, its mark, its reserve of space, and its damaged files."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
@@ -23,7 +21,7 @@ class DirectoryLock:
         self._file = file
 
     @classmethod
-    def acquire(cls, directory: Path) -> DirectoryLock:
+    def acquire(cls, directory: Path) -> "DirectoryLock":
         """Locks the directory. Raises IndexLocked, with the id of the process that has the lock."""
         file = (directory / LOCK_FILE).open("a+", encoding="ascii")
         try:

@@ -1,7 +1,5 @@
 """Builds embedders from their handles: `provider/model`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Builds the configured embedder and reranker, and opens the configured vector index when a service starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -78,7 +76,7 @@ def reranking_from_config(config: SearchConfig) -> Reranking:
     )
 
 
-async def open_index(config: IndexConfig, directory: Path, engine: EmbeddedEngine[I_co]) -> I_co | ServerIndex:
+async def open_index(config: IndexConfig, directory: Path, engine: EmbeddedEngine[I_co]) -> "I_co | ServerIndex":
     """Opens the index on the configured Qdrant server, or the embedded `engine` in `directory` if none is configured.
 
     Raises:
@@ -97,7 +95,7 @@ async def open_index(config: IndexConfig, directory: Path, engine: EmbeddedEngin
         raise StartupError(f"The vector index cannot be opened: {error}.") from error
 
 
-async def _open_server_index(config: IndexConfig) -> ServerIndex:
+async def _open_server_index(config: IndexConfig) -> "ServerIndex":
     try:
         from mnemesh_retrieval.server import ServerIndex, ServerSettings  # noqa: PLC0415 - optional, and heavy
     except ModuleNotFoundError as error:

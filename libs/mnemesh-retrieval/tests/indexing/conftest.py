@@ -1,7 +1,5 @@
 """A rig of the indexer: notes in SQL, an index on an engine, and crashes that lose what was not flushed."""
 
-from __future__ import annotations
-
 import shutil
 import uuid
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Damaged files of an embedded index are found, moved aside, and rebuilt from the records."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

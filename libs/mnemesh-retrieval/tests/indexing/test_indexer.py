@@ -1,7 +1,5 @@
 """The contract of outbox and indexer, on every SQL engine and every index."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import shutil

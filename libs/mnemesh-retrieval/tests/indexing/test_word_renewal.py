@@ -1,7 +1,5 @@
 """Words of points are replaced after a change of the word analysis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

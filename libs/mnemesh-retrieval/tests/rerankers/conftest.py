@@ -1,7 +1,5 @@
 """A fake rerank server."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Rerankers over HTTP against a real server on a free port."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

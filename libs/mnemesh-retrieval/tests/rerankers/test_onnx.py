@@ -1,7 +1,5 @@
 """A cross-encoder in ONNX format from a directory. The models of these tests have weights set by hand."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The use of a reranker in a search: order, time limit, fallback, circuit breaker, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 

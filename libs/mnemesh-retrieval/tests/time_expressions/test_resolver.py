@@ -1,7 +1,5 @@
 """Expressions of time in queries: the ranges that they denote, and the questions that have none."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 

@@ -1,7 +1,5 @@
 """The words of texts and the terms of queries."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_retrieval.words.analysis import indexed, terms
 

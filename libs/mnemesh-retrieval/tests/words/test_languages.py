@@ -1,7 +1,5 @@
 """The language of a text, and the words that find it."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_retrieval.words.analysis import indexed, terms, text_language, words_of
 from mnemesh_retrieval.words.languages import LANGUAGES

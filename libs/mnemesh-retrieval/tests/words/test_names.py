@@ -1,7 +1,5 @@
 """Queries without the names of speakers."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_retrieval.words.sparse import name_words, without_names
 

@@ -1,7 +1,5 @@
 """The analysis of any text: deterministic, without exceptions, in bounded time."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """Words as sparse vectors."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_retrieval.words.sparse import document_vector, query_numbers
 

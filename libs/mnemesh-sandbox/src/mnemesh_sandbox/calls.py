@@ -1,7 +1,5 @@
 """The calls of tools that a program in the sandbox makes: one line of JSON for each, answered by one line."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

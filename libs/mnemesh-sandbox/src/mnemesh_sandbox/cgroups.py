@@ -3,8 +3,6 @@
 A cgroup must be delegated to the service: by systemd (`Delegate=yes`), or by the operator, who names one in a setting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

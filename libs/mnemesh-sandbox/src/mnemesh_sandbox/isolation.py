@@ -1,7 +1,5 @@
 """The isolation that this host supports, found by trying it: the layers, their level, and the network of tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """Finds the Node that executes JavaScript and TypeScript."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

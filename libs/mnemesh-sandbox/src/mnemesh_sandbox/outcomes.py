@@ -1,7 +1,5 @@
 """Derives the outcome of a task from its ended process."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

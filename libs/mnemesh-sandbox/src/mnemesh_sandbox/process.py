@@ -1,7 +1,5 @@
 """The server's side of one sandbox process: starts it, reads its output within limits, and kills all of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Removes the values of secrets from texts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Runs tasks in sandbox processes, with the isolation that a probe has found."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Collection

@@ -1,7 +1,5 @@
 """What the sandbox runs: one task, or a program that runs for a longer time, and how it is supervised."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The uids that tools run under. Each is used by one execution at a time on the whole machine."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

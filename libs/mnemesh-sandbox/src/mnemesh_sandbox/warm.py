@@ -3,8 +3,6 @@
 A process of the pool has seen no task and no organization, so who gets it makes no difference.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine

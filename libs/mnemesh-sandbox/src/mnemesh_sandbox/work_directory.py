@@ -1,7 +1,5 @@
 """The working directory of a tool that has no private root."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Downloads: the rules of egress at every hop, and the limits, over real connections."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import ipaddress

@@ -1,7 +1,5 @@
 """Grants of hosts."""
 
-from __future__ import annotations
-
 import ipaddress
 
 import pytest

@@ -1,7 +1,5 @@
 """The proxy of an execution, over real connections."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import os

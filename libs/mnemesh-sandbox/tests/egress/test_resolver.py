@@ -1,7 +1,5 @@
 """Lookups of names, of several organizations."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

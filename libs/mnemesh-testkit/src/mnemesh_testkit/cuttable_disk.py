@@ -1,7 +1,5 @@
 """A file system that forgets everything that was not flushed, as a disk does in a power failure."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The errors with which calls are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 from typing import Any
 

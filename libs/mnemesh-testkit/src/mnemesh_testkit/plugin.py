@@ -3,8 +3,6 @@
 Fixtures import what they need when they run, because every test run loads the plugin.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -130,7 +128,7 @@ def _same_umask() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ForkServer]":
     """The process that forks the services of this test process; started when the first test asks for it."""
     from mnemesh_testkit.mesh.fork_server import ForkServer  # noqa: PLC0415
 
@@ -139,7 +137,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 
 
 @pytest.fixture(scope="session")
-def _direct_postgres() -> Iterator[PostgresServer]:
+def _direct_postgres() -> "Iterator[PostgresServer]":
     from mnemesh_testkit.databases.postgres import running_postgres  # noqa: PLC0415
 
     with running_postgres() as server:
@@ -147,7 +145,7 @@ def _direct_postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def pooled_postgres(_direct_postgres: PostgresServer) -> Iterator[PostgresServer]:
+def pooled_postgres(_direct_postgres: "PostgresServer") -> "Iterator[PostgresServer]":
     """The PostgreSQL server of this test process, behind a PgBouncer in transaction mode."""
     from mnemesh_testkit.databases.postgres import pgbouncer_program, running_pgbouncer  # noqa: PLC0415
 
@@ -160,7 +158,7 @@ def pooled_postgres(_direct_postgres: PostgresServer) -> Iterator[PostgresServer
 
 
 @pytest.fixture(scope="session")
-def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
+def postgres_server(request: pytest.FixtureRequest) -> "PostgresServer":
     """A PostgreSQL server of this test process; started when the first test asks for it."""
     is_pooled = request.config.getoption("--pgbouncer")
     server: PostgresServer = request.getfixturevalue("pooled_postgres" if is_pooled else "_direct_postgres")
@@ -168,7 +166,7 @@ def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
 
 
 @pytest_asyncio.fixture
-async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+async def postgres_url(postgres_server: "PostgresServer") -> AsyncIterator[str]:
     """The URL of an empty database for this test."""
     name = await postgres_server.create_database()
     yield postgres_server.url(name)
@@ -176,7 +174,7 @@ async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
 
 
 @pytest_asyncio.fixture
-async def pooled_postgres_url(pooled_postgres: PostgresServer) -> AsyncIterator[str]:
+async def pooled_postgres_url(pooled_postgres: "PostgresServer") -> AsyncIterator[str]:
     """The URL of an empty database for this test, behind a PgBouncer in transaction mode."""
     name = await pooled_postgres.create_database()
     yield pooled_postgres.url(name)
@@ -184,7 +182,7 @@ async def pooled_postgres_url(pooled_postgres: PostgresServer) -> AsyncIterator[
 
 
 @pytest_asyncio.fixture
-async def fake_openai() -> AsyncIterator[FakeOpenAI]:
+async def fake_openai() -> "AsyncIterator[FakeOpenAI]":
     """A fake OpenAI; set its `script`. The mesh of the same test calls it for `openai/…` models."""
     from mnemesh_testkit.fakes.openai import FakeOpenAI  # noqa: PLC0415
 
@@ -193,7 +191,7 @@ async def fake_openai() -> AsyncIterator[FakeOpenAI]:
 
 
 @pytest_asyncio.fixture
-async def fake_anthropic() -> AsyncIterator[FakeAnthropic]:
+async def fake_anthropic() -> "AsyncIterator[FakeAnthropic]":
     """A fake Anthropic; set its `script`. The mesh of the same test calls it for `anthropic/…` models."""
     from mnemesh_testkit.fakes.anthropic import FakeAnthropic  # noqa: PLC0415
 
@@ -203,8 +201,8 @@ async def fake_anthropic() -> AsyncIterator[FakeAnthropic]:
 
 @pytest_asyncio.fixture
 async def mesh(
-    request: pytest.FixtureRequest, tmp_path: Path, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic
-) -> AsyncIterator[Mesh]:
+    request: pytest.FixtureRequest, tmp_path: Path, fake_openai: "FakeOpenAI", fake_anthropic: "FakeAnthropic"
+) -> "AsyncIterator[Mesh]":
     """The whole mesh in this process, wired to both fakes; `@pytest.mark.mesh(proxied=["recall"])` changes it.
 
     Its databases are in memory. A test that starts a service again or reads its files needs `mesh(in_memory=False)`.
@@ -220,10 +218,10 @@ async def mesh(
 async def process_mesh(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    fake_openai: FakeOpenAI,
-    fake_anthropic: FakeAnthropic,
-    fork_server: ForkServer,
-) -> AsyncIterator[ProcessMesh]:
+    fake_openai: "FakeOpenAI",
+    fake_anthropic: "FakeAnthropic",
+    fork_server: "ForkServer",
+) -> "AsyncIterator[ProcessMesh]":
     """The whole mesh as processes, wired to both fakes; `@pytest.mark.mesh(...)` changes it."""
     from mnemesh_testkit.mesh.processes import ProcessMesh  # noqa: PLC0415
 
@@ -233,7 +231,7 @@ async def process_mesh(
         yield running
 
 
-def _arguments(request: pytest.FixtureRequest, openai: FakeOpenAI, anthropic: FakeAnthropic) -> dict[str, Any]:
+def _arguments(request: pytest.FixtureRequest, openai: "FakeOpenAI", anthropic: "FakeAnthropic") -> dict[str, Any]:
     arguments: dict[str, Any] = {"openai_base_url": openai.base_url, "anthropic_base_url": anthropic.base_url}
     for marker in request.node.iter_markers("mesh"):
         arguments |= marker.kwargs

@@ -1,7 +1,5 @@
 """Waiting for events in bounded time."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os
@@ -70,7 +68,7 @@ class Awaited:
 
         return wait if inspect.iscoroutinefunction(twin) else call
 
-    async def __aenter__(self) -> Awaited:
+    async def __aenter__(self) -> "Awaited":
         """Returns the client."""
         return self
 

@@ -18,8 +18,6 @@ hand. The twins of the contracts are generated (`scripts/generate_types.py`).
 | a message that has nothing but such a oneof | the twin that is set: see `OneOf` |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -56,7 +54,7 @@ _NAMES: Final = {
 }
 """The attributes of fields of time that are not the field's name with `at` for `time`."""
 
-_TWINS: Final[dict[str, type[Twin[Any]]]] = {}
+_TWINS: "Final[dict[str, type[Twin[Any]]]]" = {}
 _ENUMS: Final[dict[str, tuple[dict[int, Any], dict[Any, int]]]] = {}
 _ENUM_CLASSES: Final[dict[type[Enum], tuple[dict[int, Any], dict[Any, int]]]] = {}
 _CONVERTERS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {}

@@ -1,7 +1,5 @@
 """The settings of the archival service; the only reader of the environment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The errors of the archival service."""
 
-from __future__ import annotations
-
 from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 
 

@@ -1,7 +1,5 @@
 """Maintenance while the service is stopped: the bytes of deleted data leave the disk."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 from mnemesh_kit.ids import RandomIds

@@ -1,7 +1,5 @@
 """The embedders that archives name, and the vector index of passages, which the indexer keeps current."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Builds the service from its parts. Only this module chooses implementations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mnemesh.archival.v1 import archives_service_pb2_grpc, embeddings_service_pb2_grpc, passages_service_pb2_grpc

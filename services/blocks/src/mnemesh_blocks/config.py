@@ -1,7 +1,5 @@
 """The settings of the blocks service. Only this module reads the environment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mnemesh_kit.services import service

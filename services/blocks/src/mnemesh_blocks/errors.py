@@ -1,7 +1,5 @@
 """The errors of the blocks service. Agents read the texts of those that an edit can raise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound

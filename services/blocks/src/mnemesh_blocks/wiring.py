@@ -1,7 +1,5 @@
 """Builds the service from its parts. Only this module chooses implementations."""
 
-from __future__ import annotations
-
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.server import Assembly, periodic

@@ -1,7 +1,5 @@
 """The passages of a text for search, at lines, sentences and definitions."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Adapters for the services that the files service calls."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass

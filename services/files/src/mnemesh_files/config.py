@@ -1,7 +1,5 @@
 """The settings of the files service; the only reader of the environment."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The errors of the files service."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Builds the service from its parts. Only this module chooses implementations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import structlog
@@ -150,7 +148,7 @@ def build(
     database: Database,
     archival: ArchivalClient,
     blobs: BlobStore,
-    parsers: Parsers,
+    parsers: "Parsers",
     resolver: Resolver,
     clock: Clock,
     ids: IdSource,

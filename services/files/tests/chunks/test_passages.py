@@ -1,7 +1,5 @@
 """Passages: sizes, boundaries, line numbers, and stability under changes."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Documents of tests: good ones written by other libraries, and damaged or hostile ones derived from them."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 import zlib

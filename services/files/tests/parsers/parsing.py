@@ -1,7 +1,5 @@
 """Parses a document of a test, which must be read or refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

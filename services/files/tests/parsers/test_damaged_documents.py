@@ -1,7 +1,5 @@
 """The parsers of documents: what becomes of damaged, hostile and too large ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

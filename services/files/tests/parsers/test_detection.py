@@ -1,7 +1,5 @@
 """The format of a file: its content decides against its name."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_files.parsers.document import Cause, DocumentUnreadable
 from mnemesh_files.parsers.formats import Format, detect

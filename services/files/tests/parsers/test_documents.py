@@ -1,7 +1,5 @@
 """The parsers of documents: texts of good ones."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_files.parsers.document import DocumentKind, ParsedDocument
 

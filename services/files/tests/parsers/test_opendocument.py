@@ -1,7 +1,5 @@
 """OpenDocument and RTF files: their texts, and what becomes of hostile ones."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh_files.parsers.document import DocumentKind
 

@@ -1,7 +1,5 @@
 """Parsing in the sandbox: at each level, and under documents that control the parser."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """The text of images, read by a model behind an OpenAI-compatible API."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Text files: encodings, line numbers, long lines, and bytes that are no text."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings of the gateway. Only this module reads the environment."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

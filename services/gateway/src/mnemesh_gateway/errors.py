@@ -1,7 +1,5 @@
 """The errors of the gateway, and those of the mesh that it handles."""
 
-from __future__ import annotations
-
 import grpc
 from mnemesh_kit.errors import (
     FailedPrecondition,

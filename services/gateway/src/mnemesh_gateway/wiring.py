@@ -1,7 +1,5 @@
 """Builds the service from its parts. Only this module chooses implementations."""
 
-from __future__ import annotations
-
 import asyncio
 
 from mnemesh.agents.v1 import runs_service_pb2_grpc

@@ -1,7 +1,5 @@
 """Fixtures: one mesh with a gateway per module, and Letta's SDK as its client."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self

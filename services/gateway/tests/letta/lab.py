@@ -1,7 +1,5 @@
 """What tests of Letta's API share: the SDK, the fake provider, and agents that are made in one call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final

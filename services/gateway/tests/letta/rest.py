@@ -1,7 +1,5 @@
 """Plain HTTP, as older SDKs send it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

@@ -1,7 +1,5 @@
 """The methods of the installed SDK, found by introspection."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any, Final

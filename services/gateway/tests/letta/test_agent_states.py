@@ -1,7 +1,5 @@
 """The state of an agent shows the settings of its model, and its group."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .lab import MODEL, Lab

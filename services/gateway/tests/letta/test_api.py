@@ -1,7 +1,5 @@
 """What Letta's API has beside the SDK's methods: documents, errors, idempotency, profiles."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

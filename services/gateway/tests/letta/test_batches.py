@@ -1,7 +1,5 @@
 """Batches of messages, and callbacks of runs and batches."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import queue

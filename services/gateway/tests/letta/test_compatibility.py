@@ -1,7 +1,5 @@
 """Every method of Letta's SDK does what docs/letta-compatibility.md says."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """Corrections of stored messages in the profile 0.16.1: windows, recall and searches have the new words alone."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Query parameters of lists that older and newer SDKs send: each changes the result as it says."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Uploads to folders under names that clients choose."""
 
-from __future__ import annotations
-
 import letta_client
 import pytest
 

@@ -1,7 +1,5 @@
 """The authorization of MCP servers by a person, as Letta's clients begin it: the stream of a connection."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager

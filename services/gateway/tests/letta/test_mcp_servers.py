@@ -1,7 +1,5 @@
 """Updates of MCP servers: what a request does not name stays as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lists of messages: calls that wait for approval, and the returns of a tool whose words are the assistant's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mnemesh_testkit.fakes.server import Reply

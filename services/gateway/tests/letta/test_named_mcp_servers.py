@@ -1,7 +1,5 @@
 """MCP servers under the paths of clients before 1.0, which use names, and the streams of connection tests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Paths of the Letta server for which mnemesh has other concepts, or none."""
 
-from __future__ import annotations
-
 import pytest
 
 from .rest import Rest

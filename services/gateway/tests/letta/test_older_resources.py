@@ -1,7 +1,5 @@
 """Resources of Letta's API for which the newest SDK has no methods: groups, identities, providers, jobs, sizes."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """How agents think if their clients do not say it: by the model itself, or in the arguments of tools."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import uuid4
 

@@ -1,7 +1,5 @@
 """An answer to a request for approval that is sent again: the first run, or its continuation if that was cut off."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Partners run in Letta's rhythm: after the first turn of their agent, and then after every n-th."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .lab import MODEL, Lab

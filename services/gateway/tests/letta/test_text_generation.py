@@ -1,7 +1,5 @@
 """Single answers of models over Letta's API."""
 
-from __future__ import annotations
-
 import json
 
 import httpx

@@ -1,7 +1,5 @@
 """The results of tools that a client runs, their output, and what protects built-in tools."""
 
-from __future__ import annotations
-
 import time
 
 from mnemesh_testkit.fakes.server import Reply

@@ -1,7 +1,5 @@
 """Turns over Letta's API beside the plain ones: pings, images, returns of tools, numbers of events, cancels."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

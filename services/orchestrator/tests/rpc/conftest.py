@@ -1,7 +1,5 @@
 """The service over gRPC. The other services are unreachable."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -37,12 +35,12 @@ if TYPE_CHECKING:
 class Wire:
     """Stubs of a running service."""
 
-    agents: AgentServiceAsyncStub
-    runs: RunServiceAsyncStub
-    models: ModelServiceAsyncStub
-    conversations: ConversationServiceAsyncStub
-    groups: GroupServiceAsyncStub
-    channel: grpc.aio.Channel
+    agents: "AgentServiceAsyncStub"
+    runs: "RunServiceAsyncStub"
+    models: "ModelServiceAsyncStub"
+    conversations: "ConversationServiceAsyncStub"
+    groups: "GroupServiceAsyncStub"
+    channel: "grpc.aio.Channel"
 
 
 @pytest_asyncio.fixture
@@ -90,7 +88,7 @@ def key_file(tmp_path: Path) -> Path:
 
 
 @pytest_asyncio.fixture
-async def alone(tmp_path: Path) -> AsyncIterator[ModelServiceAsyncStub]:
+async def alone(tmp_path: Path) -> "AsyncIterator[ModelServiceAsyncStub]":
     """A service on SQLite, for tests that do not depend on the engine."""
     async with served(settings(tmp_path, database_url=MEMORY_URL)) as stub:
         yield stub

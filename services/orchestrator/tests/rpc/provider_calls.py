@@ -1,7 +1,5 @@
 """Calls about providers, against a service of its own and a fake provider."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,7 +32,7 @@ OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", DEFAULT_PRINCIPAL.
 
 
 @asynccontextmanager
-async def served(config: Config) -> AsyncIterator[ModelServiceAsyncStub]:
+async def served(config: Config) -> "AsyncIterator[ModelServiceAsyncStub]":
     """Yields a stub of a service whose other services are unreachable."""
     server = RunningServer()
     address = await server.start(await assemble(config, clock=FrozenClock()), config)
@@ -77,14 +75,14 @@ def a_key(key: str = KEY) -> pb.ProviderCredentials:
     return pb.ProviderCredentials(api_key=key)
 
 
-async def create(models: ModelServiceAsyncStub, provider: pb.Provider, key: str = KEY, request_id: str = "") -> Any:
+async def create(models: "ModelServiceAsyncStub", provider: pb.Provider, key: str = KEY, request_id: str = "") -> Any:
     request = rpc.CreateProviderRequest(provider=provider, credentials=a_key(key), request_id=request_id)
     return (await models.CreateProvider(request)).provider
 
 
-async def handles(models: ModelServiceAsyncStub, **filters: Any) -> list[str]:
+async def handles(models: "ModelServiceAsyncStub", **filters: Any) -> list[str]:
     return [model.handle for model in (await models.ListModels(rpc.ListModelsRequest(**filters))).models]
 
 
-async def named(models: ModelServiceAsyncStub, handle: str) -> pb.Model:
+async def named(models: "ModelServiceAsyncStub", handle: str) -> pb.Model:
     return (await models.GetModel(rpc.GetModelRequest(handle=handle))).model

@@ -1,7 +1,5 @@
 """What a request to create an agent means."""
 
-from __future__ import annotations
-
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.rpc.convert.agents import draft_from_proto

@@ -1,7 +1,5 @@
 """Invalid requests about approvals, each with its error and field."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,14 +44,14 @@ BAD_ANSWERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "field"), BAD_ANSWERS, ids=lambda value: value if isinstance(value, str) else "")
-async def test_invalid_answer_is_refused_with_its_field(wire: Wire, given: dict[str, Any], field: str) -> None:
+async def test_invalid_answer_is_refused_with_its_field(wire: "Wire", given: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         async for _ in wire.runs.AnswerApproval(runs_service_pb2.AnswerApprovalRequest(**{"agent_id": AGENT, **given})):
             pass
     assert raised.value.field == field
 
 
-async def test_answer_for_missing_agent_is_not_found(wire: Wire) -> None:
+async def test_answer_for_missing_agent_is_not_found(wire: "Wire") -> None:
     with pytest.raises(NotFound):
         async for _ in wire.runs.AnswerApproval(
             runs_service_pb2.AnswerApprovalRequest(agent_id=AGENT, **decided(approve={}))
@@ -82,16 +80,16 @@ BAD_SKILLS: list[tuple[list[dict[str, Any]], str]] = [
 
 
 @pytest.mark.parametrize(("tools", "field"), BAD_TOOLS, ids=lambda value: value if isinstance(value, str) else "")
-async def test_invalid_client_tool_is_refused(wire: Wire, tools: list[dict[str, Any]], field: str) -> None:
+async def test_invalid_client_tool_is_refused(wire: "Wire", tools: list[dict[str, Any]], field: str) -> None:
     assert await refused(wire, {"client_tools": tools}) == field
 
 
 @pytest.mark.parametrize(("skills", "field"), BAD_SKILLS, ids=lambda value: value if isinstance(value, str) else "")
-async def test_invalid_client_skill_is_refused(wire: Wire, skills: list[dict[str, Any]], field: str) -> None:
+async def test_invalid_client_skill_is_refused(wire: "Wire", skills: list[dict[str, Any]], field: str) -> None:
     assert await refused(wire, {"client_skills": skills}) == field
 
 
-async def refused(wire: Wire, config: Any) -> str | None:
+async def refused(wire: "Wire", config: Any) -> str | None:
     """Returns the field that the refusal of a configuration names."""
     said = runs_pb2.InputMessage(content=[message_pb2.ContentPart(text=message_pb2.TextPart(text="Hi"))])
     with pytest.raises(InvalidArgument) as raised:
@@ -99,7 +97,7 @@ async def refused(wire: Wire, config: Any) -> str | None:
     return raised.value.field
 
 
-async def test_set_tool_approval_requires_a_tool_name(wire: Wire) -> None:
+async def test_set_tool_approval_requires_a_tool_name(wire: "Wire") -> None:
     with pytest.raises(InvalidArgument) as raised:
         await wire.agents.SetToolApproval(A.SetToolApprovalRequest(agent_id=AGENT))
     assert raised.value.field == "tool_name"

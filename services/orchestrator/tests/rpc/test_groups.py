@@ -1,7 +1,5 @@
 """GroupService over the wire: invalid requests are refused with their field and change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models by handle: pages in both directions, and filters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +57,12 @@ def test_list_is_bounded_by_after_id_and_before_id() -> None:
         ({"hidden": True}, False),
     ],
 )
-async def test_lists_apply_filters(wire: Wire, filters: dict[str, Any], *, found: bool) -> None:
+async def test_lists_apply_filters(wire: "Wire", filters: dict[str, Any], *, found: bool) -> None:
     answer = await wire.models.ListModels(rpc.ListModelsRequest(**filters))
     assert [model.handle for model in answer.models] == (["mnemesh/rehearsal"] if found else [])
     assert not answer.next_page_token
 
 
-async def test_get_returns_the_listed_model(wire: Wire) -> None:
+async def test_get_returns_the_listed_model(wire: "Wire") -> None:
     (listed,) = (await wire.models.ListModels(rpc.ListModelsRequest())).models
     assert listed == (await wire.models.GetModel(rpc.GetModelRequest(handle=listed.handle))).model

@@ -1,7 +1,5 @@
 """What the service checks of providers: their answers, settings, credentials and hosts."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
 
 
-async def test_unavailable_provider_can_be_registered(alone: ModelServiceAsyncStub) -> None:
+async def test_unavailable_provider_can_be_registered(alone: "ModelServiceAsyncStub") -> None:
     created = await create(alone, pb.Provider(name="away", type="vllm", base_url="http://127.0.0.1:1/v1"))
     assert "away cannot be reached: 127.0.0.1:1: connection refused." in created.last_refresh_error
     assert (created.model_count, created.HasField("last_refresh_time")) == (0, False)
@@ -33,7 +31,7 @@ async def test_unavailable_provider_can_be_registered(alone: ModelServiceAsyncSt
 
 
 async def test_provider_that_does_not_answer_is_registered_with_the_reason_within_a_bounded_time(
-    alone: ModelServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
+    alone: "ModelServiceAsyncStub", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(providers, "LOOK_SECONDS", 0.2)
     silence = asyncio.Event()
@@ -77,7 +75,7 @@ async def html(request: Request) -> Response:
     ],
     ids=["401", "402", "429", "503", "404", "no-list", "html"],
 )
-async def test_check_reports_the_reason_of_a_failure(alone: ModelServiceAsyncStub, answer: Any, reason: str) -> None:
+async def test_check_reports_the_reason_of_a_failure(alone: "ModelServiceAsyncStub", answer: Any, reason: str) -> None:
     async with FakeOpenAI(routes=[Route("/elsewhere/v1/models", answer)]) as fake:
         place = pb.Provider(type="openai_compatible", base_url=f"{fake.origin}/elsewhere")
         with pytest.raises(MnemeshError) as refused:
@@ -86,7 +84,7 @@ async def test_check_reports_the_reason_of_a_failure(alone: ModelServiceAsyncStu
         assert KEY not in str(refused.value.message) + str(refused.value.metadata)
 
 
-async def test_check_lists_served_models_and_stores_nothing(alone: ModelServiceAsyncStub) -> None:
+async def test_check_lists_served_models_and_stores_nothing(alone: "ModelServiceAsyncStub") -> None:
     async with Guarded(models=["a", "b"]) as fake:
         target = pb.Provider(type="vllm", base_url=fake.base_url)
         answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider=target, credentials=a_key()))
@@ -104,7 +102,7 @@ async def test_check_lists_served_models_and_stores_nothing(alone: ModelServiceA
         assert answer.provider_models == ["rehearsal"]
 
 
-async def test_anthropic_compatible_server_lists_its_models(alone: ModelServiceAsyncStub) -> None:
+async def test_anthropic_compatible_server_lists_its_models(alone: "ModelServiceAsyncStub") -> None:
     async def models(request: Request) -> Response:
         assert request.headers["x-api-key"] == KEY
         rows = [{"id": "claude-x", "type": "model"}, {"id": "house-model", "type": "model"}]
@@ -176,7 +174,7 @@ async def test_providers_of_the_operator_are_listed_and_read_only(tmp_path: Path
     ],
 )
 async def test_invalid_provider_is_refused_with_its_field(
-    alone: ModelServiceAsyncStub, fields: dict[str, Any], field: str
+    alone: "ModelServiceAsyncStub", fields: dict[str, Any], field: str
 ) -> None:
     place = pb.Provider(**{"name": "mine", "type": "vllm", "base_url": "http://127.0.0.1:1/v1", **fields})
     with pytest.raises(MnemeshError) as refused:
@@ -204,7 +202,7 @@ async def test_invalid_provider_is_refused_with_its_field(
     ],
 )
 async def test_invalid_credentials_are_refused(
-    alone: ModelServiceAsyncStub, credentials: pb.ProviderCredentials, field: str
+    alone: "ModelServiceAsyncStub", credentials: pb.ProviderCredentials, field: str
 ) -> None:
     place = pb.Provider(name="mine", type="vllm", base_url="http://127.0.0.1:1/v1")
     with pytest.raises(MnemeshError) as refused:
@@ -212,7 +210,7 @@ async def test_invalid_credentials_are_refused(
     assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", field)
 
 
-async def test_updated_headers_replace_all_and_keep_values_that_are_not_set(alone: ModelServiceAsyncStub) -> None:
+async def test_updated_headers_replace_all_and_keep_values_that_are_not_set(alone: "ModelServiceAsyncStub") -> None:
     async with Guarded() as fake:
         credentials = a_key()
         credentials.headers.add(name="X-Team", value="team-one")
@@ -236,7 +234,7 @@ async def test_updated_headers_replace_all_and_keep_values_that_are_not_set(alon
 
 
 async def test_environment_of_the_operator_is_not_sent_to_providers_of_organizations(
-    alone: ModelServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
+    alone: "ModelServiceAsyncStub", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "the-operators")
@@ -247,7 +245,7 @@ async def test_environment_of_the_operator_is_not_sent_to_providers_of_organizat
 
 
 @pytest.mark.parametrize("credential", ["api_key", "headers"])
-async def test_stored_credential_is_not_sent_to_a_new_host(alone: ModelServiceAsyncStub, credential: str) -> None:
+async def test_stored_credential_is_not_sent_to_a_new_host(alone: "ModelServiceAsyncStub", credential: str) -> None:
     async with Guarded() as fake, FakeOpenAI() as other:
         credentials = a_key()
         credentials.headers.add(name="X-Team", value="team-one")

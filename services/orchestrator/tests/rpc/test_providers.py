@@ -1,7 +1,5 @@
 """Providers of organizations, over gRPC and real HTTP, on SQLite and PostgreSQL."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 class ProviderTests:
     """The tests that use the store, on each SQL engine."""
 
-    async def test_provider_is_registered_read_updated_and_deleted(self, models: ModelServiceAsyncStub) -> None:
+    async def test_provider_is_registered_read_updated_and_deleted(self, models: "ModelServiceAsyncStub") -> None:
         async with Guarded(models=["small", {"id": "large", "max_model_len": 65_536}]) as fake:
             created = await create(models, a_provider(fake))
             assert (created.name, created.type, created.category) == ("mine", "vllm", pb.PROVIDER_CATEGORY_BYOK)
@@ -63,7 +61,7 @@ class ProviderTests:
                 await models.GetProvider(rpc.GetProviderRequest(provider_id=created.id))
             assert gone.value.reason == "NOT_FOUND"
 
-    async def test_repeated_request_registers_once(self, models: ModelServiceAsyncStub) -> None:
+    async def test_repeated_request_registers_once(self, models: "ModelServiceAsyncStub") -> None:
         async with Guarded() as fake:
             first = await create(models, a_provider(fake), request_id="once")
             assert await create(models, a_provider(fake), request_id="once") == first
@@ -78,7 +76,7 @@ class ProviderTests:
                 await create(models, a_provider(fake, "mnemesh"))
             assert reserved.value.reason == "ALREADY_EXISTS"
 
-    async def test_provider_is_not_found_by_other_organizations(self, models: ModelServiceAsyncStub) -> None:
+    async def test_provider_is_not_found_by_other_organizations(self, models: "ModelServiceAsyncStub") -> None:
         async with Guarded() as fake, FakeOpenAI(models=["theirs"]) as other:
             created = await create(models, a_provider(fake))
             with as_principal(OTHER):
@@ -108,7 +106,7 @@ class ProviderTests:
             assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=created.id))).provider == created
             assert await handles(models, providers=["mine"]) == ["mine/fake-model"]
 
-    async def test_model_overrides_are_applied(self, models: ModelServiceAsyncStub) -> None:
+    async def test_model_overrides_are_applied(self, models: "ModelServiceAsyncStub") -> None:
         async with Guarded() as fake:
             await create(models, a_provider(fake))
 
@@ -174,7 +172,7 @@ class ProviderTests:
                 assert refused.value.reason == ("MODEL_UNKNOWN" if field is None else "INVALID_ARGUMENT")
                 assert refused.value.field == field
 
-    async def test_refresh_reports_added_and_removed_models(self, models: ModelServiceAsyncStub) -> None:
+    async def test_refresh_reports_added_and_removed_models(self, models: "ModelServiceAsyncStub") -> None:
         async with Guarded(models=["old", "kept"]) as fake:
             created = await create(models, a_provider(fake))
             fake._models = ["kept", "new"]
@@ -200,7 +198,7 @@ class ProviderTests:
 
 class TestOnSqlite(ProviderTests):
     @pytest_asyncio.fixture
-    async def models(self, tmp_path: Path) -> AsyncIterator[ModelServiceAsyncStub]:
+    async def models(self, tmp_path: Path) -> "AsyncIterator[ModelServiceAsyncStub]":
         async with served(settings(tmp_path)) as stub:
             yield stub
 
@@ -208,7 +206,7 @@ class TestOnSqlite(ProviderTests):
 @pytest.mark.full
 class TestOnPostgres(ProviderTests):
     @pytest_asyncio.fixture
-    async def models(self, tmp_path: Path, postgres_url: str, key_file: Path) -> AsyncIterator[ModelServiceAsyncStub]:
+    async def models(self, tmp_path: Path, postgres_url: str, key_file: Path) -> "AsyncIterator[ModelServiceAsyncStub]":
         config = settings(tmp_path, database_url=postgres_url, secrets_key_file=str(key_file))
         async with served(config) as stub:
             yield stub

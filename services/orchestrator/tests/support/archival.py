@@ -1,7 +1,5 @@
 """The real archival service of a world, with views of what it stores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mnemesh.archival.v1 import archives_service_pb2 as archives_rpc

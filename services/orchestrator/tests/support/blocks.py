@@ -1,7 +1,5 @@
 """The real blocks service of a world, with views of what it stores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

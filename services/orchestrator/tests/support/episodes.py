@@ -1,7 +1,5 @@
 """Episodes and facts in the real recall service of a world, with views of what it stores."""
 
-from __future__ import annotations
-
 from mnemesh.recall.v1 import (
     episodes_pb2,
     episodes_service_pb2,

@@ -1,7 +1,5 @@
 """A fake of the files service: folders of texts, with windows by line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

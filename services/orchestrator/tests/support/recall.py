@@ -1,7 +1,5 @@
 """The real recall service of a world, with views of what it stores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The other services of a world: the real ones in this process, with views of what they store."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

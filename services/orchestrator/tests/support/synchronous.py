@@ -1,7 +1,5 @@
 """Calls of services in memory outside of a coroutine."""
 
-from __future__ import annotations
-
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 

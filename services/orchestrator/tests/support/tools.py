@@ -1,7 +1,5 @@
 """The real tools service of a world, whose tools are functions of this process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -37,10 +35,10 @@ class FakeSandbox:
         self.programs: list[Task] = []
         self.program: Callable[[Answer | None], Coroutine[Any, Any, Outcome]] = _empty_program
 
-    def with_settings(self, _settings: object) -> FakeSandbox:
+    def with_settings(self, _settings: object) -> "FakeSandbox":
         return self
 
-    def warmed(self, _size: int) -> FakeSandbox:
+    def warmed(self, _size: int) -> "FakeSandbox":
         return self
 
     async def close(self) -> None:

@@ -1,7 +1,5 @@
 """Settings that no turn could use are refused when an agent is created or changed, and nothing is stored."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

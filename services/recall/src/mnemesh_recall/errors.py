@@ -1,7 +1,5 @@
 """The errors of recall."""
 
-from __future__ import annotations
-
 from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
 
 

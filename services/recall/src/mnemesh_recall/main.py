@@ -1,7 +1,5 @@
 """The process: configuration in, exit code out."""
 
-from __future__ import annotations
-
 from mnemesh_kit import run
 
 from mnemesh_recall.config import Config

@@ -1,7 +1,5 @@
 """Maintenance while the service is stopped: erased bytes leave the disk, and indexes are rebuilt."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

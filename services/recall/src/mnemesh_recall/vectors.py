@@ -1,7 +1,5 @@
 """The vectors of messages, episodes and facts, and these as the records from which they are derived."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Collection as AbstractCollection
 from functools import lru_cache

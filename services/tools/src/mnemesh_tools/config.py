@@ -1,7 +1,5 @@
 """The settings of the tools service. Only this module reads the environment."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass, field, replace
 from typing import Literal

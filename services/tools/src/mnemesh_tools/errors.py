@@ -1,7 +1,5 @@
 """The errors of the tools service."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from mnemesh_kit.errors import (

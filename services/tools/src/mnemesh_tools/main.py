@@ -1,7 +1,5 @@
 """The entry point of the process."""
 
-from __future__ import annotations
-
 from mnemesh_kit import run
 
 from mnemesh_tools.config import Config

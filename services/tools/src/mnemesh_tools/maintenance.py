@@ -1,7 +1,5 @@
 """Maintenance of the database while the service is stopped: deleted bytes leave the disk."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 from mnemesh_kit.maintenance import maintain_database

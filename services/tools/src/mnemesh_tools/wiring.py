@@ -1,7 +1,5 @@
 """Builds the service from its parts. Only this module chooses implementations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import structlog

@@ -1,7 +1,5 @@
 """Calls of McpServerService about servers of the official SDK."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration

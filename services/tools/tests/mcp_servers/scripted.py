@@ -1,7 +1,5 @@
 """A server over HTTP whose refusals and errors a test sets. It is written without the SDK, which has none of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

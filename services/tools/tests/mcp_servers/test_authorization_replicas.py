@@ -1,7 +1,5 @@
 """OAuth of MCP servers with several replicas and restarts: an authorization that has begun is stored."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """OAuth of MCP servers, against an authorization server that speaks the protocol."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

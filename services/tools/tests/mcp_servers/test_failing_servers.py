@@ -1,7 +1,5 @@
 """MCP servers that refuse, redirect, hang or end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from pathlib import Path

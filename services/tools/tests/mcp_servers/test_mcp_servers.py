@@ -1,7 +1,5 @@
 """McpServerService against servers of the official SDK: servers, their secrets and their owners."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The network of stdio servers: the granted hosts, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """The packages of stdio servers: their lock is stored with the server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stdio servers: programs that the service starts in the sandbox."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Progress of calls of MCP servers, and the end of a stream of progress."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

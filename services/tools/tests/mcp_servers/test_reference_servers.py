@@ -1,7 +1,5 @@
 """The reference servers of the protocol, from the public package indexes: in the sandbox, and over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

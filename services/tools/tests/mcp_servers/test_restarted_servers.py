@@ -1,7 +1,5 @@
 """MCP servers over HTTP that have lost their sessions, and errors that only look like it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

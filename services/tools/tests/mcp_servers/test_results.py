@@ -1,7 +1,5 @@
 """What MCP servers return, without the values of their settings: texts, structured content, errors, and output."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

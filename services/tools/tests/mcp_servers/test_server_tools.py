@@ -1,7 +1,5 @@
 """The tools of an MCP server: reading, running and refreshing them, their names and their schemas."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from itertools import repeat

@@ -1,7 +1,5 @@
 """A package index on the loopback interface, with wheels that tests make."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

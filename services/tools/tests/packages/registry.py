@@ -1,7 +1,5 @@
 """An npm registry on the loopback interface, with packages that tests make."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Packages and indexes that harm: a clear error, nothing left behind, and other tools unaffected."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

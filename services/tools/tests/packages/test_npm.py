@@ -1,7 +1,5 @@
 """Tools in TypeScript with npm packages, on a running service, from a registry on this host."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tools with packages, on a running service, from an index on this host."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds and directories of packages that organizations share, without uv."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import stat

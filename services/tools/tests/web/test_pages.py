@@ -1,7 +1,5 @@
 """Pages of the web: what is read of each kind of document, in parts, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """The reader of documents, without its sandbox."""
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """Searches of the web: each provider's API, failures and limits."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The export of agents to files, and the records in them."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os
@@ -85,7 +83,7 @@ def read(directory: Path, name: str) -> list[Line]:
 
 
 async def export_records(
-    mnemesh: Mnemesh, agent_id: str, path: Path, on_count: OnCount, *, with_vectors: bool = False
+    mnemesh: "Mnemesh", agent_id: str, path: Path, on_count: OnCount, *, with_vectors: bool = False
 ) -> int:
     """Writes the records of an agent to a file, and returns their number. A crash leaves the old file or the new one.
 
@@ -146,7 +144,7 @@ def read_records(path: Path) -> Iterator[agent_records_pb2.AgentRecord]:
 
 
 async def import_records(
-    mnemesh: Mnemesh, path: Path, request_id: str, on_count: OnCount, *, model: str | None = None
+    mnemesh: "Mnemesh", path: Path, request_id: str, on_count: OnCount, *, model: str | None = None
 ) -> agents_service_pb2.ImportAgentResponse:
     """Creates an agent from a file. A repeat with the same `request_id` continues an interrupted import.
 
@@ -203,7 +201,9 @@ class ExportCounts:
     secrets: tuple[str, ...]
 
 
-async def export_agent(mnemesh: Mnemesh, agent: Agent, directory: Path, *, with_vectors: bool = False) -> ExportCounts:
+async def export_agent(
+    mnemesh: "Mnemesh", agent: "Agent", directory: Path, *, with_vectors: bool = False
+) -> ExportCounts:
     """Writes everything of an agent but its trace files. Values of secrets are left out.
 
     Args:
@@ -239,14 +239,14 @@ async def export_agent(mnemesh: Mnemesh, agent: Agent, directory: Path, *, with_
     return counts
 
 
-def _settings(agent: Agent) -> Line:
+def _settings(agent: "Agent") -> Line:
     line = to_line(agent.proto)
     for secret in line.get("secrets", ()):
         secret.pop("value", None)
     return line
 
 
-async def _conversations(mnemesh: Mnemesh, agent: Agent) -> AsyncIterator[Line]:
+async def _conversations(mnemesh: "Mnemesh", agent: "Agent") -> AsyncIterator[Line]:
     async for conversation in mnemesh.conversations.list(agent_id=agent.id, order="asc"):
         blocks = [to_line(await mnemesh.blocks.get(block_id)) for block_id in conversation.isolated_block_ids]
         summary = await _summary(mnemesh, conversation)
@@ -257,7 +257,7 @@ async def _conversations(mnemesh: Mnemesh, agent: Agent) -> AsyncIterator[Line]:
         }
 
 
-async def _summary(mnemesh: Mnemesh, conversation: conversations_pb2.Conversation) -> message_pb2.Message | None:
+async def _summary(mnemesh: "Mnemesh", conversation: conversations_pb2.Conversation) -> message_pb2.Message | None:
     """Returns the summary at the head of a window, which is not a trace; None if the window has none."""
     window = await mnemesh.messages.window(conversation.id)
     return next((message for message in window.messages if message.role == message_pb2.ROLE_SUMMARY), None)

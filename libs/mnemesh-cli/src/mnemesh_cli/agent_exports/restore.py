@@ -1,7 +1,5 @@
 """The import of an agent's files into an existing agent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +48,7 @@ _OF_BLOCK: Final = (
 )
 
 
-async def restore_passages(mnemesh: Mnemesh, agent: Agent, directory: Path) -> tuple[int, int, list[str]]:
+async def restore_passages(mnemesh: "Mnemesh", agent: Agent, directory: Path) -> tuple[int, int, list[str]]:
     """Creates the archives and passages of an export that the agent does not have.
 
     An archive is known by its id or its name, and the archive that was created for an agent by that. A passage is known
@@ -112,7 +110,7 @@ def _is_same(own: archives_pb2.Archive, given: archives_pb2.Archive) -> bool:
     return own.id == given.id or own.name == given.name
 
 
-async def _create(mnemesh: Mnemesh, agent: Agent, given: archives_pb2.Archive) -> InsertTarget:
+async def _create(mnemesh: "Mnemesh", agent: Agent, given: archives_pb2.Archive) -> InsertTarget:
     if given.HasField("created_for_agent_id"):
         return InsertTarget(agent_id=agent.id, embedder=given.embedder)
     archive = archives_pb2.Archive(
@@ -151,7 +149,7 @@ def _batches(passages: Sequence[archives_pb2.Passage]) -> Iterator[list[archives
 class ConversationImport:
     """Maps the conversations of an export to those of an agent."""
 
-    def __init__(self, mnemesh: Mnemesh, agent: Agent, directory: Path, exported: agents_pb2.Agent | None) -> None:
+    def __init__(self, mnemesh: "Mnemesh", agent: Agent, directory: Path, exported: agents_pb2.Agent | None) -> None:
         self._mnemesh = mnemesh
         self._agent = agent
         self._exported = exported
@@ -252,7 +250,7 @@ class ImportCounts:
 class AgentImport:
     """The import of one directory. A repeated import changes nothing."""
 
-    def __init__(self, mnemesh: Mnemesh, directory: Path) -> None:
+    def __init__(self, mnemesh: "Mnemesh", directory: Path) -> None:
         """Reads the files.
 
         Raises:

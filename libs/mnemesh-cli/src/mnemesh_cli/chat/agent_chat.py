@@ -1,7 +1,5 @@
 """A chat with one agent."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Final
 

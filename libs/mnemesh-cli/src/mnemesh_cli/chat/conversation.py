@@ -1,7 +1,5 @@
 """A chat of a person, or of a program that writes to stdin: its loop, its commands, and interrupted turns."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys
@@ -274,7 +272,7 @@ class Conversation(ABC):
         self.end()
 
 
-def _line_editor(commands: ChatCommands) -> LineEditor:
+def _line_editor(commands: ChatCommands) -> "LineEditor":
     # Here, because its import takes long and no other command needs it.
     from mnemesh_cli.chat.terminal_input import LineEditor  # noqa: PLC0415
 

@@ -1,7 +1,5 @@
 """A chat with a group, and the display of a group's answers: each text with the name of its speaker."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Final

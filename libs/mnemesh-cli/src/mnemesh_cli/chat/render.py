@@ -1,7 +1,5 @@
 """The display of a turn: live on a terminal, or only the replies of the agent."""
 
-from __future__ import annotations
-
 import asyncio
 import difflib
 import json

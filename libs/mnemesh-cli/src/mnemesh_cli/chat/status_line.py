@@ -1,7 +1,5 @@
 """The last line of the terminal while a turn runs: what the agent does, and since when."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence

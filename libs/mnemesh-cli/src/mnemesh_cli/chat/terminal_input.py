@@ -1,7 +1,5 @@
 """What a user types: the line editor of a terminal, and standard input."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

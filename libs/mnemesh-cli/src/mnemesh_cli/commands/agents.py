@@ -1,7 +1,5 @@
 """`mnemesh agents`: list, create, show, update, delete."""
 
-from __future__ import annotations
-
 import json
 import os
 import textwrap

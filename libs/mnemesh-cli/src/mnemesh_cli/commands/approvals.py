@@ -1,7 +1,5 @@
 """`mnemesh approvals`: list, answer."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`mnemesh archives` and `mnemesh passages`: archives, and the passages in them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`mnemesh blocks`: list, show, create, update, attach, detach, history, undo, delete."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final
 
 import typer

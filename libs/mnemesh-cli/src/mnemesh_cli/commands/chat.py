@@ -1,7 +1,5 @@
 """`mnemesh chat`, and the chat of `mnemesh up --chat`."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`mnemesh conversations`: list, show, create, fork, compact, cancel, delete."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`mnemesh doctor`: checks this machine's mesh, or the mesh at a target."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import os

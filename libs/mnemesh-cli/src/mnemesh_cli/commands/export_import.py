@@ -1,7 +1,5 @@
 """`mnemesh export` and `mnemesh import`: the memory of an agent as files."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """`mnemesh files upload` and `mnemesh files import`."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """`mnemesh files`: list, show, text, download, delete, retry; the other commands are in `file_…`."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence

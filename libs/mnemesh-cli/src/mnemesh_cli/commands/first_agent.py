@@ -1,7 +1,5 @@
 """The first agent: `mnemesh up --chat` creates it once and talks to it each time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`mnemesh folders`: list, create, show, update, delete, attach, detach."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

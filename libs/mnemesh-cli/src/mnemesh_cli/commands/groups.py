@@ -1,7 +1,5 @@
 """`mnemesh groups`: list, create, show, update, delete; the other commands are in `group_messages`."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

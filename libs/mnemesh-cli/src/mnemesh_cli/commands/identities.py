@@ -1,7 +1,5 @@
 """`mnemesh identities`: list, show, upsert, attach, detach, delete, erase."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Annotated
 

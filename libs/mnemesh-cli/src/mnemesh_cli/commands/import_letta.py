@@ -1,7 +1,5 @@
 """`mnemesh import letta`: the migration of a Letta database, with its progress and its report."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Agent files of Letta (.af): `mnemesh import FILE.af` and `mnemesh export --format letta`."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

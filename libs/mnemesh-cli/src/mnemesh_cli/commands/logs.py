@@ -1,7 +1,5 @@
 """`mnemesh logs`: the logs of the mesh that `mnemesh up` runs on this machine."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """`mnemesh maintain`: runs the maintenance of every service while the mesh is stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """`mnemesh mcp-servers`, and `mnemesh mcp`: the servers whose tools agents use, and the server of their memory."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit

@@ -1,7 +1,5 @@
 """`mnemesh memory`, `mnemesh facts` and `mnemesh episodes`: what agents know, learned and remember."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator

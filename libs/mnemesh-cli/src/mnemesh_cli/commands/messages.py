@@ -1,7 +1,5 @@
 """`mnemesh messages`, and `mnemesh search`, which searches messages and passages of an agent."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import nullcontext

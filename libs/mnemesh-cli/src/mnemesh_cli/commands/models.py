@@ -1,7 +1,5 @@
 """`mnemesh models`, `mnemesh providers` and `mnemesh prompts`: what new agents can be created with."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """`mnemesh profiles`: list, show, set, use, delete."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands that every kind of resource has: list, show and delete."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence

@@ -1,7 +1,5 @@
 """`mnemesh runs`: list, show, cancel, retry, trace, logs, delete."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

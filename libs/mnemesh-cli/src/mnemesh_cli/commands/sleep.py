@@ -1,7 +1,5 @@
 """`mnemesh sleep`: starts the partners of an agent now, and shows what they wrote to its memory."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence

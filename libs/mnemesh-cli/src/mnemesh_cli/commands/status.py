@@ -1,7 +1,5 @@
 """`mnemesh status` and `mnemesh top`: the services of a mesh, and what they do now."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter

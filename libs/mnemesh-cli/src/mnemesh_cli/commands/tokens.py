@@ -1,7 +1,5 @@
 """`mnemesh tokens` and `mnemesh certs`: bearer tokens, and certificates of a private authority."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`mnemesh tools`: list, show, create, upsert, delete, run, search, schema; the others are in `tool_changes`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

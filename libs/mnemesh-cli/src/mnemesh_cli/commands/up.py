@@ -1,7 +1,5 @@
 """`mnemesh up` and `mnemesh down`: start and stop the mesh on this machine."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

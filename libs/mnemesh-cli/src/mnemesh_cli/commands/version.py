@@ -1,7 +1,5 @@
 """`mnemesh --version` and `mnemesh version`: the versions of this program and of a mesh."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

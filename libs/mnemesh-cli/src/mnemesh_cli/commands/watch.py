@@ -1,7 +1,5 @@
 """`mnemesh watch`: a folder that follows a directory."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files of a directory: which are ignored, which are there, and which have settled."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -55,7 +53,7 @@ class IgnoreRules:
     rules: tuple[_Rules, ...]
 
     @classmethod
-    def of_root(cls, patterns: Sequence[str] = (), *, hidden: bool = False) -> IgnoreRules:
+    def of_root(cls, patterns: Sequence[str] = (), *, hidden: bool = False) -> "IgnoreRules":
         """Returns the built-in rules and those of the caller, which precede the ignore files.
 
         Args:
@@ -73,7 +71,7 @@ class IgnoreRules:
         built_in = [*_ALWAYS, *(() if hidden else (_HIDDEN,))]
         return cls((_Rules("", _spec([*built_in, *patterns])),))
 
-    def within(self, directory: Path, base: str) -> IgnoreRules:
+    def within(self, directory: Path, base: str) -> "IgnoreRules":
         """Returns the rules with those of the ignore files in a directory, whose relative path is `base`.
 
         Invalid rules are left out, as git does.

@@ -1,7 +1,5 @@
 """A folder that follows a directory, one pass at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

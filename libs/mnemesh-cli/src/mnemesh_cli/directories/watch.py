@@ -1,7 +1,5 @@
 """A folder that follows a directory until it is stopped. Requires the extra `watch`."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

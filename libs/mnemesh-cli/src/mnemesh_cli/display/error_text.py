@@ -1,7 +1,5 @@
 """One-line texts of errors, with what the reader can do about them."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 from urllib.parse import unquote

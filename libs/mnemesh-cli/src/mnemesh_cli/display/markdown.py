@@ -1,7 +1,5 @@
 """Markdown of answers as lines of a terminal, block by block while an answer is streamed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The progress of work on the terminal: counts, files and steps."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Records as tables, as JSON, and as lists of fields."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The search of an agent's messages and passages, and the display of its results."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo

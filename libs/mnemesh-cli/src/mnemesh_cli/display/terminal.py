@@ -1,7 +1,5 @@
 """The output of the command line: results go to stdout, messages about the program itself to stderr."""
 
-from __future__ import annotations
-
 import sys
 from typing import Final, TextIO
 

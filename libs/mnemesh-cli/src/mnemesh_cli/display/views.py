@@ -1,7 +1,5 @@
 """Views of core memory, groups, messages, folders and files on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import UTC
 from typing import Any, Final

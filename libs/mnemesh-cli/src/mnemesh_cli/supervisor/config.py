@@ -1,7 +1,5 @@
 """The settings of `mnemesh up`, and the environment variables that it passes to every service."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -53,7 +51,7 @@ class MeshConfig:
     """The time after which a start fails although all processes still run. One that exits ends the start at once."""
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str] = os.environ) -> MeshConfig:
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> "MeshConfig":
         """Reads the settings from the environment.
 
         Raises:

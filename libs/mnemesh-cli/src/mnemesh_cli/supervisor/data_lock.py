@@ -1,7 +1,5 @@
 """The lock file of a data directory: one mesh per directory, and the status of the process that holds it."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -41,7 +39,7 @@ class DataDirectoryLock:
         self._file = file
 
     @classmethod
-    def acquire(cls, directory: Path) -> DataDirectoryLock:
+    def acquire(cls, directory: Path) -> "DataDirectoryLock":
         """Creates the directory if it is missing, and locks it.
 
         Raises:

@@ -1,7 +1,5 @@
 """Health checks of services: over grpc.health.v1, or over HTTP, as `ServiceSpec.protocol` says."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from pathlib import Path

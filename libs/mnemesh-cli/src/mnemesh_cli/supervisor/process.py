@@ -1,7 +1,5 @@
 """The process of one service: start, wait, stop, and the error line it printed when it could not start."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The supervisor of a mesh: starts all services, restarts one that exits, and stops them in order."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import signal

@@ -1,7 +1,5 @@
 """Conversion between trace records of the contract and the JSON objects in trace files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final

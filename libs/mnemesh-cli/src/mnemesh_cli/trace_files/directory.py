@@ -1,7 +1,5 @@
 """The files of one agent in `<base>/agents/<agent_id>/`. A crash at any moment of a write loses no trace."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -49,7 +47,7 @@ class TraceDirectory:
         self._before = before
 
     @classmethod
-    def of_agent(cls, base: Path, agent_id: str, *, before: Callable[[str], None] = _ignore) -> TraceDirectory:
+    def of_agent(cls, base: Path, agent_id: str, *, before: Callable[[str], None] = _ignore) -> "TraceDirectory":
         """Returns the directory of an agent in a base directory, which may have many."""
         return cls(base / "agents" / agent_id, before=before)
 

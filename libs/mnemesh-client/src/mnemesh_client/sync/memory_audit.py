@@ -7,8 +7,6 @@ Example:
         apply_finding(mnemesh, finding)
 """
 
-from __future__ import annotations
-
 import hashlib
 import unicodedata
 from collections.abc import Iterator

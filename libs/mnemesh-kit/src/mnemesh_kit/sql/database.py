@@ -1,7 +1,5 @@
 """The `Database` of a service: its settings, the engine by the URL, its schema, types, and transactions on it."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import ssl

@@ -1,7 +1,5 @@
 """The errors of a database that is unavailable or full, and the exceptions of the drivers that mean so."""
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 from typing import Final

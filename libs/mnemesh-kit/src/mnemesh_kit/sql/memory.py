@@ -1,7 +1,5 @@
 """SQLite in memory, for tests: one connection, whose transactions run at once on the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Callable

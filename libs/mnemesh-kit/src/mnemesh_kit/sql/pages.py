@@ -3,8 +3,6 @@
 Rows are ordered by the key and then by id, so the order is total. Rows whose key is NULL come last in both directions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """PostgreSQL through asyncpg: reads on read-only snapshots; serializable writes that are repeated after a conflict."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager

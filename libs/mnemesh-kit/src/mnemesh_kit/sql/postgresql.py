@@ -1,7 +1,5 @@
 """URLs of PostgreSQL, connections, and the lock of a sole user. The engine is a module that only its users import."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

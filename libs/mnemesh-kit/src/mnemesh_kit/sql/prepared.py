@@ -4,8 +4,6 @@ On SQLite, that work takes several times as long as the statement itself. A `Pre
 then given to the driver with its parameters.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,7 +76,7 @@ class Prepared(Generic[S]):
         for row in rows:
             _execute(conn, self._planned(conn, row), row, _changed)
 
-    def _planned(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> _Plan:
+    def _planned(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> "_Plan":
         if self._plan is None:
             self._plan = _Plan.of(self.statement, conn.dialect, frozenset(parameters))
         return self._plan
@@ -105,7 +103,7 @@ def _is_left_to_sqlalchemy(conn: sa.Connection) -> bool:
 
 
 def _execute(
-    conn: sa.Connection, plan: _Plan, parameters: Mapping[str, Any], result: Callable[[sqlite3.Cursor], T]
+    conn: sa.Connection, plan: "_Plan", parameters: Mapping[str, Any], result: Callable[[sqlite3.Cursor], T]
 ) -> T:
     """Executes a statement and returns its result. Reading a row can fail like the statement itself."""
     values = plan.values(parameters)
@@ -136,7 +134,7 @@ class _Plan:
         statement: Statement,
         dialect: sa.Dialect,
         names: frozenset[str],
-    ) -> _Plan:
+    ) -> "_Plan":
         """Compiles a statement. Raises ValueError if it does not have exactly these parameters."""
         compiled = statement.compile(dialect=dialect, column_keys=sorted(names))
         order = compiled.positiontup or []

@@ -1,7 +1,5 @@
 """SQLite: one thread writes and a few read, each with its own connection. A transaction runs in one such thread."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import errno
@@ -37,7 +35,7 @@ class Call:
     error: BaseException | None = None
 
     @classmethod
-    def of(cls, fn: Callable[[], Any]) -> Call:
+    def of(cls, fn: Callable[[], Any]) -> "Call":
         """Returns the call of a function by the current task."""
         return cls(asyncio.get_running_loop().create_future(), contextvars.copy_context(), fn)
 

@@ -1,7 +1,5 @@
 """Certificates, keys and authorities in PEM files: reading them, and what is wrong with them in one line."""
 
-from __future__ import annotations
-
 import ssl
 import time
 from dataclasses import dataclass

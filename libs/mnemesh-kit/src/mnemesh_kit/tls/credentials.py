@@ -1,7 +1,5 @@
 """TLS of clients: the settings, and the credentials of channels, renewed with their files."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -39,12 +37,12 @@ class TlsSettings:
         return self.cert_file is not None or self.ca_file is not None
 
     @classmethod
-    def of(cls, config: ServerConfig) -> TlsSettings:
+    def of(cls, config: ServerConfig) -> "TlsSettings":
         """Returns the settings of a service."""
         return cls(**{field.name: getattr(config, f"grpc_tls_{field.name}") for field in fields(cls)})
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str] = os.environ, process: str = "client") -> TlsSettings:
+    def from_env(cls, env: Mapping[str, str] = os.environ, process: str = "client") -> "TlsSettings":
         """Returns the settings of a caller: MNEMESH_<PROCESS>_GRPC_TLS_<FIELD>, or else MNEMESH_GRPC_TLS_<FIELD>."""
         prefixes = (PREFIX.replace("_", f"_{process.upper()}_", 1), PREFIX)
         values = {

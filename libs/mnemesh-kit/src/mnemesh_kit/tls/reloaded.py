@@ -1,7 +1,5 @@
 """A value made of PEM files, which is made again when one of them is replaced; the certificates in use."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """The credentials of a gRPC server."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import grpc
@@ -31,7 +29,7 @@ class ServerTls:
         self._authorities = Reloaded((settings.client_ca_file,), self._read_authorities)
 
     @classmethod
-    def of(cls, settings: TlsSettings) -> ServerTls | None:
+    def of(cls, settings: TlsSettings) -> "ServerTls | None":
         """Returns the credentials of a server with these settings; None if it has no TLS."""
         needed = (settings.cert_file, settings.key_file, settings.client_ca_file)
         return cls(settings) if any(file is not None for file in needed) else None

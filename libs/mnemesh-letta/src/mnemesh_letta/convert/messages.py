@@ -1,7 +1,5 @@
 """Messages of Letta and their parts, in both directions."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -1,7 +1,5 @@
 """Blocks, tools, identities, groups and folders of Letta as resources of the contracts."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The settings of agents in both directions: models, compactions, response formats and tool rules."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

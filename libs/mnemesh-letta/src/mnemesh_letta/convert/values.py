@@ -4,8 +4,6 @@ A field has the same name in both, or one of `NAMES`. `shown`, `fill` and `from_
 agent files and databases alike.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Reads a Letta database, PostgreSQL or SQLite, without writing to it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Migrates one organization of a Letta database into the organization of the caller."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol

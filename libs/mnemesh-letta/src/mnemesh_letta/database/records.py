@@ -1,7 +1,5 @@
 """The records of one agent of a Letta database, in the order in which ImportAgent reads them."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

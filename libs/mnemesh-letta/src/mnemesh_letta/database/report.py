@@ -1,7 +1,5 @@
 """The report of a migration: counts on both sides, and what was not migrated."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Reads a Letta agent file (.af) as the records of its agents."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Imports Letta's agent files into a mesh, and exports agents as such files."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Writes the records of agents as a Letta agent file (.af)."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Synchronous: EdgeIndex calls it from its thread. A shard is rewritten because th
 segments and its log.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +101,7 @@ class ShardDirectory:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path) -> ShardDirectory:
+    def open(cls, path: Path) -> "ShardDirectory":
         """Creates the directory if absent, locks it, and completes what a crash has interrupted. Raises IndexLocked."""
         path.mkdir(parents=True, exist_ok=True)
         lock = DirectoryLock.acquire(path)

@@ -1,7 +1,5 @@
 """The engine around the calls of a shard: the schema of collections, failures, and the memory of mapped files."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap

@@ -1,7 +1,5 @@
 """EdgeIndex: a VectorIndex on shards of the embedded engine."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os
@@ -80,7 +78,7 @@ class EdgeIndex:
         flush_interval_seconds: float = 10.0,
         reserve_bytes: int = 0,
         max_mapped_bytes: int = MAX_MAPPED_BYTES,
-    ) -> EdgeIndex:
+    ) -> "EdgeIndex":
         """Opens the index, creating the directory if absent.
 
         Args:

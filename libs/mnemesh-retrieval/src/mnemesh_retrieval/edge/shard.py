@@ -1,7 +1,5 @@
 """One collection in one shard of the engine. Synchronous: EdgeIndex calls it from its one worker thread."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -67,31 +65,31 @@ def engine_filter(condition: Filter) -> qe.Filter:
 class _FilterBuilder:
     """See FilterBuilder in `filter_translation`."""
 
-    def equals(self, field: str, value: Scalar) -> ConditionType:
+    def equals(self, field: str, value: Scalar) -> "ConditionType":
         return qe.FieldCondition(field, match=qe.MatchValue(value))
 
-    def among(self, field: str, values: Sequence[str]) -> ConditionType:
+    def among(self, field: str, values: Sequence[str]) -> "ConditionType":
         return qe.FieldCondition(field, match=qe.MatchAny(list(values)))
 
-    def words(self, field: str, text: str) -> ConditionType:
+    def words(self, field: str, text: str) -> "ConditionType":
         return qe.FieldCondition(field, match=qe.MatchText(text))
 
-    def substring(self, field: str, text: str) -> ConditionType:
+    def substring(self, field: str, text: str) -> "ConditionType":
         return qe.FieldCondition(field, match=qe.MatchSubstring(text))
 
-    def between(self, field: str, gte: datetime | None, lt: datetime | None) -> ConditionType:
+    def between(self, field: str, gte: datetime | None, lt: datetime | None) -> "ConditionType":
         return qe.FieldCondition(field, range=qe.RangeDateTime(gte=_bound(gte), lt=_bound(lt)))
 
-    def ids(self, ids: Sequence[UUID]) -> ConditionType:
+    def ids(self, ids: Sequence[UUID]) -> "ConditionType":
         return qe.HasIdCondition(set(ids))
 
-    def every(self, conditions: Sequence[ConditionType]) -> ConditionType:
+    def every(self, conditions: "Sequence[ConditionType]") -> "ConditionType":
         return qe.Filter(must=list(conditions))
 
-    def some(self, conditions: Sequence[ConditionType]) -> ConditionType:
+    def some(self, conditions: "Sequence[ConditionType]") -> "ConditionType":
         return qe.Filter(should=list(conditions))
 
-    def none(self, condition: ConditionType) -> ConditionType:
+    def none(self, condition: "ConditionType") -> "ConditionType":
         return qe.Filter(must_not=[condition])
 
 
@@ -139,7 +137,7 @@ class Shard:
         self._tenant_field = collection.tenant_field
 
     @classmethod
-    def open(cls, path: Path, collection: Collection) -> Shard:
+    def open(cls, path: Path, collection: Collection) -> "Shard":
         """Loads the shard at `path`, or creates it: a crash leaves a complete shard or none.
 
         Raises:

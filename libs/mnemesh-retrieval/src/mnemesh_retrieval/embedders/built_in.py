@@ -5,8 +5,6 @@ read from its files. Importing the package would cost 45 MB and half a second, r
 every text of a batch to the longest one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import importlib.util
@@ -75,7 +73,7 @@ class WordLlamaEmbedder:
 
 
 class _Model:
-    def __init__(self, tokenizer: Tokenizer, rows: npt.NDArray[np.float16]) -> None:
+    def __init__(self, tokenizer: "Tokenizer", rows: npt.NDArray[np.float16]) -> None:
         self._tokenizer = tokenizer
         self._rows = rows
 

@@ -1,7 +1,5 @@
 """Embeddings over HTTP with an OpenAI-compatible API: POST {base_url}/embeddings."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -114,7 +112,7 @@ class OpenAICompatibleEmbedder:
             raise EmbedderRejected(f"embedder {self.handle}: answered {response.status_code}")
         return self._vectors(response, expected)
 
-    def _vectors(self, response: httpx.Response, expected: int) -> CountedVectors:
+    def _vectors(self, response: "httpx.Response", expected: int) -> CountedVectors:
         try:
             answer = response.json()
             items = sorted(answer["data"], key=lambda item: int(item["index"]))

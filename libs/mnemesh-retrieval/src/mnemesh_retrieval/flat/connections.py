@@ -3,8 +3,6 @@
 One thread writes, two read, and one checks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

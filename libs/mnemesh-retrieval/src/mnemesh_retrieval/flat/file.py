@@ -1,7 +1,5 @@
 """The SQLite file of a FlatIndex: its tables, its connections, and the reads and writes of one transaction."""
 
-from __future__ import annotations
-
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Sequence

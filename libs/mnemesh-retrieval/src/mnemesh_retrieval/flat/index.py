@@ -1,7 +1,5 @@
 """FlatIndex: an exact vector index in one SQLite file."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import sqlite3
@@ -60,7 +58,9 @@ class FlatIndex:
         self._closed = False
 
     @classmethod
-    async def open(cls, directory: Path, *, flush_interval_seconds: float = 10.0, reserve_bytes: int = 0) -> FlatIndex:
+    async def open(
+        cls, directory: Path, *, flush_interval_seconds: float = 10.0, reserve_bytes: int = 0
+    ) -> "FlatIndex":
         """Opens the index, creating the directory if absent. The file is opened by the first call.
 
         Args:

@@ -1,7 +1,5 @@
 """Exact search: compares the vectors of all segments that may contain a match, or of the newest, with the query's."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Segments: up to 108 points of one tenant, as arrays and as the columns of a row; and filters on them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterator, Sequence
@@ -62,12 +60,12 @@ class Segment:
     codes: Codes
 
     @classmethod
-    def empty(cls, dimension: int) -> Segment:
+    def empty(cls, dimension: int) -> "Segment":
         """Returns a segment without points."""
         return cls((), np.empty(0, HEADER), np.empty((0, dimension), np.int8))
 
     @classmethod
-    def from_row(cls, labels: str, headers: bytes, vectors: bytes, dimension: int) -> Segment:
+    def from_row(cls, labels: str, headers: bytes, vectors: bytes, dimension: int) -> "Segment":
         """Returns the segment of a row."""
         return cls(labels_from_row(labels), np.frombuffer(headers, HEADER), codes_from_row(vectors, dimension))
 
@@ -92,11 +90,11 @@ class Segment:
         """Returns the ids of its points."""
         return ids_of(self.headers)
 
-    def without(self, ids: Sequence[bytes]) -> Segment:
+    def without(self, ids: Sequence[bytes]) -> "Segment":
         """Returns the segment without these points, and without the labels that only they have."""
         return self.filtered(~np.isin(self.headers["id"], np.array(ids, "S16")))
 
-    def filtered(self, mask: npt.NDArray[np.bool_]) -> Segment:
+    def filtered(self, mask: npt.NDArray[np.bool_]) -> "Segment":
         """Returns the points of a mask, with their labels."""
         headers = self.headers[mask]
         empty = Segment((), np.empty(0, HEADER), self.codes[:0])
@@ -112,7 +110,7 @@ class Segment:
                 return index
         return min(len(entries), CAPACITY - len(self))
 
-    def extended(self, entries: Sequence[Entry]) -> Segment:
+    def extended(self, entries: Sequence[Entry]) -> "Segment":
         """Returns the segment with these points added; they must fit."""
         codes, inverses = quantized(np.stack([entry.vector for entry in entries]))
         headers = np.empty(len(entries), HEADER)
@@ -121,7 +119,7 @@ class Segment:
         headers["inverse"] = inverses
         return self._joined(headers, codes, [entry.labels for entry in entries])
 
-    def _joined(self, headers: Headers, codes: Codes, labels: Sequence[Sequence[str]]) -> Segment:
+    def _joined(self, headers: Headers, codes: Codes, labels: Sequence[Sequence[str]]) -> "Segment":
         """Adds points whose label bits are not set yet."""
         numbers = {label: number for number, label in enumerate(self.labels)}
         for of_point in labels:
@@ -145,7 +143,7 @@ class SegmentBatch:
     headers: Headers
 
     @classmethod
-    def from_rows(cls, rows: Sequence[tuple[str, bytes]]) -> SegmentBatch:
+    def from_rows(cls, rows: Sequence[tuple[str, bytes]]) -> "SegmentBatch":
         """Returns the segments of rows: labels and headers."""
         headers = np.frombuffer(b"".join(of_row for _, of_row in rows), HEADER)
         counts = tuple(len(of_row) // HEADER.itemsize for _, of_row in rows)

@@ -1,7 +1,5 @@
 """The writes of points: they agree with the current records, and have the words of the current analysis."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager

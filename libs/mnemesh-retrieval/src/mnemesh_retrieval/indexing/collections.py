@@ -1,7 +1,5 @@
 """The collections that the indexer keeps current: they are opened, replaced if they are damaged, and retried."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

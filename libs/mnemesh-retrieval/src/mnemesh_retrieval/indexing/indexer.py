@@ -1,7 +1,5 @@
 """The indexer: it applies the changes of the outbox to the index, and rebuilds collections that are gone or damaged."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

@@ -1,7 +1,5 @@
 """The outbox on SQLite or PostgreSQL. Changes are added in the transaction of the write that causes them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The changes that this process still has to apply, and those that it has applied but the index has not flushed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from collections.abc import Set as AbstractSet

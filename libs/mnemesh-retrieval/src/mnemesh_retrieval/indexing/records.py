@@ -1,7 +1,5 @@
 """The records of a collection, from which its points are derived, and the changes and claims of the outbox."""
 
-from __future__ import annotations
-
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A rebuild is a check of an empty collection. A check skips what agrees, so that 
 crash it begins again and soon reaches the place where it was.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """The scores of texts for a query: by words, by times, by what neighbours lend, and the fusion of all."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -238,7 +236,7 @@ class Strands:
         positions: Sequence[int],
         times: Sequence[float],
         constants: RankingConstants,
-    ) -> Strands:
+    ) -> "Strands":
         """Returns the neighbours of each text: those of its strand that are near in position and time.
 
         Args:

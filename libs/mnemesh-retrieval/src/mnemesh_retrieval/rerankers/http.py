@@ -1,7 +1,5 @@
 """Reranking over HTTP: POST {base_url}/rerank, in the forms of several vendors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -159,14 +157,14 @@ class HttpReranker:
         except (ValueError, RecursionError):
             raise RerankerError(f"reranker {self.handle}: the answer is not JSON") from None
 
-    def _require_success(self, response: httpx.Response) -> None:
+    def _require_success(self, response: "httpx.Response") -> None:
         status = response.status_code
         if status in RETRIED:
             raise _TemporaryError(f"answered {status}", _seconds(response.headers.get("retry-after")))
         if status != 200:
             raise RerankerRejected(f"reranker {self.handle}: answered {status}")
 
-    async def _content(self, response: httpx.Response) -> bytes:
+    async def _content(self, response: "httpx.Response") -> bytes:
         content = bytearray()
         async for chunk in response.aiter_bytes():
             content += chunk

@@ -1,7 +1,5 @@
 """Reranking offline: a cross-encoder in ONNX format, from a directory with `model.onnx` and `tokenizer.json`."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence
@@ -68,14 +66,14 @@ class OnnxReranker:
 
 
 class _Model:
-    def __init__(self, handle: str, session: InferenceSession, tokenizer: Tokenizer) -> None:
+    def __init__(self, handle: str, session: "InferenceSession", tokenizer: "Tokenizer") -> None:
         self._handle = handle
         self._session = session
         self._tokenizer = tokenizer
         self._inputs = [each.name for each in session.get_inputs()]
 
     @classmethod
-    def load(cls, handle: str, directory: Path, threads: int) -> _Model:
+    def load(cls, handle: str, directory: Path, threads: int) -> "_Model":
         onnxruntime, tokenizers = _packages(handle)
         for needed in (MODEL, TOKENIZER):
             if not (directory / needed).is_file():
@@ -108,7 +106,7 @@ class _Model:
                 found[index] = score
         return found
 
-    def _run(self, encoded: list[Encoding]) -> list[float]:
+    def _run(self, encoded: "list[Encoding]") -> list[float]:
         columns = {
             "input_ids": [each.ids for each in encoded],
             "attention_mask": [each.attention_mask for each in encoded],
@@ -129,7 +127,7 @@ def _probabilities(logits: npt.NDArray[np.float64]) -> list[float]:
     return [float(value) for value in 1 / (1 + np.exp(-np.clip(margins, -60, 60)))]
 
 
-def _padding(tokenizer: Tokenizer) -> int:
+def _padding(tokenizer: "Tokenizer") -> int:
     ids = (tokenizer.token_to_id(token) for token in ("[PAD]", "<pad>"))
     return next((id_ for id_ in ids if id_ is not None), 0)
 

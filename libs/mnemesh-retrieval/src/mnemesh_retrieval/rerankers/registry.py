@@ -1,7 +1,5 @@
 """The port of rerankers, and their construction from handles: `provider/model`."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field

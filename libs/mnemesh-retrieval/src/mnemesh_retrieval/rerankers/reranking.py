@@ -1,7 +1,5 @@
 """The use of a reranker in a search: within a time limit, and without an effect on the search if it fails."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence

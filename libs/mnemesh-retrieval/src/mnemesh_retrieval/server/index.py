@@ -1,7 +1,5 @@
 """ServerIndex: a VectorIndex on a Qdrant server or cluster."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -198,7 +196,7 @@ class ServerIndex:
         self._closed = False
 
     @classmethod
-    async def open(cls, settings: ServerSettings) -> ServerIndex:
+    async def open(cls, settings: ServerSettings) -> "ServerIndex":
         """Connects. Raises IndexUnavailable if the server does not answer, VectorIndexError if it is too old."""
         uses_proxy = may_use_proxy(settings.url)
         client = AsyncQdrantClient(

@@ -1,7 +1,5 @@
 """What a Qdrant server understands: its settings, the features of its versions, collections, filters and records."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -50,7 +48,7 @@ class Features:
     substrings: bool = True
 
     @classmethod
-    def of(cls, version: str) -> Features:
+    def of(cls, version: str) -> "Features":
         """Returns the features of a version, such as `1.18.3`. Raises VectorIndexError if it is too old."""
         numbers = tuple(int(number) for number in version.split("-", maxsplit=1)[0].split(".")[:2])
         if numbers < OLDEST_VERSION:

@@ -1,7 +1,5 @@
 """Spans of the local calendar: units, periods that recur every week, month or year, and holidays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Final

@@ -4,8 +4,6 @@ The first are days, months, years, seasons, quarters, holidays and weekdays; the
 "yesterday", "last week", "two weeks ago", "the past few days".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta

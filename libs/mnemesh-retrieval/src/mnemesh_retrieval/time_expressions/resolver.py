@@ -3,8 +3,6 @@
 An expression is a period, alone or after a preposition, a bound, a range, or a part of a period.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo

@@ -1,7 +1,5 @@
 """The English words of dates, the words and numbers of a query, and its reading from left to right."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The words of texts and queries, as word indexes store and search them: tokens, stems, terms."""
 
-from __future__ import annotations
-
 import re
 import threading
 import unicodedata

@@ -1,7 +1,5 @@
 """The language of a text in Latin letters, by its function words and its letters."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from importlib import resources

@@ -1,7 +1,5 @@
 """Words as sparse vectors, with the names of speakers: BM25 without the rarity of words, which an index applies."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections import Counter

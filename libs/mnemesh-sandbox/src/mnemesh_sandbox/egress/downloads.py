@@ -3,8 +3,6 @@
 The rules of egress hold at every hop; bytes, time, redirects and the expansion of compressed bodies are bounded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import socket

@@ -1,7 +1,5 @@
 """Grants: the hosts that a tool may connect to."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterable
@@ -118,7 +116,7 @@ def _granted_host(text: str) -> GrantedHost:
 
 
 @cache
-def _suffixes() -> PublicSuffixList:
+def _suffixes() -> "PublicSuffixList":
     """Returns the suffixes below which anyone can have a name, such as co.uk and github.io. They are in the package."""
     from publicsuffixlist import PublicSuffixList  # noqa: PLC0415 - it loads 10,000 rules, and few tools need them
 

@@ -1,7 +1,5 @@
 """The operator's rules of network access, which no grant of a tool overrides, and the connections that they refuse."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 from enum import Enum

@@ -4,8 +4,6 @@ The tool's network has only this proxy. The proxy resolves each name itself, che
 a checked address, so a second lookup cannot lead elsewhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import socket

@@ -1,7 +1,5 @@
 """The requests that a proxy receives: their heads, and the form in which they are forwarded."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

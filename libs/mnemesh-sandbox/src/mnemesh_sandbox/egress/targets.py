@@ -1,7 +1,5 @@
 """The addresses that one URL may lead to: names are resolved, and each hop of a download is checked."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import socket

@@ -1,7 +1,5 @@
 """Classes for the definitions of a JSON schema, for a source that names these types without defining them."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import keyword

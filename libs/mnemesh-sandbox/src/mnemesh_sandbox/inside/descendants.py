@@ -1,7 +1,5 @@
 """Kills the processes that a tool leaves behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -5,8 +5,6 @@ process is process 1 of the pid namespace; without a pid namespace, the outer pr
 the tool, in a fork of this interpreter: the tool's uid needs no permission on the interpreter's file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

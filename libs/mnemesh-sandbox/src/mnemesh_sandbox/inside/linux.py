@@ -1,7 +1,5 @@
 """System calls for which Python 3.11 has no function."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 

@@ -1,7 +1,5 @@
 """The network of a tool with access: a loopback interface with one listener, whose connections the server accepts."""
 
-from __future__ import annotations
-
 import fcntl
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Replaces the process that executes a task by Node."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The plan of one sandbox process: its layers, limits and paths. The server passes it as JSON on the command line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 
@@ -100,7 +98,7 @@ class Plan:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> "Plan":
         raw = json.loads(text)
         return cls(**{**raw, "limits": Limits(**raw["limits"])})
 

@@ -1,7 +1,5 @@
 """Executes a program in Python. The value of its last expression is its result."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

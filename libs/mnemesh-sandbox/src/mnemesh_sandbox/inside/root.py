@@ -1,7 +1,5 @@
 """The private root of a sandbox: a read-only view of the system and the interpreter, and a /tmp of limited size."""
 
-from __future__ import annotations
-
 import os
 import re
 

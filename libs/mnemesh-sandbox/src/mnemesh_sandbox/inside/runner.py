@@ -1,7 +1,5 @@
 """Executes one tool. Reads the task from stdin, as a line of JSON with its content, and writes the result to a pipe."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """A seccomp filter that denies system calls to tools: sockets, IPC, namespaces, mounts, tracing, kernel keys."""
 
-from __future__ import annotations
-
 import errno
 
 from . import linux, syscalls

@@ -1,7 +1,5 @@
 """The numbers of the system calls that the seccomp filter denies, on x86_64 and on aarch64."""
 
-from __future__ import annotations
-
 Numbers = tuple[int | None, int | None]
 """The number of a call on x86_64 and on aarch64. None: the architecture does not have the call."""
 

@@ -3,8 +3,6 @@
 Annotations that cannot be resolved leave their values unchanged: the schema of the tool was checked before.
 """
 
-from __future__ import annotations
-
 import collections.abc
 import dataclasses
 import enum

@@ -3,8 +3,6 @@
 The kernel limits each process. The outer process sums over all of them and ends the tool that exceeds a limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """PostgreSQL servers and PgBouncer for tests, in private directories."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pwd

@@ -1,7 +1,5 @@
 """The work of the SQL engines for a call: full table scans, and rows or steps."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Template databases: a test process applies a service's migrations once, and copies the result for each test."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -118,7 +116,7 @@ class _Templates:
 
 
 @asynccontextmanager
-async def _connected(url: sa.URL) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+async def _connected(url: sa.URL) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
     connection = await asyncpg.connect(url.render_as_string(hide_password=False))
     try:
         yield connection

@@ -4,8 +4,6 @@ The fork server installs it in a service's process. It observes calls and the ru
 the background at times of its own choice is not observed, also if a call does it because the background has not yet.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Orders for processes to kill themselves at a failpoint, and the failpoints that they have reached."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Servers of embeddings and of reranking over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import socket

@@ -1,7 +1,5 @@
 """Installed packages: a module, and metadata with its entry points."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

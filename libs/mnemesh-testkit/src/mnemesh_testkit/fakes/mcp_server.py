@@ -1,7 +1,5 @@
 """An MCP server over HTTP, and the authorization server that protects it."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """Notes: the records of a small service in SQL, from which the library's indexer derives a vector index."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A fake orchestrator: agents, runs and groups without a model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -3,8 +3,6 @@
 It verifies that the adapter's requests and responses survive the wire protocol, not that a real server accepts them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

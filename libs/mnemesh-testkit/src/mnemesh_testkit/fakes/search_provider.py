@@ -3,8 +3,6 @@
 Like the real ones, it refuses requests that do not have the form of its API or have no key.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A strict provider is a script for a fake: it checks each request, and answers by another script if it accepts it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The contract as a source of calls, and what every answer to them must be."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The fuzzers of one service and of the mesh."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """Values that break careless code, by the kind of field that gets them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

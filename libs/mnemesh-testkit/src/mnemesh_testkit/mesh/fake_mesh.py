@@ -1,7 +1,5 @@
 """A fake orchestrator and a real blocks service, both as gRPC servers that a client or the command line calls."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator

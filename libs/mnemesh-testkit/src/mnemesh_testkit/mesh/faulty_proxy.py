@@ -1,7 +1,5 @@
 """A proxy in front of a service that makes single methods fail as networks do. It forwards bytes unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import Counter
@@ -88,7 +86,7 @@ class FaultyProxy(grpc.GenericRpcHandler):
         """The address at which it listens."""
         return self._port.address
 
-    async def __aenter__(self) -> FaultyProxy:
+    async def __aenter__(self) -> "FaultyProxy":
         """Starts to listen. The service may start later."""
         options = [option for option in CHANNEL_OPTIONS if "reconnect_backoff" not in option[0]]
         options += [("grpc.enable_retries", 0), ("grpc.initial_reconnect_backoff_ms", 50)]

@@ -1,7 +1,5 @@
 """Services as processes that are forked from one which has imported them: a tenth of the usual start time."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ Run as a module. Reads one line of JSON for each process to start. Writes a line
 when it has ended (its id, and its exit code or the negative number of the signal that ended it).
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

@@ -1,7 +1,5 @@
 """The mesh in the process of the test: all services, in its event loop or in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 import threading

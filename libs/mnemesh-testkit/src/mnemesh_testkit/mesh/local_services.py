@@ -6,8 +6,6 @@ Each service is its own wiring over a database in memory. A call goes from the g
 archival opens at its first call: it takes 80 ms of CPU to create its vector index, and few tests use it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager
@@ -33,9 +31,9 @@ ON_DEMAND: Final = {"archival"}
 class LocalServices:
     """Channels into the services, by name."""
 
-    channels: Mapping[str, LocalChannel | ChannelOnDemand]
+    channels: "Mapping[str, LocalChannel | ChannelOnDemand]"
 
-    def __getitem__(self, service: str) -> LocalChannel | ChannelOnDemand:
+    def __getitem__(self, service: str) -> "LocalChannel | ChannelOnDemand":
         """The channel into a service."""
         return self.channels[service]
 
@@ -83,7 +81,7 @@ async def in_process(
     errors: tuple[type[MnemeshError], ...] = (),
     background: bool = True,
     role: Role | None = None,
-) -> AsyncIterator[LocalChannel]:
+) -> "AsyncIterator[LocalChannel]":
     """Starts the parts of a service without a server, yields a channel into them, and closes them.
 
     `role` is the role of every call, as the credential of a channel asserts it; None is that of the principal.

@@ -1,7 +1,5 @@
 """A whole mesh as real processes, which a test can kill."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence

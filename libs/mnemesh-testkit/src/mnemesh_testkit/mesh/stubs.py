@@ -1,7 +1,5 @@
 """Generated stubs of every service of a mesh, over the kit's channels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final

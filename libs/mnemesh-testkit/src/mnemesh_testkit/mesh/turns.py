@@ -1,7 +1,5 @@
 """Views of turns: messages, tool calls and returns, stop reasons, and the stored window."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field

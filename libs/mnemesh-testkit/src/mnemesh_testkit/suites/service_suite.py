@@ -4,8 +4,6 @@ A suite uses the generated stubs over one fixture, `channel`, and nothing else. 
 the servicers in this process, to a running server on a port, or to another implementation at an address.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -56,7 +54,7 @@ class OnPostgres:
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
-    async def database_url(cls, postgres_server: PostgresServer) -> AsyncIterator[str]:
+    async def database_url(cls, postgres_server: "PostgresServer") -> AsyncIterator[str]:
         """The URL of the database."""
         name = await postgres_server.create_database()
         yield postgres_server.url(name)
@@ -70,7 +68,7 @@ class OnPgBouncer:
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
-    async def database_url(cls, pooled_postgres: PostgresServer) -> AsyncIterator[str]:
+    async def database_url(cls, pooled_postgres: "PostgresServer") -> AsyncIterator[str]:
         """The URL of the database."""
         name = await pooled_postgres.create_database()
         yield pooled_postgres.url(name)

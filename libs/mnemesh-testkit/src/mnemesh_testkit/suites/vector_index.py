@@ -1,7 +1,5 @@
 """The conformance suite of `VectorIndex`. Subclass it with an `index` fixture for each backend."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Archives: their validation, and the changes of their embedders."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

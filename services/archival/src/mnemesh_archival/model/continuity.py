@@ -1,7 +1,5 @@
 """Whether consecutive passages belong together: as a dialogue, as a document, or by the word of the caller."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Inserts of passages: targets, results, validation, and the decision which passages of a batch are new."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Passages and the vectors that come with them: values, their validation, and pure rules."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -181,7 +179,7 @@ class PassagePosition(NamedTuple):
     """The name at the beginning of the text; "" without one."""
     asking: Asking
 
-    def continues(self, other: PassagePosition) -> bool:
+    def continues(self, other: "PassagePosition") -> bool:
         """Returns whether both are of one dialogue or document, at consecutive positions."""
         return (
             self.continuity.is_linked

@@ -4,8 +4,6 @@ The rules and constants are those of mnemesh_retrieval.ranking. Neighbours are l
 stored with a passage, so a deleted passage leaves nothing in others.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

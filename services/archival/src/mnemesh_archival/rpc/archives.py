@@ -1,7 +1,5 @@
 """The servicer of mnemesh.archival.v1.ArchiveService."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

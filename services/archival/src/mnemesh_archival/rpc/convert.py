@@ -1,7 +1,5 @@
 """Conversion between proto messages and the types of the model: ids, archives, passages, searches, vectors of texts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

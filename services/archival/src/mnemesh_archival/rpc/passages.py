@@ -1,7 +1,5 @@
 """The servicers of PassageService and EmbeddingService."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final
 

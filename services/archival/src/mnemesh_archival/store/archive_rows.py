@@ -1,7 +1,5 @@
 """The rows of archives, of the agents that they are attached to, and of their counters."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The stores of archives and of changes of their embedders."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The changes that the vector index must follow, and the passages from which it is derived."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any

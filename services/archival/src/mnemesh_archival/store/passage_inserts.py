@@ -1,7 +1,5 @@
 """Stores a batch of passages: decides which are new, which are turns of a dialogue, and their archive and positions."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The rows of passages: their columns, their positions, the statements that find them and those around them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The store of passages in SQL: their life, lists, searches for words in the text, and the passages around others."""
 
-from __future__ import annotations
-
 import heapq
 import re
 import unicodedata

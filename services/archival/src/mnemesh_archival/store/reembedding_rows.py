@@ -1,7 +1,5 @@
 """The rows of changes of embedders, and of the collections that archives have left."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any

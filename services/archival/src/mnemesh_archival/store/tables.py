@@ -1,7 +1,5 @@
 """The SQL tables: archives, the agents that they are attached to, passages, changes of embedders, and the outbox."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """The values that the stores take and return."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

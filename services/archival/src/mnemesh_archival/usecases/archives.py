@@ -1,7 +1,5 @@
 """The use cases of archives, of the agents that they are attached to, and of changes of their embedders."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

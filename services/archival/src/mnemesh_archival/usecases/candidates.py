@@ -1,7 +1,5 @@
 """The candidates of a search: from the index, and from the record where the index is behind or incomplete."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

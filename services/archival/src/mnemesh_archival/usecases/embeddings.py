@@ -1,7 +1,5 @@
 """The use case that embeds texts for callers. It stores nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

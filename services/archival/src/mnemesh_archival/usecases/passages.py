@@ -1,7 +1,5 @@
 """The use cases that insert, read, update and delete passages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar

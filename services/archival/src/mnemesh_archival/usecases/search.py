@@ -1,7 +1,5 @@
 """The use cases that find passages: search and list, over any number of archives and embedders, ranked and reranked."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Blocks: the rules for their attributes and their authors, and the history of their values."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

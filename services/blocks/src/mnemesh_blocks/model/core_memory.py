@@ -1,7 +1,5 @@
 """Core memory: the blocks that one agent holds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ A patch is a unified diff, applied by context. Line numbers in hunk headers are 
 wrong.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol

@@ -1,7 +1,5 @@
 """The servicer of `mnemesh.blocks.v1.BlockService`: decodes, calls a use case, encodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

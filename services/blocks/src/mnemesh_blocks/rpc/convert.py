@@ -1,7 +1,5 @@
 """The requests of `mnemesh.blocks.v1`: what a caller may set, and what its values mean."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

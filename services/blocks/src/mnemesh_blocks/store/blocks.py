@@ -1,7 +1,5 @@
 """The block store, on SQLite and PostgreSQL: blocks, their revisions, and lists of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final, TypeVar

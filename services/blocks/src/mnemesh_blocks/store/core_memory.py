@@ -1,7 +1,5 @@
 """Holdings, and the revision of each holder's core memory, in SQL."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

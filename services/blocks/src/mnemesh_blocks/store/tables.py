@@ -1,7 +1,5 @@
 """The tables of the blocks service, and the conversion of their rows."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import msgspec

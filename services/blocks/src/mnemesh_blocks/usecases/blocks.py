@@ -3,8 +3,6 @@
 Each runs in one transaction, so it takes effect completely or not at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime

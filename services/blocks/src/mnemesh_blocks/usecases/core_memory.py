@@ -1,7 +1,5 @@
 """The use cases of core memory: which agent holds which block, edits, blocks of one conversation, and linked agents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from mnemesh_kit.call_context import Principal

@@ -1,7 +1,5 @@
 """Receiving contents into the blob store, and removing those that nothing refers to."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator

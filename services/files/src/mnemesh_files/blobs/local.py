@@ -1,7 +1,5 @@
 """A blob store in a directory: each content is a file, written under another name, flushed and renamed."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -31,7 +29,7 @@ class LocalBlobStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    async def create(self, blob_id: str) -> LocalWriter:
+    async def create(self, blob_id: str) -> "LocalWriter":
         """See BlobStore.create."""
         unfinished = self._directory / _UNFINISHED / blob_id
 

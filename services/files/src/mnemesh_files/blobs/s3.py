@@ -1,7 +1,5 @@
 """A blob store in a bucket of an S3-compatible server, over boto3 in threads."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile
@@ -72,7 +70,7 @@ class S3BlobStore:
             ),
         )  # fmt: skip
 
-    async def create(self, blob_id: str) -> S3Writer:
+    async def create(self, blob_id: str) -> "S3Writer":
         """See BlobStore.create."""
         created = await self.call("create_multipart_upload", Key=self._key(blob_id))
         return S3Writer(self, self._key(blob_id), created["UploadId"])

@@ -1,7 +1,5 @@
 """The worker that removes what is deleted: archives, passages, texts and contents."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta

@@ -4,8 +4,6 @@ A file that is due is claimed with a lease. Every step is recorded, so that anot
 text that is stored is not parsed again, and a passage that is recorded as embedded is not embedded again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import time

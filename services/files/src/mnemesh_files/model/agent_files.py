@@ -1,7 +1,5 @@
 """The folders and files that agents hold, and requests to open and close files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Searches in files: by words and patterns, by meaning, and the citations of their results."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Files: their names, their attributes, uploads in parts, and what becomes of their content."""
 
-from __future__ import annotations
-
 import mimetypes
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Folders: values and their validation."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum

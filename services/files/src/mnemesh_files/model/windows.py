@@ -1,7 +1,5 @@
 """Windows of lines: which lines of a file an agent has open, and how they are shown."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence

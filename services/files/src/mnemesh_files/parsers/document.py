@@ -1,7 +1,5 @@
 """A parsed document: its text in lines, its limits, and the warnings about what was left out."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -315,7 +313,7 @@ class ParsedDocument:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str) -> ParsedDocument:
+    def from_json(cls, text: str) -> "ParsedDocument":
         """Returns the document of `to_json`.
 
         Raises:
@@ -327,7 +325,7 @@ class ParsedDocument:
             raise ValueError("this is no parsed document") from error
 
     @classmethod
-    def from_value(cls, value: object) -> ParsedDocument:
+    def from_value(cls, value: object) -> "ParsedDocument":
         """Returns the document of a decoded `to_json`. The types of all fields are checked.
 
         Raises:

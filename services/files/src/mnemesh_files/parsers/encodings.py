@@ -1,7 +1,5 @@
 """The character encoding of a text file, and its characters."""
 
-from __future__ import annotations
-
 import codecs
 import re
 from dataclasses import dataclass

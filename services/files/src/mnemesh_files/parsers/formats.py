@@ -1,7 +1,5 @@
 """The formats of files, and how they are detected by content and name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Parses files: those of text in the service, others in a sandbox process."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Parses text files in the service itself: text, Markdown, code and data need no library that reads structure."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

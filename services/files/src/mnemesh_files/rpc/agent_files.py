@@ -1,7 +1,5 @@
 """The servicer of mnemesh.files.v1.AgentFileService."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mnemesh.files.v1 import agent_files_service_pb2 as pb

@@ -1,7 +1,5 @@
 """The servicers of folders and files."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The store of what the orchestrator is to be told about agents, in SQL."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The rows of agents' files: which agents hold a file, which files are open, and their windows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -104,7 +102,7 @@ class AgentRow:
         self.row = conn.execute(_AGENT, self.parameters).first()
 
     @classmethod
-    def for_change(cls, conn: sa.Connection, organization_id: str, agent_id: str, now: datetime) -> AgentRow:
+    def for_change(cls, conn: sa.Connection, organization_id: str, agent_id: str, now: datetime) -> "AgentRow":
         """Returns the row of an agent that is about to change, and creates it if needed. Raises AgentErased."""
         agent = cls.created(conn, organization_id, agent_id, now)
         if agent.row is not None and agent.row.erased_at is not None:
@@ -112,7 +110,7 @@ class AgentRow:
         return agent
 
     @classmethod
-    def created(cls, conn: sa.Connection, organization_id: str, agent_id: str, now: datetime) -> AgentRow:
+    def created(cls, conn: sa.Connection, organization_id: str, agent_id: str, now: datetime) -> "AgentRow":
         """Returns the row of an agent, which is created if needed. The agent may be erased."""
         conn.execute(_NEW_AGENT, {"org": organization_id, "agent": agent_id, "now": now, "announced": False})
         return cls(conn, organization_id, agent_id)

@@ -1,7 +1,5 @@
 """The rows of files, their blobs and texts, and what is to be removed."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The store of files and of uploads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final

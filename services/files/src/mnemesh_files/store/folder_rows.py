@@ -1,7 +1,5 @@
 """The rows of folders: reading, the counters and the revision, and tombstones."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The store of folders in SQL."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any, Final
 

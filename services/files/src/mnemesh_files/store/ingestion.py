@@ -1,7 +1,5 @@
 """The stores of the worker: claims of files, parsed texts with their passages, and removals."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

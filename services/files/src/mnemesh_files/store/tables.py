@@ -1,7 +1,5 @@
 """The SQL tables: folders, files, their contents, texts and passages, uploads, removals, and what agents hold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

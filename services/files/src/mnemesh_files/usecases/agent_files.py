@@ -1,7 +1,5 @@
 """The use cases of what agents hold: folders, open files, limits, and what their prompts show of them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The searches in the files of an agent: by pattern and by meaning."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import zlib

@@ -1,7 +1,5 @@
 """The use cases of files and of uploads."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """The use cases of folders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Also what is wrong with those that are no JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -1,7 +1,5 @@
 """POST /v1/chat/completions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Errors in the shapes of OpenAI's and of Letta's API. Both have the statuses of the same table, except for a few."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

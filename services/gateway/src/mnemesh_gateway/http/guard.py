@@ -1,7 +1,5 @@
 """The checks of every request: Host, Origin, credentials, open requests, correlation ids, logs, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

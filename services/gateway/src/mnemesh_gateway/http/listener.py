@@ -1,7 +1,5 @@
 """The HTTP server: uvicorn, in the life cycle of the kit."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import resource
@@ -66,7 +64,7 @@ class OpenConnections:
         self._waiting: dict[str, dict[GatheringProtocol, None]] = {}
         self._logged = -_LOG_SECONDS
 
-    def enter(self, connection: GatheringProtocol, address: str) -> bool:
+    def enter(self, connection: "GatheringProtocol", address: str) -> bool:
         """Adds a connection that waits for its first request. Returns whether there is room."""
         if self._counts[address] >= self._per_address:
             has_room = self._close_one(address)
@@ -79,7 +77,7 @@ class OpenConnections:
         self.wait(connection)
         return True
 
-    def leave(self, connection: GatheringProtocol) -> None:
+    def leave(self, connection: "GatheringProtocol") -> None:
         """Removes a connection."""
         self.work(connection)
         address = self._addresses.pop(connection, None)
@@ -88,13 +86,13 @@ class OpenConnections:
             if not self._counts[address]:
                 del self._counts[address]
 
-    def wait(self, connection: GatheringProtocol) -> None:
+    def wait(self, connection: "GatheringProtocol") -> None:
         """Notes that a connection waits for a request."""
         address = self._addresses.get(connection)
         if address is not None:
             self._waiting.setdefault(address, {})[connection] = None
 
-    def work(self, connection: GatheringProtocol) -> None:
+    def work(self, connection: "GatheringProtocol") -> None:
         """Notes that a connection has a request."""
         address = self._addresses.get(connection, "")
         waiting = self._waiting.get(address)

@@ -1,7 +1,5 @@
 """/mcp: the memory of agents for MCP clients, over streamable HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """The treatment of each parameter of OpenAI's APIs. docs/gateway.md shows the same tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """POST /v1/responses."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace

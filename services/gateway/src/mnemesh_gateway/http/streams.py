@@ -1,7 +1,5 @@
 """Server-sent events: encoding, comments while nothing happens, and the end of a client."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """The server itself: its health, its organizations, and tags."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """Agent files: export and import."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory of an agent: core-memory blocks, archival memory, archives, identities, the context window."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final, Literal
 

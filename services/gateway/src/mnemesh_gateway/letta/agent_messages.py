@@ -1,7 +1,5 @@
 """Messages of an agent: send, stream, list, cancel, correct, compact, reset, preview."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

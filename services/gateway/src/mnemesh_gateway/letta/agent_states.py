@@ -1,7 +1,5 @@
 """The states of agents: reads what belongs to them from the services that own it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Tools, folders and files of an agent."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final
 

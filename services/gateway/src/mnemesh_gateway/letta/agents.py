@@ -1,7 +1,5 @@
 """Agents: create, retrieve, list, count, update, delete, and those that hold a block, an archive or an identity."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 

@@ -1,7 +1,5 @@
 """Letta's REST API as one ASGI application: its operations, its OpenAPI document, and the page that shows it."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from collections.abc import Mapping, Sequence

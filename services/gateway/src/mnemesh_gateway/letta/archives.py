@@ -1,7 +1,5 @@
 """Archives and passages."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 

@@ -1,7 +1,5 @@
 """Blocks: create, retrieve, list, count, update, delete, and their identities."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

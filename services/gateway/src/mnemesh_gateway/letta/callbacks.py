@@ -1,7 +1,5 @@
 """Calls the callbacks of runs and batches that have ended, in the form of Letta's API."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -91,7 +89,7 @@ class CallbackSender:
         caller: calls the URLs.
     """
 
-    def __init__(self, mesh: Mesh, runs: runs_service_pb2_grpc.RunServiceAsyncStub, caller: CallbackClient) -> None:
+    def __init__(self, mesh: Mesh, runs: "runs_service_pb2_grpc.RunServiceAsyncStub", caller: CallbackClient) -> None:
         self._mesh = mesh
         self._runs = runs
         self._caller = caller

@@ -1,7 +1,5 @@
 """Conversations: create, retrieve, list, update, delete, fork, recompile, cancel, and their messages."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final, Literal
 

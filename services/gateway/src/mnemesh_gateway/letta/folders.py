@@ -1,7 +1,5 @@
 """Folders and their files, also under the older name "sources"."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final, Literal
 

@@ -1,7 +1,5 @@
 """Groups: create, retrieve, list, count, update, delete, their blocks, and their messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, Literal, get_args
 

@@ -1,7 +1,5 @@
 """Identities: create, upsert, retrieve, list, count, update, delete."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 

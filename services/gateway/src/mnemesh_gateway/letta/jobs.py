@@ -1,7 +1,5 @@
 """Batches of messages, and jobs: the processing of files, and batches as such."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final
 

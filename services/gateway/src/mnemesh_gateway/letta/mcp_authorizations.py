@@ -1,7 +1,5 @@
 """Contacts of MCP servers, and the authorization of a person that they may ask for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """MCP servers, under their own path and under that of tools."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The services of the mesh: their stubs, the pages of their lists, and figures that rarely change."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Messages as clients see them: list, retrieve, search."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Models and embedders with their settings, compactions and response formats."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import msgspec

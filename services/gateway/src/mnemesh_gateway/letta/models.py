@@ -1,7 +1,5 @@
 """Models, providers and text generation."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final
 

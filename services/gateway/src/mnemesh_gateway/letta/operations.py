@@ -1,7 +1,5 @@
 """Operations: an HTTP method and a path, with the schemas of their query, body and result, and their function."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import types

@@ -1,7 +1,5 @@
 """Runs and their steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """What a client sends to an agent, and the configuration of its run."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Tools: create, upsert, retrieve, list, count, update, delete, search, schemas and trial runs of source code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final

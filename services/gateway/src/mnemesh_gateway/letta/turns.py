@@ -1,7 +1,5 @@
 """Turns of agents over HTTP, answered at once or as a stream."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Sequence

@@ -1,7 +1,5 @@
 """Files that clients upload as forms."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -53,7 +51,7 @@ async def form_with_file(
             await form.close()
 
 
-async def _received(request: Request, receive: _Bounded) -> FormData:
+async def _received(request: Request, receive: "_Bounded") -> FormData:
     try:
         async with asyncio.timeout(_RECEIVE_SECONDS):
             return await Request(request.scope, receive).form(max_files=1, max_fields=_FIELDS)

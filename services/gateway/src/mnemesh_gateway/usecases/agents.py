@@ -1,7 +1,5 @@
 """Agents as models, and embeddings."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from typing import Final, Generic, TypeVar

@@ -1,7 +1,5 @@
 """The events of a run as the answer that a client sees: each text once, whatever was repeated behind it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final

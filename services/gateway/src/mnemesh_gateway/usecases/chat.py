@@ -1,7 +1,5 @@
 """Chat: sends what is new in a request, and answers with the parts of its run."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -132,7 +130,7 @@ class _Prepared(NamedTuple):
     config: RunConfig
     tool_paths: Sequence[str]
 
-    def without(self, otids: Collection[str]) -> _Prepared:
+    def without(self, otids: Collection[str]) -> "_Prepared":
         """Returns the same without some messages."""
         return self._replace(messages=[message for message in self.messages if message.otid not in otids])
 

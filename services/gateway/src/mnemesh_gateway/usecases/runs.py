@@ -1,7 +1,5 @@
 """Runs of the mesh: what a chat request becomes, its stream of events, and the runs that exist."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Sessions: a conversation of the agent for each session of a client, with a block that shows its instructions."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -3,8 +3,6 @@
 They are answered by the agent's language model, without the agent's memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Coroutine, Mapping

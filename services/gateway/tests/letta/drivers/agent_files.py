@@ -1,7 +1,5 @@
 """Agent files."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages of agents: turns, streams, approvals, lists."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

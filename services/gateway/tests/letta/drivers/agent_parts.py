@@ -1,7 +1,5 @@
 """What belongs to an agent: blocks, tools, passages, archives, identities, folders, files, the context window."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import letta_client

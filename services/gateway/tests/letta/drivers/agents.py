@@ -1,7 +1,5 @@
 """Agents: what a script does with them."""
 
-from __future__ import annotations
-
 import letta_client
 import pytest
 

@@ -1,7 +1,5 @@
 """Archives and the search over all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import letta_client

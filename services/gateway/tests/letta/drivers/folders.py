@@ -1,7 +1,5 @@
 """Folders and their files."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

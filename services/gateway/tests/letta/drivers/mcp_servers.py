@@ -1,7 +1,5 @@
 """MCP servers and their tools."""
 
-from __future__ import annotations
-
 import letta_client
 import pytest
 from mnemesh_testkit.fakes.mcp_server import ECHO, Remote

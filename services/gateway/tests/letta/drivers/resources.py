@@ -1,7 +1,5 @@
 """Blocks, models and tags."""
 
-from __future__ import annotations
-
 import letta_client
 import pytest
 

@@ -1,7 +1,5 @@
 """Steps."""
 
-from __future__ import annotations
-
 import letta_client
 import pytest
 

@@ -1,7 +1,5 @@
 """Ids and requests of tests of bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2, runs_service_pb2

@@ -1,7 +1,5 @@
 """Invalid requests over gRPC."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Invalid agents and settings of compactions are refused with their field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

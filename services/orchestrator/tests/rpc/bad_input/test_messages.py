@@ -1,7 +1,5 @@
 """Invalid messages and configurations of runs are refused with their field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests about resources that do not exist."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

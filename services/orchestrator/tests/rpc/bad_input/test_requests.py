@@ -1,7 +1,5 @@
 """Invalid requests about agents, conversations, models, runs and steps are refused with their field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

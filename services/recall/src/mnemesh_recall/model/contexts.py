@@ -3,8 +3,6 @@
 A window that contains a call without a return is returned with an error return, so that it stays valid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

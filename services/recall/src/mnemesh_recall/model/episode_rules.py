@@ -1,7 +1,5 @@
 """The rules for requests on episodes and facts. Each violation names the field that causes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Episodes and facts: the memories that recall keeps of messages that left the window, and requests on them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
@@ -40,7 +38,7 @@ class Source(MemorySource):
 
     __slots__ = ()
 
-    def merged(self, other: Source) -> Source:
+    def merged(self, other: "Source") -> "Source":
         """Returns this source with the messages of both, and with the other fields of `other` that it lacks."""
         return Source(
             message_ids=tuple(dict.fromkeys((*self.message_ids, *other.message_ids))),
@@ -109,7 +107,7 @@ class Fact:
         """Returns whether the fact is valid at that time, by everything known today."""
         return (self.valid_from is None or self.valid_from <= at) and (self.invalid_at is None or self.invalid_at > at)
 
-    def closed(self, *, invalid_at: datetime, now: datetime) -> Fact:
+    def closed(self, *, invalid_at: datetime, now: datetime) -> "Fact":
         """Returns the fact with an end. A fact that starts after its end was never valid."""
         end = invalid_at if self.valid_from is None else max(invalid_at, self.valid_from)
         return replace(self, invalid_at=end, closed_at=now, updated_at=now)

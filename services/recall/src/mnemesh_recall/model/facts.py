@@ -1,7 +1,5 @@
 """The life of a fact: created, confirmed, superseded or invalidated; and the times that a query about facts names."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo

@@ -1,7 +1,5 @@
 """The findings of a memory audit: rules on episodes and facts. Pure functions without storage."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The message itself is `mnemesh_types.messages.Message`. Each violation names the field that causes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

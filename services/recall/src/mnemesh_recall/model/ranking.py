@@ -1,7 +1,5 @@
 """The ranking of messages: candidates, their scores by words and by similarity, factors, and their fusion."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -93,7 +91,7 @@ class Candidates:
     """How often each term is in what the neighbours share: by text, section and term."""
 
     @classmethod
-    def of(cls, found: Sequence[Candidate], terms: Sequence[str]) -> Candidates:
+    def of(cls, found: Sequence[Candidate], terms: Sequence[str]) -> "Candidates":
         """Counts the terms of a query in the texts of candidates."""
         own = np.zeros((len(found), len(terms)))
         received = np.zeros((len(found), RECEIVED_SECTIONS, len(terms)))
@@ -135,7 +133,7 @@ class Candidates:
         follow: Array = self.received_lengths[:, 0] > 0
         return follow
 
-    def chosen(self, mask: Array) -> Candidates:
+    def chosen(self, mask: Array) -> "Candidates":
         """Returns the candidates of a mask."""
         rows = np.flatnonzero(mask).tolist()
         if len(rows) == len(self):
@@ -146,7 +144,7 @@ class Candidates:
 
         return Candidates(*(of(getattr(self, each.name)) for each in fields(self)))
 
-    def joined(self, other: Candidates) -> Candidates:
+    def joined(self, other: "Candidates") -> "Candidates":
         """Returns these candidates and then the others. The terms must be the same."""
         if not len(other):
             return self

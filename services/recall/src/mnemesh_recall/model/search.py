@@ -1,7 +1,5 @@
 """Searches and lists of messages: the query, the scope, the hits, and the rules for requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo

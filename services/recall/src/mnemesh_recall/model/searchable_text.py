@@ -1,7 +1,5 @@
 """The text by which a message is found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Comparison of statements by their words: equal, nearly equal, or the same of different values. Pure functions."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tomllib

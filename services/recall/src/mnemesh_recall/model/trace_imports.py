@@ -1,7 +1,5 @@
 """The conversion of imported traces to messages, with the parts of their lines that a message cannot express."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Each violation names the field that causes it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Turns, raw traces and tool interactions: views of an agent's messages."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

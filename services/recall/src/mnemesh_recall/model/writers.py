@@ -3,8 +3,6 @@
 Clients own the data, but only services of the mesh write as the step loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

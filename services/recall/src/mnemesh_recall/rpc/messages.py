@@ -1,7 +1,5 @@
 """The RPCs of MessageService."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mnemesh.recall.v1 import messages_service_pb2 as rpc

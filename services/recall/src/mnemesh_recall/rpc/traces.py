@@ -1,7 +1,5 @@
 """The RPCs of TraceService."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows of agents: their organization, their counters, and their tombstones."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Final, NamedTuple
 

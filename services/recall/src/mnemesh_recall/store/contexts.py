@@ -3,8 +3,6 @@
 An erasure also deletes the episodes and facts that were learned from deleted messages.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The conversion between episodes, facts and their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime

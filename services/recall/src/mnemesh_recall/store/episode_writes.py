@@ -1,7 +1,5 @@
 """Writes of episodes and facts inside a transaction. The decisions are in model/facts.py."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime

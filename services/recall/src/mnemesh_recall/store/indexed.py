@@ -1,7 +1,5 @@
 """The records from which the vector index is derived."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The rows of messages: their conversion, the conditions of lists and searches, writes and reads."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple

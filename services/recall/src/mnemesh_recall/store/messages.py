@@ -3,8 +3,6 @@
 The messages around others and the expired ones are read here; steps, windows and rows have modules of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from datetime import datetime, timedelta

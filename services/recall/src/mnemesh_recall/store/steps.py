@@ -1,7 +1,5 @@
 """The commit of a step and the replacement of a window, each in one transaction."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from datetime import datetime

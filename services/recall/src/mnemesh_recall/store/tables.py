@@ -3,8 +3,6 @@
 Migrations create `message_terms`, which differs by engine.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The import of records from trace files or from the export of another agent."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar

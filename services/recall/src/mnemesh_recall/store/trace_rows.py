@@ -1,7 +1,5 @@
 """Reads of turns, traces and tool interactions from the rows of messages, and the rows of imported lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final

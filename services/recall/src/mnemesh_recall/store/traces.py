@@ -1,7 +1,5 @@
 """The store of turns and traces on SQL. Each method is one transaction; an export has one per batch."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Final, TypeVar

@@ -1,7 +1,5 @@
 """A write transaction, and the changes for the outbox of the vector index in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

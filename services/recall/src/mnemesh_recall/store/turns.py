@@ -1,7 +1,5 @@
 """Assignment of messages to turns, in the transaction that stores them. The turn of a message never changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Rows of context windows: the state of a conversation, and the order of the messages in its window."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby

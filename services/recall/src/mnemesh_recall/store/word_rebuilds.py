@@ -1,7 +1,5 @@
 """Indexes words again, in short transactions, after a change of the word analysis."""
 
-from __future__ import annotations
-
 import time
 from typing import Final
 

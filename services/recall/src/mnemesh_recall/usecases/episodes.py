@@ -1,7 +1,5 @@
 """The use cases of episodes and facts, and their search: by full text, by vectors, or by both."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final

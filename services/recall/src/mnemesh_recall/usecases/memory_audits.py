@@ -1,7 +1,5 @@
 """The audit of episodes and facts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The search of messages: candidates are selected, ranked, reranked if requested, and returned as hits."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence

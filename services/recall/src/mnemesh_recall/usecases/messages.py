@@ -1,7 +1,5 @@
 """The use cases of messages and context windows, and the deletion of messages beyond the retention period."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta

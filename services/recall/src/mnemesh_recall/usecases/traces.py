@@ -1,7 +1,5 @@
 """The use cases of turns and traces."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 from mnemesh_kit.call_context import Principal

@@ -1,7 +1,5 @@
 """The words of messages: indexed soon after a commit, and again after a change of the analysis."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The input, the results and the errors of a contact with a server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

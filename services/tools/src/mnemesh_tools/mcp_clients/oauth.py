@@ -1,7 +1,5 @@
 """OAuth of MCP servers with the SDK's client: authorizations that a person completes, and tokens that are refreshed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

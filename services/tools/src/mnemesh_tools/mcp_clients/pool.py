@@ -1,7 +1,5 @@
 """The pool of sessions: one per server and caller, opened on demand, renewed after a failure, closed when idle."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -35,7 +33,7 @@ T = TypeVar("T")
 class McpPool:
     """Contacts servers through shared sessions."""
 
-    def __init__(self, allowed: Allowed | None, limits: McpLimits, programs: Programs) -> None:
+    def __init__(self, allowed: Allowed | None, limits: McpLimits, programs: "Programs") -> None:
         """Creates an empty pool.
 
         Args:
@@ -67,7 +65,7 @@ class McpPool:
         """
         ends = time.monotonic() + seconds
 
-        async def read(session: McpSession) -> Listing:
+        async def read(session: "McpSession") -> Listing:
             return await session.list_tools(min(self.limits.list_seconds, max(0.0, ends - time.monotonic())))
 
         if target.transport is TransportType.STDIO and target.is_stored:
@@ -96,7 +94,7 @@ class McpPool:
         """
         ends = time.monotonic() + seconds
 
-        async def call(session: McpSession) -> RemoteResult:
+        async def call(session: "McpSession") -> RemoteResult:
             return await session.call_tool(name, arguments, max(0.0, ends - time.monotonic()), on_progress)
 
         return await self._with_session(target, call, ends)
@@ -128,7 +126,7 @@ class McpPool:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._close(list(self._sessions))
 
-    async def authorizations(self) -> McpAuthorizations:
+    async def authorizations(self) -> "McpAuthorizations":
         """Returns the OAuth clients of servers."""
         return (await self._loaded())[1]
 
@@ -136,7 +134,7 @@ class McpPool:
         """Returns the metrics of the pool."""
         return [Gauge("mnemesh_tools_mcp_sessions", "Open sessions with MCP servers.", lambda: len(self._sessions))]
 
-    async def _loaded(self) -> tuple[Transports, McpAuthorizations]:
+    async def _loaded(self) -> "tuple[Transports, McpAuthorizations]":
         """Imports the SDK in a thread, at the first contact: that takes longer than the start of the service."""
         if self._parts is None:
             oauth = await asyncio.to_thread(import_module, "mnemesh_tools.mcp_clients.oauth")
@@ -152,7 +150,7 @@ class McpPool:
                 self._parts = transports, authorizations
         return self._parts
 
-    async def _new_session(self, target: McpTarget) -> McpSession:
+    async def _new_session(self, target: McpTarget) -> "McpSession":
         transports, _ = await self._loaded()
         module = import_module("mnemesh_tools.mcp_clients.sessions")
         session: McpSession = module.McpSession(target, transports, lambda: self._note_change(target))
@@ -179,7 +177,7 @@ class McpPool:
         if self._events is not None:
             await self._events.authorization_changed(target, state)
 
-    async def _with_session(self, target: McpTarget, call: Callable[[McpSession], Awaitable[T]], ends: float) -> T:
+    async def _with_session(self, target: McpTarget, call: "Callable[[McpSession], Awaitable[T]]", ends: float) -> T:
         """Runs a call. If the pooled session is not usable any more, the call runs once more in a new one."""
         known = self._sessions.get(target)
         if known is not None and known.is_open:
@@ -195,7 +193,7 @@ class McpPool:
                 await self._retire(target, session)
             raise
 
-    async def _session(self, target: McpTarget, ends: float) -> McpSession:
+    async def _session(self, target: McpTarget, ends: float) -> "McpSession":
         lock = self._locks.setdefault(target, asyncio.Lock())
         try:
             async with lock:
@@ -233,7 +231,7 @@ class McpPool:
             idle.sort(key=lambda target: self._sessions[target].used_at)
             await self._close(idle[:excess])
 
-    async def _retire(self, target: McpTarget, session: McpSession) -> None:
+    async def _retire(self, target: McpTarget, session: "McpSession") -> None:
         """Gives a session to no further call. It ends with the calls that still use it."""
         if self._sessions.get(target) is session:
             del self._sessions[target]

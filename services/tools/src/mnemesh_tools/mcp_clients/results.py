@@ -1,7 +1,5 @@
 """Conversion of the SDK's tools and results."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

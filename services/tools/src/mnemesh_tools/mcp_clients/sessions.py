@@ -1,7 +1,5 @@
 """One session with a server: connected in a task of its own, used by many calls."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """The transports of MCP: streamable HTTP, SSE, and the standard input and output of a program."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import ipaddress
@@ -412,7 +410,7 @@ class _WatchedStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def __aiter__(self) -> _WatchedStream:
+    def __aiter__(self) -> "_WatchedStream":
         return self
 
     async def __anext__(self) -> Any:
@@ -422,7 +420,7 @@ class _WatchedStream:
             self._on_end()
             raise
 
-    async def __aenter__(self) -> _WatchedStream:
+    async def __aenter__(self) -> "_WatchedStream":
         await self._stream.__aenter__()
         return self
 

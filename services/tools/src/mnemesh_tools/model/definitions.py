@@ -1,7 +1,5 @@
 """The rules of a tool's definition, and the origin of its name and schema."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

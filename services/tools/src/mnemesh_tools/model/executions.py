@@ -1,7 +1,5 @@
 """Executions of tools and of programs: their inputs, their limits and their results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

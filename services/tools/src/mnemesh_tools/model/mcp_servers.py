@@ -1,7 +1,5 @@
 """MCP servers, the changes of their settings, and the authorizations that wait for a user."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """The settings of MCP servers: secret values, OAuth, and the programs of stdio servers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -137,7 +135,7 @@ class McpOAuth:
     """Written by authorizations and refreshes only."""
 
     @property
-    def settings(self) -> McpOAuth:
+    def settings(self) -> "McpOAuth":
         """The settings without the session."""
         return replace(self, session=None)
 

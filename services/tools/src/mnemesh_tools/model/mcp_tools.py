@@ -1,7 +1,5 @@
 """Tools of MCP servers: what a server reports, its suitability for models, and the tool that agents attach."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The packages that tools and MCP servers require, and their locks."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

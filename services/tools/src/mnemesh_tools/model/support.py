@@ -1,7 +1,5 @@
 """What this server provides to tools, and the checks that a tool needs nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final

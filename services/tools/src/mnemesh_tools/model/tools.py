@@ -1,7 +1,5 @@
 """Tools: what their authors write, what is stored, and the bounds of both."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, field, fields, replace

@@ -1,7 +1,5 @@
 """Searches of the web and pages of it: requests, their validation, and results."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime

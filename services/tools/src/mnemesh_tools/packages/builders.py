@@ -1,7 +1,5 @@
 """Builds of packages: requirements are resolved to a lock, and a lock is installed, by uv or npm in the sandbox."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

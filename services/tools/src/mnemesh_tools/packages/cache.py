@@ -1,7 +1,5 @@
 """The directories of installed packages on this host: shared when equal, read-only, and evicted by size."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import stat

@@ -1,7 +1,5 @@
 """The servicer of `mnemesh.tools.v1.ExecutionService`: decodes, calls a use case, encodes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The servicer of `mnemesh.tools.v1.McpServerService`: decodes, calls a use case, encodes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Generic, TypeVar

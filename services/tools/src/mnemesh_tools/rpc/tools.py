@@ -1,7 +1,5 @@
 """The servicer of `mnemesh.tools.v1.ToolService`: decodes, calls a use case, encodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The servicer of the web, and the conversion of its messages."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import grpc

@@ -3,8 +3,6 @@
 Every annotation has a schema or is refused with `UnsupportedAnnotation`: its size and its depth are bounded.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Validates and coerces the arguments of a call. Arguments are data and are never evaluated."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

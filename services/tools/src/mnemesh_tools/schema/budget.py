@@ -1,7 +1,5 @@
 """The limits of the schema of one function. A part of it that is used again costs no time, but counts again."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field

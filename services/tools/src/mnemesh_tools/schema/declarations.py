@@ -1,7 +1,5 @@
 """The types that a source declares: classes with fields, enums and aliases. They are read from the syntax tree."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

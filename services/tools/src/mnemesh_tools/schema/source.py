@@ -1,7 +1,5 @@
 """Generates function schemas from the signatures and Google docstrings of Python source, through the syntax tree."""
 
-from __future__ import annotations
-
 import ast
 import keyword
 import re

@@ -1,7 +1,5 @@
 """Generates function schemas from the signatures and JSDoc comments of TypeScript, and prepares sources for Node."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """JSON schemas of the types of TypeScript, as far as JSON has values of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final

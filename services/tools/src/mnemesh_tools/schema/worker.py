@@ -3,8 +3,6 @@
 Parsing can take seconds for some sources, in which it lets no other thread run. A process can be stopped.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Conversions between the rows of MCP servers and domain values."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Collection, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The tables of the tools service, and the conversion of the rows of tools."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import fields

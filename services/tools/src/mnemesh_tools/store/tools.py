@@ -11,8 +11,6 @@ Example:
     ```
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -94,11 +92,11 @@ class ToolStore:
         self._clock = clock
         self._ledger = Ledger(database, request_ledger, clock)
 
-    async def read(self, organization_id: str, work: Callable[[ToolTransaction], T]) -> T:
+    async def read(self, organization_id: str, work: "Callable[[ToolTransaction], T]") -> T:
         """Runs `work` on one consistent snapshot and returns its result."""
         return await self._database.read(lambda conn: work(ToolTransaction(conn, organization_id)))
 
-    async def write(self, organization_id: str, work: Callable[[ToolTransaction], T]) -> T:
+    async def write(self, organization_id: str, work: "Callable[[ToolTransaction], T]") -> T:
         """Runs `work` in a transaction and returns its result. An exception rolls the transaction back."""
         return await self._database.write(lambda conn: work(ToolTransaction(conn, organization_id)))
 
@@ -106,10 +104,10 @@ class ToolStore:
         self,
         organization_id: str,
         key: RequestKey | None,
-        work: Callable[[ToolTransaction], T],
+        work: "Callable[[ToolTransaction], T]",
         *,
         result_ids: Callable[[T], Sequence[str]],
-        replay: Callable[[ToolTransaction, Sequence[str]], T],
+        replay: "Callable[[ToolTransaction, Sequence[str]], T]",
     ) -> T:
         """Runs `work` like `write`, unless the request has taken effect before.
 

@@ -1,7 +1,5 @@
 """Lookups and changes that several use cases share. Each runs within the caller's transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The use cases of executing a tool or a program once."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Mapping

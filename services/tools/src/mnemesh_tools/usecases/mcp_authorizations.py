@@ -1,7 +1,5 @@
 """The use cases of authorizing mnemesh at MCP servers with OAuth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Contacts with MCP servers outside of runs: their tools, their status and their tokens, as they are stored."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace

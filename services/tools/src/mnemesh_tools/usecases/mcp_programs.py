@@ -1,7 +1,5 @@
 """The programs of stdio servers: started in the sandbox, counted, restarted with a delay, and never left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The use cases of MCP servers: registration, refreshes and tests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace

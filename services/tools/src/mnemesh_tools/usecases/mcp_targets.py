@@ -1,7 +1,5 @@
 """The values of MCP servers' settings: sealed when they arrive, opened and filled in for one contact."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -132,7 +130,7 @@ class McpTargets:
             )
         return replace(settings, redactor=values.redactor)
 
-    def _oauth(self, transport: McpTransport, values: _Values) -> OAuthAccess | None:
+    def _oauth(self, transport: McpTransport, values: "_Values") -> OAuthAccess | None:
         oauth = transport.oauth
         if oauth is None:
             return None

@@ -1,7 +1,5 @@
 """The use cases of the tools of MCP servers: lists, and runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

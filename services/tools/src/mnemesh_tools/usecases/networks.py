@@ -1,7 +1,5 @@
 """The network of executions: a proxy for each, and the audit of its connections."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final

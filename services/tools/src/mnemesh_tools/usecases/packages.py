@@ -1,7 +1,5 @@
 """The packages of tools: resolved once, installed once for equal locks, and waited for within bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping

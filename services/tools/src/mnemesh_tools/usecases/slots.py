@@ -1,7 +1,5 @@
 """Slots of work: how much runs at the same time, and which organization is next."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter as Multiset

@@ -1,7 +1,5 @@
 """The search of tools by what they do: by the words of their names, descriptions and parameters, and by similarity."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter, OrderedDict

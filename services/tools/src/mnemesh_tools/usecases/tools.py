@@ -3,8 +3,6 @@
 Each runs in one transaction, unless it says otherwise.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The use cases of the web: searches, and the text of pages."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Callable

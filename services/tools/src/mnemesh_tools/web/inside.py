@@ -3,8 +3,6 @@
 It imports only the standard library at its top; the libraries are those that the service makes available.
 """
 
-from __future__ import annotations
-
 import base64
 import codecs
 import json

@@ -1,7 +1,5 @@
 """Downloads a page under the rules of egress, and reads it in the sandbox."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import json

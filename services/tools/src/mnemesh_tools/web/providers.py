@@ -1,7 +1,5 @@
 """The providers of web searches, each as two pure functions: a request, and the results of an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Asks the configured provider, in bounded time, and repeats what may succeed the next time."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

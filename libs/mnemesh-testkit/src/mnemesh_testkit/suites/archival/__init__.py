@@ -1,7 +1,5 @@
 """The conformance suite of `mnemesh.archival.v1`."""
 
-from __future__ import annotations
-
 from mnemesh_testkit.suites.archival.archives import Archives, Reembedding
 from mnemesh_testkit.suites.archival.passages import GivenVectors, Passages
 from mnemesh_testkit.suites.archival.search import Asking, Embedding, Finding

@@ -1,7 +1,5 @@
 """Archives: their holders, their content for each agent, and what remains after an agent is erased."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

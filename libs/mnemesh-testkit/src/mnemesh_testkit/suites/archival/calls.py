@@ -1,7 +1,5 @@
 """Short ways to call the archival service."""
 
-from __future__ import annotations
-
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Passages: inserted once, updated by mask, and deleted."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Sequence

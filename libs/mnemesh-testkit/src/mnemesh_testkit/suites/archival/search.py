@@ -1,7 +1,5 @@
 """Searches of passages by words and by similarity, and the vectors of texts."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh.archival.v1.archives_pb2 import Passage
 from mnemesh.archival.v1.embeddings_service_pb2 import EmbedTextsRequest

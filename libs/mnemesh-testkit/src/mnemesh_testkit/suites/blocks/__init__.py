@@ -1,7 +1,5 @@
 """The conformance suite of `mnemesh.blocks.v1.BlockService`."""
 
-from __future__ import annotations
-
 from mnemesh_testkit.suites.blocks.blocks import History, Listing, Writing
 from mnemesh_testkit.suites.blocks.conversations import Conversations
 from mnemesh_testkit.suites.blocks.core_memory import Holding, Linking

@@ -1,7 +1,5 @@
 """Blocks: how they are written, listed, and what their history holds."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 class Writing(BlocksCases):
     """Limits, edits, concurrency and repeated requests."""
 
-    async def test_created_block_has_defaults_and_author(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_created_block_has_defaults_and_author(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="Ada")
         assert (block.limit, block.revision, block.read_only) == (20_000, 1, False)
         assert block.description
@@ -60,13 +58,13 @@ class Writing(BlocksCases):
         ],
     )
     async def test_invalid_block_is_refused_with_the_field(
-        self, blocks: BlockServiceAsyncStub, field: str, block: pb.Block
+        self, blocks: "BlockServiceAsyncStub", field: str, block: pb.Block
     ) -> None:
         with pytest.raises(InvalidArgument) as refused:
             await blocks.CreateBlock(rpc.CreateBlockRequest(block=block))
         assert refused.value.field == field
 
-    async def test_limit_counts_characters_and_applies_to_every_write(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_limit_counts_characters_and_applies_to_every_write(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="🙂" * 9, limit=10)
         assert (
             await edit(blocks, replace_all=rpc.ReplaceAllEdit(old_text="🙂" * 9, new_text="é" * 10))
@@ -91,7 +89,7 @@ class Writing(BlocksCases):
         assert (unchanged.value, unchanged.revision) == ("é" * 10, 2)
         assert len(await history(blocks, block.id)) == 2
 
-    async def test_read_only_block_can_be_edited_by_its_owner_only(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_read_only_block_can_be_edited_by_its_owner_only(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="a", read_only=True)
         for kind in (
             {"append": rpc.AppendEdit(text="x")},
@@ -108,7 +106,7 @@ class Writing(BlocksCases):
         assert (await edit(blocks, author=BY_OWNER, append=rpc.AppendEdit(text="b"))).value == "a\nb"
         assert (await update(blocks, block.id, value="c")).value == "c"
 
-    async def test_unknown_label_is_refused_with_the_labels_of_the_agent(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_unknown_label_is_refused_with_the_labels_of_the_agent(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", AGENT)
         await create(blocks, "persona", AGENT)
         with pytest.raises(NotFound) as refused:
@@ -116,7 +114,7 @@ class Writing(BlocksCases):
         assert refused.value.reason == "BLOCK_LABEL_NOT_FOUND"
         assert refused.value.message == "Block field notes does not exist (available sections = human, persona)"
 
-    async def test_hundred_concurrent_appends_are_all_kept(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_hundred_concurrent_appends_are_all_kept(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", AGENT, PEER)
         before = (await core(blocks, PEER)).revision
         await asyncio.gather(*(edit(blocks, append=rpc.AppendEdit(text=f"line {i}")) for i in range(100)))
@@ -124,7 +122,7 @@ class Writing(BlocksCases):
         assert sorted(memory.blocks[0].value.split("\n")) == sorted(f"line {i}" for i in range(100))
         assert memory.revision == before + 100
 
-    async def test_fifty_agents_append_concurrently_to_one_block(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_fifty_agents_append_concurrently_to_one_block(self, blocks: "BlockServiceAsyncStub") -> None:
         agents = [new_id("agent") for _ in range(50)]
         shared = await create(blocks, "plan", *agents, value="Begin")
 
@@ -144,7 +142,7 @@ class Writing(BlocksCases):
             if change.revision > 1:
                 assert change.value == f"{values[change.revision - 1]}\nby {change.author.agent.agent_id}"
 
-    async def test_edit_with_stale_base_revision_is_refused(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_edit_with_stale_base_revision_is_refused(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="a")
         await edit(blocks, append=rpc.AppendEdit(text="b"))
         for kind in (
@@ -161,14 +159,14 @@ class Writing(BlocksCases):
             await revert(blocks, block.id, base_revision=1, revision=1)
         assert (await edit(blocks, rethink=rpc.RethinkEdit(value="mine", base_revision=2))).value == "mine"
 
-    async def test_one_of_two_updates_at_the_same_revision_succeeds(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_one_of_two_updates_at_the_same_revision_succeeds(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", AGENT)
         rethinks = (edit(blocks, rethink=rpc.RethinkEdit(value=str(i), base_revision=1)) for i in range(10))
         results = await asyncio.gather(*rethinks, return_exceptions=True)
         assert sum(isinstance(result, pb.Block) for result in results) == 1
         assert sum(isinstance(result, Aborted) for result in results) == 9
 
-    async def test_repeated_request_returns_the_first_result(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_repeated_request_returns_the_first_result(self, blocks: "BlockServiceAsyncStub") -> None:
         made = rpc.CreateBlockRequest(request_id="r", block=pb.Block(label="human"), agent_ids=[AGENT])
         first, second = await blocks.CreateBlock(made), await blocks.CreateBlock(made)
         assert first == second
@@ -183,7 +181,9 @@ class Writing(BlocksCases):
             await blocks.EditBlock(append)
         assert refused.value.reason == "REQUEST_ID_REUSED"
 
-    async def test_update_clears_unset_fields_of_the_mask_and_keeps_others(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_update_clears_unset_fields_of_the_mask_and_keeps_others(
+        self, blocks: "BlockServiceAsyncStub"
+    ) -> None:
         block = await create(blocks, "human", value="v", description="d", tags=["a"], name="n", metadata="{}")
         block.provenance.project_id = "p"
         request = rpc.UpdateBlockRequest(block=pb.Block(id=block.id, tags=["b"], provenance=block.provenance))
@@ -207,13 +207,13 @@ class Writing(BlocksCases):
         ],
     )
     async def test_invalid_edit_is_refused_with_the_field(
-        self, blocks: BlockServiceAsyncStub, field: str, request_: rpc.EditBlockRequest
+        self, blocks: "BlockServiceAsyncStub", field: str, request_: rpc.EditBlockRequest
     ) -> None:
         with pytest.raises(InvalidArgument) as refused:
             await blocks.EditBlock(request_)
         assert refused.value.field == field
 
-    async def test_error_about_a_long_value_keeps_its_reason(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_error_about_a_long_value_keeps_its_reason(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", AGENT, value="漢" * 19_000)
         with pytest.raises(MnemeshError) as refused:
             await edit(blocks, rethink=rpc.RethinkEdit(value="x", base_revision=7))
@@ -223,7 +223,7 @@ class Writing(BlocksCases):
             await edit(blocks, replace_unique=rpc.ReplaceUniqueEdit(old_text="字" * 9_000, new_text="x"))
         assert refused.value.reason == "BLOCK_TEXT_NOT_FOUND"
 
-    async def test_created_block_is_returned_unchanged(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_created_block_is_returned_unchanged(self, blocks: "BlockServiceAsyncStub") -> None:
         given = pb.Block(
             label="human", value="näme:\tÉmile 🙂\n", limit=40, description="", read_only=True, name="n",
             tags=["b", "a"], metadata='{"k": 1}', hidden=True, is_template=True, template_name="t",
@@ -243,13 +243,13 @@ class Writing(BlocksCases):
         made.provenance.ClearField("last_updated_by_id")
         assert made == given
 
-    async def test_concurrent_repeats_take_effect_once(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_concurrent_repeats_take_effect_once(self, blocks: "BlockServiceAsyncStub") -> None:
         request = rpc.CreateBlockRequest(request_id="r-1", block=pb.Block(label="human"))
         answers = await asyncio.gather(*(blocks.CreateBlock(request) for _ in range(8)))
         assert len({answer.block.id for answer in answers}) == 1
         assert (await blocks.CountBlocks(rpc.CountBlocksRequest())).count == 1
 
-    async def test_refused_request_changes_nothing_and_can_be_repeated(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_refused_request_changes_nothing_and_can_be_repeated(self, blocks: "BlockServiceAsyncStub") -> None:
         taken = await create(blocks, "human", PEER)
         request = rpc.CreateBlockRequest(request_id="r-1", block=pb.Block(label="human"), agent_ids=[AGENT, PEER])
         with pytest.raises(AlreadyExists):
@@ -264,7 +264,7 @@ class Writing(BlocksCases):
 class History(BlocksCases):
     """Revisions, undo and redo, and earlier values by time."""
 
-    async def test_edit_records_its_author(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_edit_records_its_author(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="a")
         edited = await edit(blocks, append=rpc.AppendEdit(text="b"))
         assert edited.update_time.ToDatetime() > edited.create_time.ToDatetime()
@@ -273,7 +273,7 @@ class History(BlocksCases):
         assert (newest.revision, newest.operation, newest.value) == (2, pb.BLOCK_OPERATION_APPEND, "a\nb")
         assert newest.diff.splitlines()[2:] == ["@@ -1 +1,2 @@", " a", "+b"]
 
-    async def test_undo_and_redo_move_through_the_history(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_undo_and_redo_move_through_the_history(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="0")
         for value in "123":
             await edit(blocks, rethink=rpc.RethinkEdit(value=value))
@@ -296,7 +296,7 @@ class History(BlocksCases):
         with pytest.raises(NotFound):
             await revert(blocks, block.id, revision=99)
 
-    async def test_block_is_read_as_of_a_time(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_block_is_read_as_of_a_time(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="then")
         await edit(blocks, rethink=rpc.RethinkEdit(value="now"))
         request = rpc.GetBlockRequest(block_id=block.id)
@@ -307,7 +307,7 @@ class History(BlocksCases):
         with pytest.raises(NotFound):
             await blocks.GetBlock(request)
 
-    async def test_revisions_are_paged_with_author_and_value(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_revisions_are_paged_with_author_and_value(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="1")
         bare = pb.Author(agent=pb.AgentAuthor(agent_id=AGENT))
         for author in (BY_AGENT, bare):
@@ -324,7 +324,7 @@ class History(BlocksCases):
 class Listing(BlocksCases):
     """Filters, and pages that cover a list once."""
 
-    async def test_holders_are_paged(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_holders_are_paged(self, blocks: "BlockServiceAsyncStub") -> None:
         agents = sorted(new_id("agent") for _ in range(5))
         block = await create(blocks, "human", *agents)
         request = rpc.ListBlockAgentsRequest(block_id=block.id, page_size=2)
@@ -337,7 +337,7 @@ class Listing(BlocksCases):
             request.page_token = page.next_page_token
         assert seen == agents
 
-    async def test_page_token_of_another_query_is_refused(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_page_token_of_another_query_is_refused(self, blocks: "BlockServiceAsyncStub") -> None:
         for label in "abc":
             await create(blocks, label)
         first = await blocks.ListBlocks(rpc.ListBlocksRequest(page_size=2))
@@ -356,7 +356,7 @@ class Listing(BlocksCases):
             await blocks.ListBlocks(rpc.ListBlocksRequest(page_size=1001))
         assert (await blocks.CountBlocks(rpc.CountBlocksRequest(filter=rpc.BlockFilter(label="a")))).count == 1
 
-    async def test_every_filter_restricts_the_list(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_every_filter_restricts_the_list(self, blocks: "BlockServiceAsyncStub") -> None:
         identity = new_id("identity")
         one = await create(
             blocks, "human", AGENT, value="Likes 100% Tea_", tags=["a", "b"], name="One", identity_ids=[identity],
@@ -383,7 +383,7 @@ class Listing(BlocksCases):
             if count == 1 and "agents_exactly" not in fields:
                 assert found == [one.id], fields
 
-    async def test_pages_cover_a_list_once_with_equal_sort_keys(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_pages_cover_a_list_once_with_equal_sort_keys(self, blocks: "BlockServiceAsyncStub") -> None:
         ids = [(await create(blocks, "same")).id for _ in range(7)]
 
         async def seen(order_by: rpc.BlockOrderBy.ValueType, order: paging_pb2.SortOrder.ValueType) -> list[str]:
@@ -400,7 +400,7 @@ class Listing(BlocksCases):
             assert await seen(order_by, paging_pb2.SORT_ORDER_ASCENDING) == expected
             assert await seen(order_by, paging_pb2.SORT_ORDER_DESCENDING) == expected[::-1]
 
-    async def test_list_is_bounded_by_after_id_and_before_id(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_list_is_bounded_by_after_id_and_before_id(self, blocks: "BlockServiceAsyncStub") -> None:
         made = [await create(blocks, f"l{n}", hidden=n == 1) for n in range(5)]
 
         async def labels(**query: Any) -> list[str]:

@@ -1,7 +1,5 @@
 """Short ways to call the blocks service."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
@@ -29,14 +27,14 @@ class BlocksCases(ServiceSuite):
         return BlockServiceStub(channel)
 
 
-async def create(blocks: BlockServiceAsyncStub, label: str = "human", *holders: str, **fields: Any) -> pb.Block:
+async def create(blocks: "BlockServiceAsyncStub", label: str = "human", *holders: str, **fields: Any) -> pb.Block:
     """A new block, held by `holders`."""
     request = rpc.CreateBlockRequest(block=pb.Block(label=label, **fields), agent_ids=holders)
     return (await blocks.CreateBlock(request)).block
 
 
 async def edit(
-    blocks: BlockServiceAsyncStub, label: str = "human", author: pb.Author = BY_AGENT, **kind: Any
+    blocks: "BlockServiceAsyncStub", label: str = "human", author: pb.Author = BY_AGENT, **kind: Any
 ) -> pb.Block:
     """The block after an edit of the kind that the keyword names."""
     request = rpc.EditBlockRequest(agent_id=AGENT, label=label, author=author, **kind)
@@ -44,7 +42,7 @@ async def edit(
 
 
 async def update(
-    blocks: BlockServiceAsyncStub, block_id: str, base_revision: int | None = None, **fields: Any
+    blocks: "BlockServiceAsyncStub", block_id: str, base_revision: int | None = None, **fields: Any
 ) -> pb.Block:
     """The block after an update of the fields that are named."""
     request = rpc.UpdateBlockRequest(block=pb.Block(id=block_id, **fields), base_revision=base_revision)
@@ -52,16 +50,18 @@ async def update(
     return (await blocks.UpdateBlock(request)).block
 
 
-async def revert(blocks: BlockServiceAsyncStub, block_id: str, author: pb.Author = BY_OWNER, **target: Any) -> pb.Block:
+async def revert(
+    blocks: "BlockServiceAsyncStub", block_id: str, author: pb.Author = BY_OWNER, **target: Any
+) -> pb.Block:
     """The block after a revert to `target`."""
     return (await blocks.RevertBlock(rpc.RevertBlockRequest(block_id=block_id, author=author, **target))).block
 
 
-async def core(blocks: BlockServiceAsyncStub, agent_id: str = AGENT) -> pb.CoreMemory:
+async def core(blocks: "BlockServiceAsyncStub", agent_id: str = AGENT) -> pb.CoreMemory:
     """An agent's core memory."""
     return (await blocks.GetCoreMemory(rpc.GetCoreMemoryRequest(agent_id=agent_id))).core_memory
 
 
-async def history(blocks: BlockServiceAsyncStub, block_id: str, **fields: Any) -> list[pb.BlockRevision]:
+async def history(blocks: "BlockServiceAsyncStub", block_id: str, **fields: Any) -> list[pb.BlockRevision]:
     """A page of a block's changes."""
     return list((await blocks.ListBlockRevisions(rpc.ListBlockRevisionsRequest(block_id=block_id, **fields))).revisions)

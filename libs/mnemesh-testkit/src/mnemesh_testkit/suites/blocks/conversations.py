@@ -1,7 +1,5 @@
 """Isolated blocks of conversations."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,19 +17,19 @@ if TYPE_CHECKING:
 THREAD, OTHER = new_id("conv"), new_id("conv")
 
 
-async def create(blocks: BlockServiceAsyncStub, label: str, value: str, agent_id: str = AGENT) -> pb.Block:
+async def create(blocks: "BlockServiceAsyncStub", label: str, value: str, agent_id: str = AGENT) -> pb.Block:
     """A new block of an agent."""
     request = rpc.CreateBlockRequest(block=pb.Block(label=label, value=value), agent_ids=[agent_id])
     return (await blocks.CreateBlock(request)).block
 
 
-async def isolate(blocks: BlockServiceAsyncStub, *labels: str, to: str = THREAD, **fields: Any) -> list[pb.Block]:
+async def isolate(blocks: "BlockServiceAsyncStub", *labels: str, to: str = THREAD, **fields: Any) -> list[pb.Block]:
     """Copies of the blocks for a conversation."""
     request = rpc.IsolateBlocksRequest(agent_id=AGENT, conversation_id=to, labels=labels, **fields)
     return list((await blocks.IsolateBlocks(request)).blocks)
 
 
-async def edit(blocks: BlockServiceAsyncStub, label: str, text: str, in_: str | None = None) -> rpc.EditBlockResponse:
+async def edit(blocks: "BlockServiceAsyncStub", label: str, text: str, in_: str | None = None) -> rpc.EditBlockResponse:
     """A rethink, in a conversation or outside of any."""
     author = pb.Author(agent=pb.AgentAuthor(agent_id=AGENT))
     rethink = rpc.RethinkEdit(value=text)
@@ -40,12 +38,12 @@ async def edit(blocks: BlockServiceAsyncStub, label: str, text: str, in_: str | 
     )
 
 
-async def core(blocks: BlockServiceAsyncStub, in_: str | None = None, **fields: Any) -> rpc.GetCoreMemoryResponse:
+async def core(blocks: "BlockServiceAsyncStub", in_: str | None = None, **fields: Any) -> rpc.GetCoreMemoryResponse:
     """Core memory, as a conversation shows it or as it is."""
     return await blocks.GetCoreMemory(rpc.GetCoreMemoryRequest(agent_id=AGENT, conversation_id=in_, **fields))
 
 
-async def values(blocks: BlockServiceAsyncStub, in_: str | None = None) -> dict[str, str]:
+async def values(blocks: "BlockServiceAsyncStub", in_: str | None = None) -> dict[str, str]:
     """Returns the values by label."""
     return {block.label: block.value for block in (await core(blocks, in_)).core_memory.blocks}
 
@@ -53,7 +51,7 @@ async def values(blocks: BlockServiceAsyncStub, in_: str | None = None) -> dict[
 class Conversations(BlocksCases):
     """Isolation, release, and the revisions that a conversation sees."""
 
-    async def test_edit_in_one_conversation_is_not_visible_in_another(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_edit_in_one_conversation_is_not_visible_in_another(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", "Ada")
         await create(blocks, "task", "None yet.")
         [own] = await isolate(blocks, "task")
@@ -66,7 +64,7 @@ class Conversations(BlocksCases):
         assert (await values(blocks, THREAD))["task"] == "Write."
         assert list(await values(blocks, THREAD)) == ["human", "task"], "a block changed its place"
 
-    async def test_revision_covers_isolated_and_shared_blocks(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_revision_covers_isolated_and_shared_blocks(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", "Ada")
         await create(blocks, "task", "None yet.")
         await isolate(blocks, "task")
@@ -80,7 +78,7 @@ class Conversations(BlocksCases):
                 assert done.core_memory_revision == after.revision
 
     async def test_repeated_isolation_keeps_existing_copies_and_adds_missing_ones(
-        self, blocks: BlockServiceAsyncStub
+        self, blocks: "BlockServiceAsyncStub"
     ) -> None:
         await create(blocks, "human", "Ada")
         await create(blocks, "task", "None yet.")
@@ -91,7 +89,7 @@ class Conversations(BlocksCases):
         both = await isolate(blocks, "human", "task")
         assert {block.label: block.value for block in both} == {"task": "Write.", "human": "Ada"}
 
-    async def test_copy_can_start_with_the_value_of_another_conversation(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_copy_can_start_with_the_value_of_another_conversation(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "task", "None yet.")
         await isolate(blocks, "task")
         await edit(blocks, "task", "Write.", THREAD)
@@ -100,7 +98,7 @@ class Conversations(BlocksCases):
         await edit(blocks, "task", "Read.", OTHER)
         assert [(await values(blocks, thread))["task"] for thread in (THREAD, OTHER)] == ["Write.", "Read."]
 
-    async def test_released_block_is_deleted_and_refuses_late_writes(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_released_block_is_deleted_and_refuses_late_writes(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "task", "None yet.")
         [own] = await isolate(blocks, "task")
         await edit(blocks, "task", "Write.", THREAD)
@@ -114,7 +112,7 @@ class Conversations(BlocksCases):
             await isolate(blocks, "task")
 
     async def test_erasure_of_an_agent_deletes_the_blocks_of_its_conversations(
-        self, blocks: BlockServiceAsyncStub
+        self, blocks: "BlockServiceAsyncStub"
     ) -> None:
         await create(blocks, "task", "None yet.")
         [own] = await isolate(blocks, "task")
@@ -124,14 +122,14 @@ class Conversations(BlocksCases):
         with pytest.raises(MnemeshError, match="erased"):
             await isolate(blocks, "task", to=OTHER)
 
-    async def test_conversation_is_not_listed_as_a_holder(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_conversation_is_not_listed_as_a_holder(self, blocks: "BlockServiceAsyncStub") -> None:
         shared = await create(blocks, "task", "None yet.")
         [own] = await isolate(blocks, "task")
         for block_id, holders in ((shared.id, [AGENT]), (own.id, [])):
             listed = await blocks.ListBlockAgents(rpc.ListBlockAgentsRequest(block_id=block_id))
             assert list(listed.agent_ids) == holders
 
-    async def test_missing_or_foreign_blocks_cannot_be_isolated(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_missing_or_foreign_blocks_cannot_be_isolated(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "task", "None yet.")
         await create(blocks, "task", "Mine.", PEER)
         await isolate(blocks, "task")
@@ -144,7 +142,7 @@ class Conversations(BlocksCases):
         with as_principal(Principal(new_id("org"), new_id("user"))), pytest.raises(NotFound):
             await isolate(blocks, "task", to=OTHER)
 
-    async def test_missing_block_can_be_created_for_one_conversation(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_missing_block_can_be_created_for_one_conversation(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "task", "None yet.")
         task, notes = await isolate(blocks, "task", "notes", create_missing=True)
         assert (task.value, notes.value, notes.read_only, notes.hidden) == ("None yet.", "", False, True)
@@ -167,7 +165,7 @@ class Conversations(BlocksCases):
         ],
     )
     async def test_invalid_request_is_refused_with_the_field(
-        self, blocks: BlockServiceAsyncStub, field: str, request_: dict[str, Any]
+        self, blocks: "BlockServiceAsyncStub", field: str, request_: dict[str, Any]
     ) -> None:
         with pytest.raises(InvalidArgument) as refused:
             await blocks.IsolateBlocks(rpc.IsolateBlocksRequest(**request_))

@@ -1,7 +1,5 @@
 """Core memory: the blocks of agents, and links between them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 class Holding(BlocksCases):
     """Labels, sharing, revisions of core memory, deletion, organizations and erasure."""
 
-    async def test_labels_are_unique_for_each_agent(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_labels_are_unique_for_each_agent(self, blocks: "BlockServiceAsyncStub") -> None:
         held = await create(blocks, "human", AGENT)
         other = await create(blocks, "human", PEER)
         third = await create(blocks, "free", AGENT)
@@ -41,7 +39,7 @@ class Holding(BlocksCases):
         assert [block.label for block in (await core(blocks)).blocks] == ["human", "renamed"]
 
     async def test_shared_block_is_visible_to_each_holder_until_it_is_detached(
-        self, blocks: BlockServiceAsyncStub
+        self, blocks: "BlockServiceAsyncStub"
     ) -> None:
         shared = await create(blocks, "human", AGENT, PEER, value="a")
         seen = (await core(blocks, PEER)).revision
@@ -66,7 +64,7 @@ class Holding(BlocksCases):
         assert [(memory.agent_id, len(memory.blocks)) for memory in memories[:3]] == [(PEER, 0), (AGENT, 1), (PEER, 0)]
         assert memories[3].revision == 0
 
-    async def test_deleted_block_is_removed_from_every_holder(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_deleted_block_is_removed_from_every_holder(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT)
         known = (await core(blocks)).revision
         for _ in range(2):
@@ -83,7 +81,7 @@ class Holding(BlocksCases):
             with pytest.raises(NotFound):
                 await call
 
-    async def test_blocks_of_another_organization_are_not_found(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_blocks_of_another_organization_are_not_found(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "human", AGENT, value="secret")
         with as_principal(Principal(new_id("org"), new_id("user"))):
             for call in (
@@ -103,7 +101,7 @@ class Holding(BlocksCases):
             await blocks.DeleteBlock(rpc.DeleteBlockRequest(block_id=block.id))
         assert (await core(blocks)).blocks[0].value == "secret"
 
-    async def test_erased_agent_refuses_late_writes(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_erased_agent_refuses_late_writes(self, blocks: "BlockServiceAsyncStub") -> None:
         shared, _ = await create(blocks, "human", AGENT, PEER), await create(blocks, "own", AGENT)
         erase = rpc.EraseAgentRequest(request_id="erase-1", agent_id=AGENT, delete_unshared_blocks=True)
         for _ in range(2):
@@ -122,7 +120,7 @@ class Holding(BlocksCases):
 
     @pytest.mark.parametrize("delete_unshared", [False, True])
     async def test_erasure_of_an_agent_deletes_attached_blocks_only_if_requested(
-        self, blocks: BlockServiceAsyncStub, delete_unshared: bool
+        self, blocks: "BlockServiceAsyncStub", delete_unshared: bool
     ) -> None:
         await create(blocks, "given", AGENT)
         for label, holders in (("own", [AGENT]), ("lent", [AGENT, PEER])):
@@ -136,19 +134,19 @@ class Holding(BlocksCases):
         assert sorted(left) == (["lent"] if delete_unshared else ["given", "lent"])
         assert [block.label for block in (await core(blocks, PEER)).blocks] == ["lent"]
 
-    async def test_creator_agent_must_be_a_holder_of_the_new_block(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_creator_agent_must_be_a_holder_of_the_new_block(self, blocks: "BlockServiceAsyncStub") -> None:
         made = rpc.CreateBlockRequest(block=blocks_pb2.Block(label="own"), agent_ids=[AGENT], created_for_agent_id=PEER)
         with pytest.raises(InvalidArgument) as refused:
             await blocks.CreateBlock(made)
         assert refused.value.field == "created_for_agent_id"
 
-    async def test_core_memory_has_the_order_of_attachment(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_core_memory_has_the_order_of_attachment(self, blocks: "BlockServiceAsyncStub") -> None:
         made = [await create(blocks, label, AGENT) for label in ("z", "a", "m")]
         await blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=AGENT, block_id=made[0].id))
         await blocks.AttachBlock(rpc.AttachBlockRequest(agent_id=AGENT, block_id=made[0].id))
         assert [block.label for block in (await core(blocks)).blocks] == ["a", "m", "z"]
 
-    async def test_edit_increases_the_revision_of_its_holders_only(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_edit_increases_the_revision_of_its_holders_only(self, blocks: "BlockServiceAsyncStub") -> None:
         bystander = new_id("agent")
         shared = await create(blocks, "shared", AGENT, PEER)
         await create(blocks, "own", bystander)
@@ -166,7 +164,7 @@ class Holding(BlocksCases):
         assert [b - a for a, b in zip(before, changed, strict=True)] == [1, 1, 0]
         assert [b - a for a, b in zip(changed, deleted, strict=True)] == [1, 1, 0]
 
-    async def test_renamed_block_has_its_new_label_for_every_holder(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_renamed_block_has_its_new_label_for_every_holder(self, blocks: "BlockServiceAsyncStub") -> None:
         block = await create(blocks, "old", AGENT, PEER)
         await update(blocks, block.id, label="new")
         assert (await edit(blocks, "new", append=rpc.AppendEdit(text="x"))).id == block.id
@@ -179,7 +177,7 @@ class Holding(BlocksCases):
         assert conflict.value.metadata == {"label": "taken", "agent_id": PEER}
         assert [block.label for block in (await core(blocks, PEER)).blocks] == ["new", "taken"]
 
-    async def test_unknown_agent_can_be_erased(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_unknown_agent_can_be_erased(self, blocks: "BlockServiceAsyncStub") -> None:
         done = await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=PEER))
         assert (done.detached_blocks, done.deleted_blocks) == (0, 0)
         with pytest.raises(FailedPrecondition) as refused:
@@ -191,7 +189,7 @@ class Holding(BlocksCases):
 THIRD = new_id("agent")
 
 
-async def link(blocks: BlockServiceAsyncStub, *agent_ids: str, link_id: str = "group-1", **fields: Any) -> None:
+async def link(blocks: "BlockServiceAsyncStub", *agent_ids: str, link_id: str = "group-1", **fields: Any) -> None:
     """Links agents; the first one is the source."""
     request = rpc.LinkAgentsRequest(
         link_id=link_id, agent_ids=agent_ids or (AGENT, PEER), **{"source_agent_id": (*agent_ids, AGENT)[0], **fields}
@@ -199,18 +197,18 @@ async def link(blocks: BlockServiceAsyncStub, *agent_ids: str, link_id: str = "g
     await blocks.LinkAgents(request)
 
 
-async def attach(blocks: BlockServiceAsyncStub, agent_id: str, block_id: str, request_id: str = "") -> int:
+async def attach(blocks: "BlockServiceAsyncStub", agent_id: str, block_id: str, request_id: str = "") -> int:
     """Attaches a block, and returns the revision of the agent's core memory."""
     request = rpc.AttachBlockRequest(agent_id=agent_id, block_id=block_id, request_id=request_id)
     return (await blocks.AttachBlock(request)).core_memory_revision
 
 
-async def detach(blocks: BlockServiceAsyncStub, agent_id: str, label: str) -> None:
+async def detach(blocks: "BlockServiceAsyncStub", agent_id: str, label: str) -> None:
     """Detaches the block under a label."""
     await blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=agent_id, label=label))
 
 
-async def labels(blocks: BlockServiceAsyncStub, agent_id: str) -> list[str]:
+async def labels(blocks: "BlockServiceAsyncStub", agent_id: str) -> list[str]:
     """The labels of an agent's blocks, sorted."""
     return sorted(block.label for block in (await core(blocks, agent_id)).blocks)
 
@@ -218,7 +216,7 @@ async def labels(blocks: BlockServiceAsyncStub, agent_id: str) -> list[str]:
 class Linking(BlocksCases):
     """Links between agents, their end, and the blocks of each agent."""
 
-    async def test_linked_agents_hold_the_same_blocks_and_keep_their_own(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_linked_agents_hold_the_same_blocks_and_keep_their_own(self, blocks: "BlockServiceAsyncStub") -> None:
         human, free = await create(blocks, "human", AGENT), await create(blocks, "free")
         await create(blocks, "own", PEER)
         await link(blocks)
@@ -241,7 +239,7 @@ class Linking(BlocksCases):
         assert await labels(blocks, AGENT) == await labels(blocks, PEER) == ["made"]
         assert (await blocks.GetBlock(rpc.GetBlockRequest(block_id=human.id))).block.id == human.id
 
-    async def test_attachment_that_one_agent_refuses_changes_none(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_attachment_that_one_agent_refuses_changes_none(self, blocks: "BlockServiceAsyncStub") -> None:
         other = await create(blocks, "own")
         await create(blocks, "own", PEER)
         await link(blocks)
@@ -253,7 +251,7 @@ class Linking(BlocksCases):
             assert refused.value.metadata == {"label": "own", "agent_id": PEER}
         assert [await core(blocks, agent_id) for agent_id in (AGENT, PEER)] == before
 
-    async def test_refused_link_changes_nothing(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_refused_link_changes_nothing(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "a", AGENT)
         for holder in (AGENT, PEER):
             await create(blocks, "human", holder)
@@ -268,7 +266,7 @@ class Linking(BlocksCases):
             await link(blocks)
         assert erased.value.reason == "ERASED"
 
-    async def test_agent_is_in_one_link(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_agent_is_in_one_link(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", AGENT)
         await link(blocks)
         with pytest.raises(FailedPrecondition) as refused:
@@ -278,7 +276,7 @@ class Linking(BlocksCases):
         await link(blocks, PEER, THIRD, link_id="group-2")
         assert await labels(blocks, THIRD) == ["human"]
 
-    async def test_repeat_replaces_the_agents_of_the_link(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_repeat_replaces_the_agents_of_the_link(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", AGENT)
         await link(blocks, AGENT, PEER, request_id="r-1")
         await link(blocks, AGENT, THIRD, request_id="r-2")
@@ -288,7 +286,7 @@ class Linking(BlocksCases):
         await link(blocks, AGENT, PEER, request_id="r-1")
         assert await labels(blocks, PEER) == ["human"], "the first request took effect again"
 
-    async def test_end_of_a_link_keeps_the_blocks(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_end_of_a_link_keeps_the_blocks(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", AGENT)
         await link(blocks)
         for _ in range(2):
@@ -299,7 +297,7 @@ class Linking(BlocksCases):
         assert await labels(blocks, PEER) == ["human"]
 
     async def test_erased_agent_leaves_its_link_and_the_blocks_of_the_others(
-        self, blocks: BlockServiceAsyncStub
+        self, blocks: "BlockServiceAsyncStub"
     ) -> None:
         made = rpc.CreateBlockRequest(block=pb.Block(label="human"), agent_ids=[AGENT], created_for_agent_id=AGENT)
         await blocks.CreateBlock(made)
@@ -313,7 +311,7 @@ class Linking(BlocksCases):
 
     @pytest.mark.parametrize("order", [(AGENT, PEER), (PEER, AGENT)], ids=["source first", "source last"])
     async def test_agents_that_are_erased_together_take_the_blocks_of_both_with_them(
-        self, blocks: BlockServiceAsyncStub, order: tuple[str, str]
+        self, blocks: "BlockServiceAsyncStub", order: tuple[str, str]
     ) -> None:
         await link(blocks)
         for label, holder in (("a", AGENT), ("b", PEER), ("c", AGENT)):
@@ -328,7 +326,7 @@ class Linking(BlocksCases):
         assert deleted == 2
         assert [block.label for block in (await blocks.ListBlocks(rpc.ListBlocksRequest())).blocks] == ["c"]
 
-    async def test_isolated_blocks_are_not_shared(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_isolated_blocks_are_not_shared(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "task", AGENT, value="None yet.")
         await link(blocks)
         thread = new_id("conv")
@@ -340,7 +338,7 @@ class Linking(BlocksCases):
         )
         assert [block.value for block in (await core(blocks, PEER)).blocks] == ["None yet."]
 
-    async def test_concurrent_attachments_by_both_agents_are_all_shared(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_concurrent_attachments_by_both_agents_are_all_shared(self, blocks: "BlockServiceAsyncStub") -> None:
         await link(blocks)
         free = [await create(blocks, f"free-{number}") for number in range(4)]
         calls = [attach(blocks, agent_id, block.id) for block in free for agent_id in (AGENT, PEER)]
@@ -354,7 +352,7 @@ class Linking(BlocksCases):
         held = [{block.id for block in (await core(blocks, agent_id)).blocks} for agent_id in (AGENT, PEER)]
         assert held[0] == held[1]
 
-    async def test_link_belongs_to_its_organization(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_link_belongs_to_its_organization(self, blocks: "BlockServiceAsyncStub") -> None:
         await create(blocks, "human", AGENT)
         await link(blocks)
         with as_principal(Principal(new_id("org"), new_id("user"))):
@@ -379,7 +377,7 @@ class Linking(BlocksCases):
         ],
     )
     async def test_invalid_link_is_refused_with_the_field(
-        self, blocks: BlockServiceAsyncStub, field: str, fields: dict[str, Any]
+        self, blocks: "BlockServiceAsyncStub", field: str, fields: dict[str, Any]
     ) -> None:
         valid = {"link_id": "group-1", "agent_ids": [AGENT, PEER], "source_agent_id": AGENT}
         with pytest.raises(InvalidArgument) as refused:
@@ -390,7 +388,7 @@ class Linking(BlocksCases):
                 await blocks.UnlinkAgents(rpc.UnlinkAgentsRequest(**fields))
 
     async def test_agent_that_does_not_hold_a_block_cannot_detach_it_from_the_others(
-        self, blocks: BlockServiceAsyncStub
+        self, blocks: "BlockServiceAsyncStub"
     ) -> None:
         own = await create(blocks, "own", PEER)
         await link(blocks)

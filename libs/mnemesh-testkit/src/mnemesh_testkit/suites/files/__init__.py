@@ -1,7 +1,5 @@
 """The conformance suite of the files service."""
 
-from __future__ import annotations
-
 from mnemesh_testkit.suites.files.agent_files import AgentFolders, FileSearches, Openings, Windows
 from mnemesh_testkit.suites.files.folders import Folders
 from mnemesh_testkit.suites.files.processing import Processing

@@ -1,7 +1,5 @@
 """Agents: their folders, the windows into their files, limits, directories, searches and citations."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Folders: creation, lists, changes, deletion."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

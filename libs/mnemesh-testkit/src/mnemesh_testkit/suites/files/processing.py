@@ -1,7 +1,5 @@
 """Processing: texts, passages, retries, imports."""
 
-from __future__ import annotations
-
 import pytest
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc

@@ -1,7 +1,5 @@
 """Uploads in one stream, contents, lists and deletion of files."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """The conformance suite of `mnemesh.recall.v1.MessageService`."""
 
-from __future__ import annotations
-
 from mnemesh_testkit.suites.recall.messages import Messages
 from mnemesh_testkit.suites.recall.search import Asking, Ranking, Searching
 from mnemesh_testkit.suites.recall.steps import Steps

@@ -1,7 +1,5 @@
 """Short ways to call the recall service."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

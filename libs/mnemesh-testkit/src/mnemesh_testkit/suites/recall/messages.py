@@ -1,7 +1,5 @@
 """Messages as rows: listed, updated, deleted, and stored completely."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Searches of messages by words and by similarity, and their ranking."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """CommitStep: once, in order, and refused as the contract requires."""
 
-from __future__ import annotations
-
 import asyncio
 
 from mnemesh.types.v1 import message_pb2 as pb

@@ -1,7 +1,5 @@
 """Windows: created, read, replaced, forked and deleted."""
 
-from __future__ import annotations
-
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.call_context import Principal, as_principal

@@ -1,7 +1,5 @@
 """Compressed documents: a ZIP archive whose parts are read within limits. Nothing is extracted to files."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 import zlib

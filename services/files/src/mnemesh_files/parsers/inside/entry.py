@@ -1,7 +1,5 @@
 """The task of the sandbox: parses one document and returns it, or the reason why it cannot be parsed, as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Electronic books (epub): the chapters in reading order, as Markdown."""
 
-from __future__ import annotations
-
 import posixpath
 from urllib.parse import unquote, urlsplit
 

@@ -1,7 +1,5 @@
 """HTML as Markdown: headings, paragraphs, lists, tables, code and links."""
 
-from __future__ import annotations
-
 import codecs
 import html as html_entities
 import re

@@ -1,7 +1,5 @@
 """Images: their type and size. Their pixels are decoded only to find out whether the file is complete."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from typing import Final

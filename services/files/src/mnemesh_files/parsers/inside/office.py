@@ -1,7 +1,5 @@
 """Compressed documents: finds out which one it is by its parts."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from importlib import import_module

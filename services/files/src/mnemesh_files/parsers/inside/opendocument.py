@@ -1,7 +1,5 @@
 """OpenDocument files: texts (odt), the rows of each sheet (ods), the texts and notes of each slide (odp)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """PDF documents: the text of each page, in lines as printed."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

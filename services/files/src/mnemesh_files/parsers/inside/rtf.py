@@ -1,7 +1,5 @@
 """Rich text (rtf): the text without its formatting."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from striprtf.striprtf import rtf_to_text

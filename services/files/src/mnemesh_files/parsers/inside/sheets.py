@@ -1,7 +1,5 @@
 """Workbooks (xlsx): the rows of each sheet, with the computed values of formulas."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta

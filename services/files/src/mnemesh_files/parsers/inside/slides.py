@@ -1,7 +1,5 @@
 """Presentations (pptx): the texts, tables and notes of each slide."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Iterator
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Word documents (docx): paragraphs, headings, lists, tables, footnotes and comments as Markdown."""
 
-from __future__ import annotations
-
 import io
 
 import mammoth

@@ -1,7 +1,5 @@
 """Conversions of the files of agents, and of searches in them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Conversions of folders, files and streams of their content."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, TypeVar
 

@@ -1,7 +1,5 @@
 """Conversions of chat completions: requests, answers and chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final

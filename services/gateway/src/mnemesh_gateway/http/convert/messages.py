@@ -1,7 +1,5 @@
 """Conversions of messages and of the fields that several requests have."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -1,7 +1,5 @@
 """The conversion of the requests of EpisodeService."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 from dataclasses import replace
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The conversion of episodes, facts, scopes, the operations on them, and the findings of audits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

@@ -3,8 +3,6 @@
 Messages themselves are converted by mnemesh_types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final

@@ -1,7 +1,5 @@
 """The conversion of turns, traces, tool interactions and records, and of the requests of TraceService."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The documents of the word index: what is indexed of a message, and what its neighbours in the dialogue lend it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -125,7 +123,7 @@ class _Neighbour:
         source: SearchableMessage,
         said_in: Callable[[str], Utterance],
         analyse: Callable[..., tuple[list[str], str]],
-    ) -> _Neighbour:
+    ) -> "_Neighbour":
         said = said_in(source.text[:NEIGHBOUR_CHARACTERS])
         words, language = analyse(said.text)
         if not said.asks:

@@ -1,7 +1,5 @@
 """Which documents of the word index are written when messages are stored, changed and deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The candidates of a search by words: the terms that select them, the rarity of each, and the best messages."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ A commit is part of every turn, and indexing its words would take as long as the
 several commits are indexed together, and each document is written once, with the words of the messages after it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from datetime import datetime

@@ -6,8 +6,6 @@ or of the organization, in the lower half one of the word. So the messages of an
 search reads the entries of other agents.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Conversions of the executions of tools and of programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Conversions of MCP servers, their settings and their tools."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 

@@ -1,7 +1,5 @@
 """Tools, and the requests that list and update them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
