@@ -113,8 +113,6 @@ class Download:
     media_type: str
     """In lower case, without parameters; "" if the server names none."""
     charset: str | None
-    disposition_name: str | None
-    """The file name of the header Content-Disposition, as the server sent it."""
     chunks: AsyncIterator[bytes]
     """The body after decompression. Raises DownloadFailed."""
 
@@ -250,12 +248,10 @@ def _answered(
     if encoding not in (*_PLAIN, *_COMPRESSED):
         text = f"{url} is compressed as {encoding[:50]!r}, which was not asked for."
         raise DownloadFailed(Problem.UNREADABLE, text, url=url)
-    disposition = response.content_disposition
     return Download(
         url=url,
         media_type=response.content_type.lower() if "Content-Type" in response.headers else "",
         charset=response.charset,
-        disposition_name=None if disposition is None else disposition.filename,
         chunks=_chunks(response, connection, limits, until, encoding),
     )
 

@@ -254,9 +254,6 @@ def _weights(counts: npt.NDArray[Any], lengths: Floats, average: float, constant
     return found
 
 
-NO_SIMILARITIES: Final[Mapping[Key, float]] = {}
-
-
 def rank(
     candidates: Candidates,
     rarities: Mapping[str, float],
