@@ -17,7 +17,7 @@ def said(*data: str) -> list[ServerEvent]:
 CASES = [
     pytest.param(b"data: a\n\ndata: b\n\n", said("a", "b"), id="LF"),
     pytest.param(b"data: a\r\n\r\ndata: b\r\n\r\n", said("a", "b"), id="CRLF"),
-    pytest.param(b"data: a\r\rdata: b\r\r", said("a", "b"), id="CR"),
+    pytest.param(b"data: a\r\rdata: b\r\r:", said("a", "b"), id="CR"),
     pytest.param(b"data: a\r\n\ndata: b\r\r\n", said("a", "b"), id="mixed ends of lines"),
     pytest.param(b"\xef\xbb\xbfdata: a\n\n", said("a"), id="byte order mark"),
     pytest.param(b"\xef\xbb\xbf\n\xef\xbb\xbfdata: a\n\ndata: b\n\n", said("b"), id="byte order mark in the middle"),

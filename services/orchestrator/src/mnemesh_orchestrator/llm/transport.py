@@ -10,9 +10,11 @@ and have no bounds.
 import asyncio
 import json
 import re
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from io import IncrementalNewlineDecoder
 from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 MAX_EVENT_BYTES: Final = 16 << 20
 """The largest number of bytes of an event, and of a body that is not a stream."""
 
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_Utf8: Final = getincrementaldecoder("utf-8-sig")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 _log = structlog.get_logger("mnemesh.llm")
@@ -76,63 +78,54 @@ class EventStreamParser:
     """
 
     def __init__(self) -> None:
-        self._line = bytearray()
-        self._is_first_line = True
-        self._ends_with_cr = False
+        self._decoder = IncrementalNewlineDecoder(_Utf8("replace"), translate=True)
+        self._line: list[str] = []
+        self._length = 0
         self._name = ""
         self._data: list[str] = []
-        self._size = 0
 
-    def feed(self, piece: bytes) -> Iterator[ServerEvent]:
-        """Yields the events that a piece completes.
+    def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[ServerEvent]:
+        """Yields the events that a piece completes. An event that ends with a lone CR may wait for the next piece.
 
         Raises:
             EventTooLong: an event is too long.
         """
-        if not piece:
-            return
-        start = 1 if self._ends_with_cr and piece[0] == 0x0A else 0  # The LF belongs to the CR before it.
-        self._ends_with_cr = piece[-1] == 0x0D
-        for end in _LINE_END.finditer(piece, start):
-            self._extend_line(piece[start : end.start()])
-            start = end.end()
+        *ends, rest = self._decoder.decode(piece, is_last).split("\n")
+        for end in ends:
+            self._extend_line(end)
             if (event := self._end_line()) is not None:
                 yield event
-        self._extend_line(piece[start:])
+        self._extend_line(rest)
 
     def end(self) -> ServerEvent | None:
         """Returns the event that no blank line ended; None if there is none. The standard drops it.
 
-        Some servers close a stream behind the last line. The data of such an event may be incomplete.
+        Some servers close a stream after the last line. The data of such an event may be incomplete.
         """
-        if self._line:
-            self._end_line()
-        return self._dispatch()
+        whole = list(self.feed(b"\n\n", is_last=True))
+        return whole[0] if whole else None
 
-    def _extend_line(self, piece: bytes) -> None:
-        self._line += piece
-        if self._size + len(self._line) > MAX_EVENT_BYTES:
+    def _extend_line(self, text: str) -> None:
+        self._line.append(text)
+        self._length += len(text)
+        if self._length > MAX_EVENT_BYTES:
             raise EventTooLong
 
     def _end_line(self) -> ServerEvent | None:
-        line = bytes(self._line)
+        line = "".join(self._line)
         self._line.clear()
-        if self._is_first_line:
-            self._is_first_line, line = False, line.removeprefix(_BYTE_ORDER_MARK)
-        if not line:
-            return self._dispatch()
-        field, _, value = line.partition(b":")
-        if field == b"data":
-            self._data.append(value.removeprefix(b" ").decode(errors="replace"))
-            self._size += len(line)
-        elif field == b"event":
-            self._name = value.removeprefix(b" ").decode(errors="replace")
-        return None
-
-    def _dispatch(self) -> ServerEvent | None:
-        name, data = self._name, self._data
-        self._name, self._data, self._size = "", [], 0
-        return ServerEvent(name, "\n".join(data)) if any(data) else None
+        field, _, value = line.partition(":")
+        if field == "data":
+            self._data.append(value.removeprefix(" "))
+            return None
+        self._length -= len(line)
+        if field == "event":
+            self._name = value.removeprefix(" ")
+        if line:
+            return None
+        event = ServerEvent(self._name, "\n".join(self._data)) if any(self._data) else None
+        self._name, self._data, self._length = "", [], 0
+        return event
 
 
 class SdkClient:
