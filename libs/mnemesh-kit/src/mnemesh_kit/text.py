@@ -6,12 +6,15 @@ can correct, such as those of a model or a tool, are made well-formed instead (`
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import fields
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.unicode import MAX_TEXT_BYTES, has_lone_surrogate, well_formed, well_formed_json
+
+F = TypeVar("F")
 
 __all__ = [
     "MAX_JSON_DEPTH",
@@ -24,6 +27,7 @@ __all__ = [
     "require_no_nul",
     "require_optional_text",
     "require_search_text",
+    "require_searchable_fields",
     "require_text",
     "require_texts",
     "well_formed",
@@ -222,3 +226,22 @@ def _is_deep(value: object) -> bool:
         if not level:
             return False
     return True
+
+
+def require_searchable_fields(filter_: F, prefix: str = "filter.") -> F:
+    """Returns `filter_` if each of its texts can be searched for: it is not too long, and has no NUL character.
+
+    Args:
+        filter_: A dataclass. Fields that are neither texts nor tuples of texts are not checked.
+        prefix: The path of the filter in the request.
+
+    Raises:
+        InvalidArgument: A text cannot. Metadata: field.
+    """
+    record: Any = filter_
+    for field in fields(record):
+        value = getattr(record, field.name)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str):
+                require_search_text(text, f"{prefix}{field.name}")
+    return filter_

@@ -10,7 +10,14 @@ from typing import Any, Final, Literal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.secret_variables import SecretVariable
-from mnemesh_kit.text import require_json_object, require_no_nul, require_optional_text, require_text, require_texts
+from mnemesh_kit.text import (
+    require_json_object,
+    require_no_nul,
+    require_optional_text,
+    require_searchable_fields,
+    require_text,
+    require_texts,
+)
 from mnemesh_kit.time import zone_from_name
 from mnemesh_types.agents import CompactionResult, CompactionSettings, ModelSettings
 from mnemesh_types.messages import Message
@@ -18,7 +25,6 @@ from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryExtractionSettings, require_valid_extraction
 from mnemesh_orchestrator.model.files import MAX_FILES_OPEN, MAX_VIEW_CHARACTERS
-from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.models import (
     ResponseFormat,
     require_handle,

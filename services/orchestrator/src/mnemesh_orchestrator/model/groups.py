@@ -8,12 +8,11 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, require_id
-from mnemesh_kit.text import require_json_object, require_line, require_text
+from mnemesh_kit.text import require_json_object, require_line, require_searchable_fields, require_text
 from mnemesh_types.messages import Message, Role
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.agents import AgentType, MessageBuffer
-from mnemesh_orchestrator.model.filters import require_searchable_fields
 
 
 class ManagerType(StrEnum):

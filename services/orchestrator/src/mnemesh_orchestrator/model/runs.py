@@ -7,11 +7,10 @@ from enum import StrEnum
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.text import require_texts
+from mnemesh_kit.text import require_searchable_fields, require_texts
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
-from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.groups import GroupPlan, TranscriptRange
 from mnemesh_orchestrator.model.inputs import CallbackResult, InputMessage, OnBusy, RunConfig, SentMessage
 

@@ -15,6 +15,7 @@ from mnemesh_kit.errors import (
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.text import require_searchable_fields
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.clients.blocks import BlocksClient
@@ -34,7 +35,6 @@ from mnemesh_orchestrator.model.conversations import (
     require_summary,
     require_valid_conversation,
 )
-from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore

@@ -10,12 +10,12 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.text import require_searchable_fields
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.model.creation import Erased
-from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.identities import (
     Identity,
     IdentityFilter,

@@ -11,7 +11,7 @@ from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.sealing import SecretUnreadable
-from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.text import require_no_nul, require_searchable_fields
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
@@ -27,7 +27,6 @@ from mnemesh_orchestrator.llm.settings import (
     bare_settings,
     with_credentials,
 )
-from mnemesh_orchestrator.model.filters import require_searchable_fields
 from mnemesh_orchestrator.model.models import (
     Credentials,
     EmbedderFilter,
