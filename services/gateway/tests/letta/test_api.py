@@ -1,5 +1,6 @@
 """What Letta's API has beside the SDK's methods: documents, errors, idempotency, profiles."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any
 import httpx
 import pytest
 from mnemesh_gateway.config import Config
+from mnemesh_gateway.http.errors import letta_response
 from mnemesh_gateway.letta import uploads
 from mnemesh_kit.config import ConfigError
+from mnemesh_kit.errors import Aborted
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
 
+from .drivers.agent_messages import WEATHER
 from .lab import MODEL, Lab
 
 
@@ -165,3 +169,19 @@ async def test_the_profile_of_an_older_release(tmp_path: Path, fake_openai: Fake
     assert (compacted.status_code, compacted.content) == (204, b"")
     with pytest.raises(ConfigError, match="LETTA_PROFILE"):
         Config.from_env({"MNEMESH_GATEWAY_LETTA_PROFILE": "0.15"})
+
+
+class Busy(Aborted):
+    reason = "CONVERSATION_BUSY"
+
+
+def test_clients_repeat_a_409_only_if_that_can_help(lab: Lab, http: httpx.Client) -> None:
+    agent = lab.agent()
+    lab.fake.script = [Reply(tool_calls=[("weather", {"city": "Bonn"})])]
+    lab.client.agents.messages.create(agent.id, input="Weather?", client_tools=[WEATHER])  # type: ignore[list-item]
+    waiting = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "And?"})
+    assert (waiting.status_code, waiting.json()["error_code"]) == (409, "PENDING_APPROVAL")
+    assert waiting.headers["x-should-retry"] == "false"
+    busy = letta_response(Busy("Run run-1 holds the conversation.", run_id="run-1"))
+    assert (busy.status_code, json.loads(busy.body)["run_id"]) == (409, "run-1")
+    assert "x-should-retry" not in busy.headers
