@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mnemesh.blocks.v1 import blocks_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
+from mnemesh_blocks.main import main
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
@@ -144,23 +146,35 @@ async def test_kill_9_with_16_writers_loses_and_duplicates_no_edit(tmp_path: Pat
     await channels.close()
 
 
-async def start_error(data_dir: Path, **env: str) -> str:
-    async with process(data_dir, **env) as running:
-        _, errors = await running.communicate()
-        assert running.returncode == 2
-        lines = errors.decode().splitlines()
-        assert len(lines) == 1, lines
-        return lines[0]
+def start_error(patch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], data_dir: Path, **env: str) -> str:
+    """Returns the only line that the program prints. It runs in this process: its start takes a second."""
+    with patch.context() as given:
+        for name, value in {"MNEMESH_BLOCKS_PORT": "0", "MNEMESH_DATA_DIR": str(data_dir), **env}.items():
+            given.setenv(name, value)
+        given.setattr(sys, "argv", ["mnemesh_blocks"])
+        assert main() == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
 
 
-async def test_start_errors_are_one_line(tmp_path: Path) -> None:
+def test_start_errors_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    error = partial(start_error, monkeypatch, capfd)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        line = await start_error(tmp_path, MNEMESH_BLOCKS_PORT=port)
+        line = error(tmp_path, MNEMESH_BLOCKS_PORT=port)
         assert port in line
         assert "MNEMESH_BLOCKS_PORT" in line
     (tmp_path / "file").touch()
-    assert "cannot be written" in await start_error(tmp_path / "file" / "below")
-    assert "MNEMESH_BLOCKS_PORT" in await start_error(tmp_path, MNEMESH_BLOCKS_PORT="many")
-    assert "MNEMESH_AUTH_KEY_FILE" in await start_error(tmp_path, MNEMESH_HOST="0.0.0.0")
-    assert "database" in await start_error(tmp_path, MNEMESH_BLOCKS_DATABASE_URL="mysql://x/y")
+    assert "cannot be written" in error(tmp_path / "file" / "below")
+    assert "MNEMESH_BLOCKS_PORT" in error(tmp_path, MNEMESH_BLOCKS_PORT="many")
+    assert "MNEMESH_AUTH_KEY_FILE" in error(tmp_path, MNEMESH_HOST="0.0.0.0")
+    assert "database" in error(tmp_path, MNEMESH_BLOCKS_DATABASE_URL="mysql://x/y")
+
+
+async def test_process_that_cannot_start_exits_with_one_line(tmp_path: Path) -> None:
+    async with process(tmp_path, MNEMESH_BLOCKS_PORT="many") as running:
+        _, errors = await running.communicate()
+    assert (running.returncode, len(errors.splitlines())) == (2, 1), errors
