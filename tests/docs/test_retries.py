@@ -16,7 +16,7 @@ from mnemesh_files.ingestion import worker as ingestion
 from mnemesh_files.usecases import agent_files
 from mnemesh_kit import outgoing, retries, server, transport
 from mnemesh_kit.retries import Backoff
-from mnemesh_kit.sql import postgresql, sqlite
+from mnemesh_kit.sql import postgres_engine, sqlite
 from mnemesh_orchestrator import wiring as orchestrator
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.compaction import compactor, summarizers, transcript
@@ -104,7 +104,7 @@ def seconds(value: float) -> str:
         ("reranker over HTTP", http.ATTEMPTS, grown(http.BACKOFF), [DEFAULT_TIMEOUT_SECONDS]),
         ("reranker", None, grown(reranking.PAUSE), []),
         ("web search", searcher.ATTEMPTS, grown(searcher.BACKOFF), [searcher.SECONDS]),
-        ("PostgreSQL transaction", postgresql.WRITE_ATTEMPTS, grown(postgresql.CONFLICT_BACKOFF), []),
+        ("PostgreSQL transaction", postgres_engine.WRITE_ATTEMPTS, grown(postgres_engine.CONFLICT_BACKOFF), []),
         ("SQLite transaction", sqlite.WRITE_ATTEMPTS, grown(sqlite.BUSY_BACKOFF), [sqlite.BUSY_TIMEOUT_MS / 1000]),
         ("indexer", None, seconds(collections.RETRY_SECONDS), []),
         ("announcement of folders", None, seconds(agent_files.RETRY_SECONDS), []),
@@ -172,7 +172,7 @@ def test_attempts_of_a_service_call() -> None:
 
 
 def test_delays_of_a_transaction() -> None:
-    assert total(postgresql.CONFLICT_BACKOFF, postgresql.WRITE_ATTEMPTS) <= 3.4
+    assert total(postgres_engine.CONFLICT_BACKOFF, postgres_engine.WRITE_ATTEMPTS) <= 3.4
     assert f"{sqlite.WRITE_ATTEMPTS} × {sqlite.BUSY_TIMEOUT_MS / 1000:g} s" in PAGE
 
 
