@@ -102,10 +102,9 @@ UNSPECIFIED: Final = {
 which is an empty text."""
 
 HAND_WRITTEN: Final = {
-    "mnemesh.types.v1.Message": "messages.Message",
     "mnemesh.types.v1.Usage": "usage.Usage",
 }
-"""Types of messages that have conversions by hand (`mnemesh_types.convert`)."""
+"""Twins that are written by hand."""
 
 ALWAYS: Final = {
     "mnemesh.types.v1.Provenance": "Provenance()",
@@ -345,10 +344,7 @@ class Module:
             return WELL_KNOWN[kind.full_name]
         if kind.full_name in HAND_WRITTEN:
             module, name = HAND_WRITTEN[kind.full_name].split(".")
-            self._imports |= {
-                f"from mnemesh_types.{module} import {name}",
-                "import mnemesh_types.convert  # noqa: F401",
-            }
+            self._imports.add(f"from mnemesh_types.{module} import {name}")
             return name
         home, name = self._homes[kind.full_name], self._renamed.get(kind.full_name, kind.name)
         if home != self._name:

@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 from mnemesh.types.v1 import audit_pb2
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_types.convert import (
-    message_from_proto,
-    message_to_proto,
-    parts_from_proto,
-    provenance_from_proto,
-    provenance_to_proto,
-    usage_from_proto,
-    usage_to_proto,
-)
+from mnemesh_types.convert import message_from_proto, message_to_proto, parts_from_proto, provenance_from_proto
 from mnemesh_types.messages import (
     Approve,
     ClientReturn,
@@ -144,13 +136,11 @@ def test_creation_time_defaults_to_now() -> None:
 
 def test_unset_and_zero_usage_are_distinct() -> None:
     usage = Usage(prompt_tokens=0, total_tokens=3)
-    assert usage_from_proto(usage_to_proto(usage)) == usage
+    assert Usage.from_proto(usage.to_proto()) == usage
     assert usage + Usage(completion_tokens=2, total_tokens=4) == Usage(0, 2, 7)
 
 
 def test_client_cannot_set_the_authors_of_a_resource() -> None:
     provenance = Provenance("user-1", "user-2", project_id="p", entity_id="")
-    converted = provenance_from_proto(
-        audit_pb2.Provenance.FromString(provenance_to_proto(provenance).SerializeToString())
-    )
+    converted = provenance_from_proto(audit_pb2.Provenance.FromString(provenance.to_proto().SerializeToString()))
     assert converted == Provenance(project_id="p", entity_id="")

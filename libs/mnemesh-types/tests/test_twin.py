@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
+from mnemesh.files.v1 import files_service_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_types.blocks import (
     AUTHOR,
@@ -23,8 +24,20 @@ from mnemesh_types.blocks import (
     CoreMemory,
     OwnerAuthor,
 )
+from mnemesh_types.files import FileFilter, FileStatus
 from mnemesh_types.provenance import Provenance
-from mnemesh_types.twin import EPOCH, Twin, attribute_name, changes_of, fields_of, set_field, whole_oneof
+from mnemesh_types.tools import CodeLanguage, PackagesState, SourceType, ToolType
+from mnemesh_types.twin import (
+    EPOCH,
+    Twin,
+    attribute_name,
+    changes_of,
+    enum_from_proto,
+    fields_of,
+    number_of,
+    set_field,
+    whole_oneof,
+)
 
 
 def _twins() -> Iterator[type[Twin[Any]]]:
@@ -121,6 +134,22 @@ def test_an_unknown_enum_is_refused_with_its_path() -> None:
     with pytest.raises(InvalidArgument, match=r"revisions\[2\].operation has the unknown value 99") as error:
         BlockRevision.from_proto(message, "revisions[2]")
     assert error.value.metadata["field"] == "revisions[2].operation"
+
+
+def test_an_unknown_enum_of_a_list_is_refused_with_the_path_of_the_list() -> None:
+    message = files_service_pb2.FileFilter()
+    message.statuses.append(99)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument) as error:
+        FileFilter.from_proto(message, "filter")
+    assert error.value.metadata["field"] == "filter.statuses"
+
+
+def test_numbers_are_those_of_the_own_enum_though_members_are_equal() -> None:
+    assert number_of(SourceType.PYTHON) == number_of(CodeLanguage.PYTHON) == 1
+    assert (number_of(FileStatus.PENDING), number_of(PackagesState.READY)) == (1, 4)
+    assert enum_from_proto(ToolType, 0, "type") is ToolType.CUSTOM
+    with pytest.raises(InvalidArgument, match="statuses must be given"):
+        enum_from_proto(FileStatus, 0, "statuses")
 
 
 def test_unspecified_has_the_meaning_of_the_contract() -> None:

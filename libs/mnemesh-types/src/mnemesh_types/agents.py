@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from mnemesh.agents.v1 import agents_pb2, conversations_pb2, models_pb2
 
-import mnemesh_types.convert  # noqa: F401
 from mnemesh_types.twin import EPOCH, Twin, contract_enum
 from mnemesh_types.usage import Usage
 

@@ -33,7 +33,6 @@ from mnemesh_types.messages import (
     ToolStatus,
 )
 from mnemesh_types.provenance import Provenance
-from mnemesh_types.usage import Usage
 
 _ROLE_TO_PROTO: Final = {
     Role.SYSTEM: pb.ROLE_SYSTEM,
@@ -66,15 +65,6 @@ _OPTIONAL: Final = (
     "is_event",
 )
 _PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
-_USAGE: Final = (
-    "prompt_tokens",
-    "completion_tokens",
-    "total_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-    "cost_nano_usd",
-)
 
 
 def message_to_proto(message: Message, agent_id: str | None = None) -> pb.Message:
@@ -248,29 +238,6 @@ def decision_from_proto(item: pb.ApprovalDecision, field: str) -> ApprovalDecisi
             return ClientReturn(item.tool_call_id, tool_return)
         case _:
             raise InvalidArgument(f"{field}.decision is required.", field=f"{field}.decision")
-
-
-def usage_to_proto(usage: Usage) -> pb.Usage:
-    """Converts token counts. A count that was not reported stays absent."""
-    return pb.Usage(**{name: getattr(usage, name) for name in _USAGE})
-
-
-def usage_from_proto(usage: pb.Usage) -> Usage:
-    """Converts token counts. An absent count becomes None."""
-    return Usage(**{name: getattr(usage, name) for name in _USAGE if usage.HasField(name)})
-
-
-def provenance_to_proto(provenance: Provenance) -> audit_pb2.Provenance:
-    """Converts the origin of a resource."""
-    return audit_pb2.Provenance(
-        created_by_id=provenance.created_by_id,
-        last_updated_by_id=provenance.last_updated_by_id,
-        project_id=provenance.project_id,
-        template_id=provenance.template_id,
-        base_template_id=provenance.base_template_id,
-        deployment_id=provenance.deployment_id,
-        entity_id=provenance.entity_id,
-    )
 
 
 def provenance_from_proto(provenance: audit_pb2.Provenance) -> Provenance:

@@ -363,7 +363,7 @@ def _refusals(message: Message, path: str) -> Iterator[InvalidArgument]:
         inner = f"{path}.{field.name}" if path else field.name
         each = enumerate(value) if field.is_repeated else [(None, value)]
         for index, item in each:
-            place = inner if index is None else f"{inner}[{index}]"
+            place = inner if index is None or field.enum_type is not None else f"{inner}[{index}]"
             if field.enum_type is not None:
                 known = _ENUMS.get(field.enum_type.full_name)
                 absent = field.has_presence and not message.HasField(field.name)

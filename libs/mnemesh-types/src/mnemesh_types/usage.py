@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+from mnemesh.types.v1 import message_pb2
+
+from mnemesh_types.twin import Twin
+
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Twin[message_pb2.Usage]):
     """The tokens that a provider reported. None means that it reported nothing; zero means that it reported zero.
 
     `cost_nano_usd` is their cost in billionths of a US dollar; None if the price of the model is not known.

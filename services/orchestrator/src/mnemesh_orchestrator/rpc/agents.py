@@ -15,7 +15,7 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import PageQuery, bounded, next_page_token, page_of, page_query
 from mnemesh_types.agents import SystemPrompt
-from mnemesh_types.convert import tool_return_to_proto, usage_to_proto
+from mnemesh_types.convert import tool_return_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.creation import ErasureScope
@@ -237,9 +237,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             model=optional_field(request, "model"),
             response_format=response_format_from_proto(request),
         )
-        return rpc.GenerateTextResponse(
-            text=generated.text, model=generated.model, usage=usage_to_proto(generated.usage)
-        )
+        return rpc.GenerateTextResponse(text=generated.text, model=generated.model, usage=generated.usage.to_proto())
 
     async def GetContextWindow(
         self, request: rpc.GetContextWindowRequest, context: Context

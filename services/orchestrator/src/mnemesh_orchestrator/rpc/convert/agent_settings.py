@@ -7,7 +7,6 @@ from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_types.agents import CompactionMode, CompactionSettings
-from mnemesh_types.convert import usage_to_proto
 
 from mnemesh_orchestrator.model.episodes import Change, ExtractionReport, MemoryExtractionSettings
 from mnemesh_orchestrator.model.models import ResponseFormat
@@ -83,7 +82,7 @@ def extraction_report_to_proto(report: ExtractionReport) -> rpc.ExtractMemoriesR
         confirmed_count=report.count(Change.CONFIRM),
         retracted_count=report.count(Change.RETRACT),
         call_count=report.calls,
-        usage=usage_to_proto(report.usage),
+        usage=report.usage.to_proto(),
         has_more=report.has_more,
         budget_exhausted=report.budget_exhausted,
     )

@@ -11,7 +11,7 @@ from mnemesh_kit.ids import derive_id, require_id
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.agents import ModelSettings
 from mnemesh_types.blocks import Block
-from mnemesh_types.convert import message_to_proto, provenance_from_proto, provenance_to_proto
+from mnemesh_types.convert import message_to_proto, provenance_from_proto
 from mnemesh_types.twin import optional_to_proto
 
 from mnemesh_orchestrator.model.agents import (
@@ -193,7 +193,7 @@ def agent_to_proto(
         pending_approval_request_id=pending_approval,
         create_time=timestamp_to_proto(agent.created_at),
         update_time=timestamp_to_proto(agent.updated_at),
-        provenance=provenance_to_proto(agent.provenance),
+        provenance=agent.provenance.to_proto(),
     )
 
 

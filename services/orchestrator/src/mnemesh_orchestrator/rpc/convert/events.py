@@ -2,13 +2,7 @@
 
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh_kit.time import timestamp_to_proto
-from mnemesh_types.convert import (
-    decision_to_proto,
-    part_to_proto,
-    tool_call_to_proto,
-    tool_return_to_proto,
-    usage_to_proto,
-)
+from mnemesh_types.convert import decision_to_proto, part_to_proto, tool_call_to_proto, tool_return_to_proto
 from mnemesh_types.messages import (
     ContentPart,
     OmittedReasoningPart,
@@ -85,7 +79,7 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
         case UsageEvent(usage, step_count, child_run_ids, context_tokens):
             result.usage.CopyFrom(
                 pb.UsageEvent(
-                    usage=usage_to_proto(usage),
+                    usage=usage.to_proto(),
                     step_count=step_count,
                     child_run_ids=child_run_ids,
                     context_tokens=context_tokens,
@@ -99,7 +93,7 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
                 number=number,
                 stop_reason=STOP_REASON_TO_PROTO[stop_reason],
                 error=run_error_to_proto(error) if error else None,
-                usage=usage_to_proto(usage),
+                usage=usage.to_proto(),
             )
             result.member_turn_ended.CopyFrom(ended)
 

@@ -11,7 +11,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Cursor, PageQuery, page_token
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
-from mnemesh_types.convert import provenance_from_proto, provenance_to_proto, role_from_proto
+from mnemesh_types.convert import provenance_from_proto, role_from_proto
 
 from mnemesh_orchestrator.model.conversations import MessagePage, MessageQuery
 from mnemesh_orchestrator.model.groups import (
@@ -86,7 +86,7 @@ def group_to_proto(group: Group) -> pb.Group:
         last_sleeptime=optional_timestamp_to_proto(group.last_sleeptime_at),
         create_time=timestamp_to_proto(group.created_at),
         update_time=timestamp_to_proto(group.updated_at),
-        provenance=provenance_to_proto(group.provenance),
+        provenance=group.provenance.to_proto(),
     )
 
 

@@ -10,7 +10,6 @@ from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import timestamp_to_proto
-from mnemesh_types.convert import provenance_to_proto
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.identities import (
@@ -48,7 +47,7 @@ def identity_to_proto(identity: Identity, agent_ids: Sequence[str] = (), block_i
         block_ids=block_ids,
         create_time=timestamp_to_proto(identity.created_at),
         update_time=timestamp_to_proto(identity.updated_at),
-        provenance=provenance_to_proto(identity.provenance),
+        provenance=identity.provenance.to_proto(),
     )
 
 

@@ -13,7 +13,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.agents import ModelSettings
-from mnemesh_types.convert import part_to_proto, parts_from_proto, tool_return_from_proto, usage_to_proto
+from mnemesh_types.convert import part_to_proto, parts_from_proto, tool_return_from_proto
 from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, Deny, Role
 from mnemesh_types.twin import optional_to_proto
 from msgspec import structs
@@ -256,7 +256,7 @@ def run_to_proto(run: Run) -> pb.Run:
         stop_reason=STOP_REASON_TO_PROTO[run.stop_reason] if run.stop_reason else None,
         background=run.background,
         config=config_to_proto(run.config),
-        usage=usage_to_proto(run.usage),
+        usage=run.usage.to_proto(),
         step_count=run.step_count,
         error=run_error_to_proto(run.error) if run.error else None,
         last_sequence=run.last_sequence,
@@ -359,7 +359,7 @@ def step_to_proto(step: Step) -> pb.Step:
         model=step.model,
         endpoint=step.endpoint,
         context_window_limit=step.context_window,
-        usage=usage_to_proto(step.usage),
+        usage=step.usage.to_proto(),
         error=run_error_to_proto(step.error) if step.error else None,
         model_duration=duration_to_proto(step.model_ms),
         total_duration=duration_to_proto(step.total_ms),

@@ -15,8 +15,8 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.time import optional_timestamp_from_proto, timestamp_from_proto, timestamp_to_proto
 from mnemesh_types.agents import ModelSettings
-from mnemesh_types.convert import usage_from_proto
 from mnemesh_types.provenance import Provenance
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.agents import Agent, AttachedTool
 from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
@@ -145,7 +145,7 @@ def run_from_proto(message: runs_pb2.Run) -> Run:
         status=enum_from_proto(RUN_STATUS_FROM_PROTO, message.status, "run.status"),
         stop_reason=None if reason is None else enum_from_proto(STOP_REASON_FROM_PROTO, reason, "run.stop_reason"),
         background=message.background,
-        usage=usage_from_proto(message.usage),
+        usage=Usage.from_proto(message.usage),
         step_count=message.step_count,
         error=_error(message),
         completed_at=optional_timestamp_from_proto(message, "completion_time"),
@@ -175,7 +175,7 @@ def step_from_proto(message: runs_pb2.Step) -> Step:
         created_at=_required_time(message, "create_time", "step"),
         status=enum_from_proto(_STEP_STATUSES, message.status, "step.status"),
         stop_reason=None if reason is None else enum_from_proto(STOP_REASON_FROM_PROTO, reason, "step.stop_reason"),
-        usage=usage_from_proto(message.usage),
+        usage=Usage.from_proto(message.usage),
         error=_error(message),
         attempts=message.attempts,
         model_ms=_milliseconds(message, "model_duration"),
