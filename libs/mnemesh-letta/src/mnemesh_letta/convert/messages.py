@@ -141,7 +141,8 @@ def _letta_part(part: ContentPart) -> dict[str, Any]:
         case "text":
             return {"type": "text", "text": part.text.text, "signature": present(part.text, "signature")}
         case "image":
-            return {"type": "image", "source": _letta_image(part.image)}
+            detail = {"detail": present(part.image, "detail")} if part.image.HasField("inline") else {}
+            return {"type": "image", "source": letta_image(part.image) | detail}
         case "reasoning":
             reasoning = part.reasoning
             return {
@@ -165,16 +166,23 @@ def _letta_part(part: ContentPart) -> dict[str, Any]:
             return {"type": "omitted_reasoning", "signature": present(part.omitted_reasoning, "signature")}
 
 
-def _letta_image(image: ImagePart) -> dict[str, Any]:
-    if image.WhichOneof("source") == "inline":
-        data = base64.b64encode(image.inline.data).decode()
-        return {
-            "type": "base64",
-            "media_type": image.inline.media_type,
-            "data": data,
-            "detail": present(image, "detail"),
-        }
-    return {"type": "url", "url": image.url}
+def letta_image(image: ImagePart) -> dict[str, Any]:
+    """Returns the source of an image in Letta's form, without its detail."""
+    match image.WhichOneof("source"):
+        case "url":
+            return {"type": "url", "url": image.url}
+        case "inline":
+            data = base64.b64encode(image.inline.data).decode()
+            return {"type": "base64", "media_type": image.inline.media_type, "data": data}
+    return {"type": "letta", "file_id": image.file_id}
+
+
+def letta_calls(calls: Iterable[ToolCall]) -> list[dict[str, Any]]:
+    """Returns tool calls in the form of Letta's stored messages."""
+    return [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in calls
+    ]
 
 
 _ANSWERS: Final = (message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_APPROVAL)
@@ -359,6 +367,7 @@ def letta_message(
         thinks_in_text: whether text beside a call is a thought, as `MessageReader` reads it.
     """
     returns = [_return(item, message, time_zone) for item in message.tool_returns]
+    name = message.tool_returns[0].name if returns else None
     content = letta_parts(message.content)
     if message.role == message_pb2.ROLE_USER and not message.is_event:
         content = [wrapped_words(part) for part in content]
@@ -366,10 +375,7 @@ def letta_message(
         content = [_as_text(part) for part in content]
     if message.role == message_pb2.ROLE_TOOL and returns:
         content = [{"type": "text", "text": returns[0]["func_response"], "signature": None}]
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.tool_calls
-    ]
+    calls = letta_calls(message.tool_calls)
     request = ids.get(message.approval_request_id) if message.HasField("approval_request_id") else None
     return {
         "type": "message",
@@ -377,7 +383,7 @@ def letta_message(
         "agent_id": ids.get(message.agent_id),
         "role": ROLE_NAMES.get(message.role, "user"),
         "content": content,
-        "name": message.name if message.HasField("name") else (_tool_name(message) or None),
+        "name": present(message, "name") or name or None,
         "otid": present(message, "otid"),
         "sender_id": None,
         "group_id": None,
@@ -400,16 +406,12 @@ def _as_text(part: dict[str, Any]) -> dict[str, Any]:
     return {"type": "text", "text": part["reasoning"], "signature": None}
 
 
-def _tool_name(message: Message) -> str:
-    return message.tool_returns[0].name if message.tool_returns else ""
-
-
 def _return(item: ToolReturn, message: Message, time_zone: str) -> dict[str, Any]:
     failed = item.status == message_pb2.TOOL_RETURN_STATUS_ERROR
     local = message.create_time.ToDatetime(UTC).astimezone(_zone(time_zone))
     envelope = {
         "status": "Failed" if failed else "OK",
-        "message": _text(item),
+        "message": "".join(part.text.text for part in item.content),
         "time": local.strftime("%Y-%m-%d %I:%M:%S %p %Z%z"),
     }
     return {
@@ -428,14 +430,6 @@ def _decision(item: ApprovalDecision, message: Message, time_zone: str) -> dict[
     is_denied = item.WhichOneof("decision") == "deny"
     reason = item.deny.reason if is_denied and item.deny.HasField("reason") else None
     return {"type": "approval", "tool_call_id": item.tool_call_id, "approve": not is_denied, "reason": reason}
-
-
-def _text(item: ToolReturn) -> str:
-    return "".join(_part_text(part) for part in item.content)
-
-
-def _part_text(part: ContentPart) -> str:
-    return part.text.text if part.WhichOneof("part") == "text" else ""
 
 
 def _zone(name: str) -> Any:

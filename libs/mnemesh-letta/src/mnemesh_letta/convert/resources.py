@@ -25,6 +25,7 @@ from mnemesh.tools.v1.tools_pb2 import (
     PackageRequirement,
     Tool,
 )
+from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.unicode import well_formed
 
 from mnemesh_letta.convert.settings import embedder_handle
@@ -173,6 +174,19 @@ def file_name(row: Row) -> str:
 def original_name(row: Row) -> str:
     """Returns the name under which a file was uploaded to Letta."""
     return PurePosixPath(row.get("original_file_name") or row.get("file_name") or row["id"]).name
+
+
+async def upload_text(mnemesh: Mnemesh, folder_id: str, name: str, text: str, request_id: str) -> str:
+    """Stores the text of a file in a folder unless it has a file of this name; returns the id of the file."""
+    answer = await mnemesh.files.upload(
+        folder_id,
+        well_formed(text).encode(),
+        name=name,
+        on_duplicate="skip",
+        media_type="text/markdown" if name.endswith(".md") else "text/plain",
+        request_id=request_id,
+    )
+    return answer.file.id
 
 
 def group(row: Row, agent_ids: Iterable[str], shared_block_ids: Iterable[str]) -> Group:

@@ -107,6 +107,7 @@ _ENUMS: Final[Mapping[str, Mapping[Any, str]]] = {
     "mnemesh.agents.v1.StepStatus": STEP_STATUS_NAMES,
 }
 _plans: Final[dict[tuple[object, object], list[tuple[str, Callable[[Any], Any]]]]] = {}
+"""What reads the fields of a class of objects, by it and by the class of the message."""
 
 
 def shown(kind: type[T], message: Message, **given: Any) -> T:
@@ -122,6 +123,13 @@ def shown(kind: type[T], message: Message, **given: Any) -> T:
     if readers is None:
         readers = _plans[kind, type(message)] = _readers(kind, type(message))
     return kind(**{name: read(message) for name, read in readers if name not in given}, **given)
+
+
+def fields_of(message: Message, *names: str) -> dict[str, Any]:
+    """Returns fields of a message by their names in Letta. An absent value is None."""
+    fields = message.DESCRIPTOR.fields_by_name
+    found = {name: _reader(fields.get(name) or fields[NAMES[name]], name, optional=False) for name in names}
+    return {name: read(message) for name, read in found.items() if read is not None}
 
 
 def _readers(kind: type, message: type[Message]) -> list[tuple[str, Callable[[Any], Any]]]:
@@ -178,7 +186,7 @@ def fill(message: Any, given: object) -> list[str]:
     Raises:
         TypeError, ValueError: a value has another type, or is out of range.
     """
-    names = given if isinstance(given, Mapping) else {name: getattr(given, name) for name in given.__struct_fields__}  # type: ignore[attr-defined]
+    names: Mapping[str, Any] = given if isinstance(given, Mapping) else _fields_of_object(given)
     fields, paths = message.DESCRIPTOR.fields_by_name, []
     for name, value in names.items():
         if value is None:
@@ -190,6 +198,10 @@ def fill(message: Any, given: object) -> list[str]:
             setattr(message.provenance, name, value)
             paths.append(f"provenance.{name}")
     return paths
+
+
+def _fields_of_object(given: Any) -> dict[str, Any]:
+    return {name: getattr(given, name) for name in given.__struct_fields__}
 
 
 def _set(message: Any, field: Any, value: Any) -> bool:
@@ -206,8 +218,8 @@ def _set(message: Any, field: Any, value: Any) -> bool:
         getattr(message, field.name).extend(value)
     elif field.name in _CARRIED:
         setattr(message, field.name, json_text(value))
-    elif field.type == FieldDescriptor.TYPE_STRING and isinstance(value, str | int | float):
-        setattr(message, field.name, well_formed(str(value)))
+    elif field.type == FieldDescriptor.TYPE_STRING and isinstance(value, int | float):
+        setattr(message, field.name, str(value))
     else:
         is_flag = field.type == FieldDescriptor.TYPE_BOOL and isinstance(value, int)
         setattr(message, field.name, bool(value) if is_flag else value)

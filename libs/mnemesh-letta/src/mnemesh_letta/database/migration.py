@@ -13,7 +13,6 @@ from mnemesh.tools.v1 import mcp_servers_pb2, tools_service_pb2
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id
-from mnemesh_kit.unicode import well_formed
 
 from mnemesh_letta.convert import resources
 from mnemesh_letta.convert.settings import model_handle
@@ -78,18 +77,12 @@ class UnattachedMigration:
         if name != resources.original_name(row):
             self._report.change("files", row["id"], f"stored as {name}: Letta keeps the text of a file, not the file")
         try:
-            answer = await self._mnemesh.files.upload(
-                folder_id,
-                well_formed(contents[0]["text"]).encode(),
-                name=name,
-                on_duplicate="skip",
-                media_type="text/markdown" if name.endswith(".md") else "text/plain",
-                request_id=derive_id("request", "letta", row["id"]),
-            )
+            request_id = derive_id("request", "letta", row["id"])
+            file_id = await resources.upload_text(self._mnemesh, folder_id, name, contents[0]["text"], request_id)
         except MnemeshError as error:
             self._report.skip("files", row["id"], error.message)
             return
-        self._report.ids[row["id"]] = answer.file.id
+        self._report.ids[row["id"]] = file_id
         self._report.counts["files"].created += 1
 
     async def providers(self) -> None:

@@ -10,8 +10,8 @@ from mnemesh.blocks.v1.blocks_service_pb2 import CreateBlockRequest
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id
-from mnemesh_kit.unicode import well_formed
 
+from mnemesh_letta.convert.resources import upload_text
 from mnemesh_letta.files.reading import AgentFile, FolderText, read_agent_file
 from mnemesh_letta.files.writing import write_agent_file
 
@@ -144,14 +144,8 @@ class LettaImport:
             folder = await self._mnemesh.folders.create(
                 item.folder, request_id=derive_id("request", self._namespace, item.folder)
             )
-        await self._mnemesh.files.upload(
-            folder.id,
-            well_formed(item.text).encode(),
-            name=item.name,
-            on_duplicate="skip",
-            media_type="text/markdown" if item.name.endswith(".md") else "text/plain",
-            request_id=derive_id("request", self._namespace, item.folder, item.name),
-        )
+        request_id = derive_id("request", self._namespace, item.folder, item.name)
+        await upload_text(self._mnemesh, folder.id, item.name, item.text, request_id)
 
     async def _register(self) -> None:
         known = {server.name async for server in self._mnemesh.mcp_servers.list()}

@@ -1,12 +1,14 @@
 """Writes the records of agents as a Letta agent file (.af)."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final
 
 from mnemesh.agents.v1.agent_records_pb2 import AgentRecord, BlockRecord
 from mnemesh.agents.v1.agents_pb2 import AGENT_TYPE_LETTA_V1, Agent
 from mnemesh.agents.v1.conversations_pb2 import Conversation
+from mnemesh.agents.v1.groups_pb2 import Group
 from mnemesh.blocks.v1.blocks_pb2 import Block
+from mnemesh.files.v1.files_pb2 import Folder
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.types.v1.message_pb2 import Message
 from mnemesh_kit.errors import NotFound
@@ -20,10 +22,24 @@ from mnemesh_letta.convert.settings import (
     letta_rule,
     llm_config,
 )
-from mnemesh_letta.convert.values import AGENT_TYPE_NAMES, json_value, present
+from mnemesh_letta.convert.values import AGENT_TYPE_NAMES, fields_of, json_value, present
 
 _REVISION: Final = "1c28e167b74f"
 """The schema of Letta 0.16.7, which its importer expects."""
+_OF_AGENTS: Final = ("name", "description", "system", "tags", "message_buffer_autoclear", "timezone", "max_files_open")
+_LEFT_TO_THE_IMPORTER: Final = {
+    "memory_blocks": [],
+    "tools": [],
+    "include_base_tools": False,
+    "include_multi_agent_tools": False,
+    "include_base_tool_rules": False,
+    "include_default_source": False,
+    "enable_sleeptime": False,
+}
+_OF_BLOCKS: Final = (
+    *("label", "value", "limit", "description", "read_only", "is_template", "template_name"),
+    "preserve_on_migration",
+)
 
 
 def write_agent_file(agents: Sequence[Sequence[AgentRecord]], *, conversation_id: str | None = None) -> dict[str, Any]:
@@ -111,28 +127,16 @@ class _FileWriter:
 
     def _settings(self, agent: Agent) -> dict[str, Any]:
         return {
-            "name": agent.name,
-            "description": present(agent, "description"),
+            **fields_of(agent, *_OF_AGENTS),
+            **_LEFT_TO_THE_IMPORTER,
             "agent_type": AGENT_TYPE_NAMES.get(agent.type, "letta_v1_agent"),
-            "system": agent.system,
-            "memory_blocks": [],
-            "tools": [],
             "tool_rules": [letta_rule(rule) for rule in agent.tool_rules],
-            "tags": list(agent.tags),
             "metadata": json_value(agent.metadata) or None,
             "llm_config": llm_config(agent),
             "embedding_config": embedding_config(agent.embedder, 300),
             "compaction_settings": letta_compaction(agent),
-            "include_base_tools": False,
-            "include_multi_agent_tools": False,
-            "include_base_tool_rules": False,
-            "include_default_source": False,
             "tool_exec_environment_variables": {secret.key: "" for secret in agent.secrets},
-            "message_buffer_autoclear": agent.message_buffer_autoclear,
-            "enable_sleeptime": False,
             "response_format": letta_response_format(agent),
-            "timezone": agent.time_zone,
-            "max_files_open": present(agent, "max_files_open"),
             "per_file_view_window_char_limit": agent.per_file_view_window_char_limit or None,
             "hidden": agent.hidden or None,
         }
@@ -146,108 +150,84 @@ class _FileWriter:
             if (tool.name in TYPE_OF_BUILTIN if tool.builtin else tool.name in known)
         ]
 
-    def _builtin(self, name: str) -> str:
-        key = f"builtin/{name}"
-        is_new = key not in self._ids
-        id_ = self._id("tool", key)
+    def _once(self, prefix: str, id_: str, shown: Callable[[], dict[str, Any]]) -> str:
+        """Returns the id of a resource in the file, which several agents may share: its fields are in it once."""
+        is_new = id_ not in self._ids
+        new_id = self._id(prefix, id_)
         if is_new:
-            self.data["tools"].append(
-                {"id": id_, "name": name, "tool_type": TYPE_OF_BUILTIN[name], "source_type": "python"}
-            )
-        return id_
+            self.data[f"{prefix}s"].append({"id": new_id, **shown()})
+        return new_id
+
+    def _builtin(self, name: str) -> str:
+        kind = TYPE_OF_BUILTIN[name]
+        return self._once("tool", f"builtin/{name}", lambda: {"name": name, "tool_type": kind, "source_type": "python"})
 
     def _tool(self, tool: tools_pb2.Tool) -> str:
-        is_new = tool.id not in self._ids
-        id_ = self._id("tool", tool.id)
-        if is_new:
-            is_typescript = tool.source_type == tools_pb2.SOURCE_TYPE_TYPESCRIPT
-            language = "typescript" if is_typescript else "python"
-            is_of_client = tool.type == tools_pb2.TOOL_TYPE_CLIENT
-            self.data["tools"].append(
-                {
-                    "id": id_,
-                    "name": tool.name,
-                    "tool_type": "custom",
-                    "description": present(tool, "description"),
-                    "source_type": "json" if is_of_client else language,
-                    "source_code": None if is_of_client else tool.source_code,
-                    "json_schema": json_value(tool.json_schema) or None,
-                    "args_json_schema": json_value(tool.args_json_schema) or None,
-                    "return_char_limit": tool.return_char_limit or 50_000,
-                    "pip_requirements": _requirements(tool.pip_requirements),
-                    "npm_requirements": _requirements(tool.npm_requirements),
-                    "default_requires_approval": tool.default_requires_approval or None,
-                    "enable_parallel_execution": tool.enable_parallel_execution,
-                    "tags": list(tool.tags),
-                    "metadata_": json_value(tool.metadata) or {},
-                }
-            )
-        return id_
+        is_typescript = tool.source_type == tools_pb2.SOURCE_TYPE_TYPESCRIPT
+        is_of_client = tool.type == tools_pb2.TOOL_TYPE_CLIENT
+        return self._once(
+            "tool",
+            tool.id,
+            lambda: {
+                **fields_of(tool, "name", "description", "enable_parallel_execution", "tags"),
+                "tool_type": "custom",
+                "source_type": "json" if is_of_client else "typescript" if is_typescript else "python",
+                "source_code": None if is_of_client else tool.source_code,
+                "json_schema": json_value(tool.json_schema) or None,
+                "args_json_schema": json_value(tool.args_json_schema) or None,
+                "return_char_limit": tool.return_char_limit or 50_000,
+                "pip_requirements": _requirements(tool.pip_requirements),
+                "npm_requirements": _requirements(tool.npm_requirements),
+                "default_requires_approval": tool.default_requires_approval or None,
+                "metadata_": json_value(tool.metadata) or {},
+            },
+        )
 
-    def _block(self, block: Any) -> str:
-        is_new = block.id not in self._ids
-        id_ = self._id("block", block.id)
-        if is_new:
-            self.data["blocks"].append(
-                {
-                    "id": id_,
-                    "label": block.label,
-                    "value": block.value,
-                    "limit": block.limit,
-                    "description": present(block, "description"),
-                    "read_only": block.read_only,
-                    "is_template": block.is_template,
-                    "template_name": present(block, "template_name"),
-                    "preserve_on_migration": block.preserve_on_migration,
-                    "metadata": json_value(block.metadata) or {},
-                    "hidden": block.hidden or None,
-                    "tags": list(block.tags) or None,
-                }
-            )
-        return id_
+    def _block(self, block: Block) -> str:
+        return self._once(
+            "block",
+            block.id,
+            lambda: {
+                **fields_of(block, *_OF_BLOCKS),
+                "metadata": json_value(block.metadata) or {},
+                "hidden": block.hidden or None,
+                "tags": list(block.tags) or None,
+            },
+        )
 
-    def _source(self, folder: Any) -> str:
-        is_new = folder.id not in self._ids
-        id_ = self._id("source", folder.id)
-        if is_new:
-            self.data["sources"].append(
-                {
-                    "id": id_,
-                    "name": folder.name,
-                    "description": present(folder, "description"),
-                    "instructions": present(folder, "instructions"),
-                    "metadata": json_value(folder.metadata) or None,
-                    "embedding_config": embedding_config(folder.embedder, folder.chunk_size),
-                }
-            )
-        return id_
+    def _source(self, folder: Folder) -> str:
+        return self._once(
+            "source",
+            folder.id,
+            lambda: {
+                **fields_of(folder, "name", "description", "instructions"),
+                "metadata": json_value(folder.metadata) or None,
+                "embedding_config": embedding_config(folder.embedder, folder.chunk_size),
+            },
+        )
 
-    def _is_complete(self, group: Any) -> bool:
+    def _is_complete(self, group: Group) -> bool:
         """Whether all agents of a group are in the file."""
         kind = group.manager_config.WhichOneof("config")
         manager = getattr(getattr(group.manager_config, kind), "manager_agent_id", "") if kind else ""
         return all(id_ in self._ids for id_ in (*group.agent_ids, *([manager] if manager else ())))
 
-    def _group(self, group: Any) -> str:
-        is_new = group.id not in self._ids
-        id_ = self._id("group", group.id)
-        if is_new:
-            kind = group.manager_config.WhichOneof("config") or "round_robin"
-            inner = getattr(group.manager_config, kind)
-            config = {"manager_type": kind, **{field.name: value for field, value in inner.ListFields()}}
-            if "manager_agent_id" in config:
-                config["manager_agent_id"] = self._ids[config["manager_agent_id"]]
-            self.data["groups"].append(
-                {
-                    "id": id_,
-                    "agent_ids": [self._ids[member] for member in group.agent_ids],
-                    "description": group.description,
-                    "manager_config": config,
-                    "shared_block_ids": [self._ids[block] for block in group.shared_block_ids if block in self._ids],
-                    "hidden": group.hidden or None,
-                }
-            )
-        return id_
+    def _group(self, group: Group) -> str:
+        return self._once("group", group.id, lambda: self._group_fields(group))
+
+    def _group_fields(self, group: Group) -> dict[str, Any]:
+        kind = group.manager_config.WhichOneof("config") or "round_robin"
+        inner = getattr(group.manager_config, kind)
+        config = {"manager_type": kind, **{field.name: value for field, value in inner.ListFields()}}
+        if "manager_agent_id" in config:
+            config["manager_agent_id"] = self._ids[config["manager_agent_id"]]
+        return {
+            "agent_ids": [self._ids[member] for member in group.agent_ids],
+            "description": group.description,
+            "manager_config": config,
+            "shared_block_ids": [self._ids[block] for block in group.shared_block_ids if block in self._ids],
+            "hidden": group.hidden or None,
+        }
 
 
 _KINDS: Final = ("agent", "tool", "block", "folder", "conversation", "message", "group")

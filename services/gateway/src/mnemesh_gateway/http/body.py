@@ -51,7 +51,7 @@ class Bodies:
         """Of imports, which hold what they have read until their end."""
 
     @asynccontextmanager
-    async def reading(
+    async def read_converted(
         self, request: Request, convert: Callable[[bytes], T], max_values: int = MAX_VALUES
     ) -> AsyncIterator[T]:
         """Yields what `convert` returns for the body of a request. It counts as in memory until the end.

@@ -52,7 +52,7 @@ class ChatEndpoint:
             chat = chat_request_from_json(body, strict=self._strict)
             return chat, task_from_json(body, chat, client)
 
-        async with self._bodies.reading(request, converted) as (chat, task):
+        async with self._bodies.read_converted(request, converted) as (chat, task):
             self._tasks.sweep(current_principal())
             if task is not None:
                 answer = await self._tasks.open(current_principal(), chat.model, task)
@@ -61,7 +61,7 @@ class ChatEndpoint:
         headers = headers_of(answer, chat)
         if chat.config.stream_tokens:
             return event_stream(_chunks(answer, chat), headers)
-        content = await _collected(answer, chat)
+        content = await _collect(answer, chat)
         if not await request.is_disconnected():
             answer.mark_delivered()
         return Response(encode(content), media_type="application/json", headers=headers)
@@ -91,7 +91,7 @@ def headers_of(answer: Answer, chat: ChatRequest) -> dict[str, str]:
     return headers
 
 
-async def _collected(answer: Answer, chat: ChatRequest) -> dict[str, Any]:
+async def _collect(answer: Answer, chat: ChatRequest) -> dict[str, Any]:
     text: list[str] = []
     reasoning: list[str] = []
     calls: Sequence[ToolCall] = ()

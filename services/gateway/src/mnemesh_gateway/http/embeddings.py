@@ -108,7 +108,7 @@ class EmbeddingsEndpoint:
 
     async def create(self, request: Request) -> Response:
         """Answers a request."""
-        async with self._bodies.reading(request, _converted) as wanted:
+        async with self._bodies.read_converted(request, _converted) as wanted:
             embedded = await self._service.embed(wanted.model, wanted.texts, wanted.dimensions)
 
         def encoded() -> bytes:

@@ -48,7 +48,7 @@ class McpEndpoint:
         if scope["method"] != "POST":
             await app(scope, receive, send)
             return
-        async with self._bodies.reading(Request(scope, receive), bytes, _MAX_VALUES) as body:
+        async with self._bodies.read_converted(Request(scope, receive), bytes, _MAX_VALUES) as body:
             if len(body) > _MAX_BYTES:
                 raise BodyTooLarge(f"The body of an MCP request must be at most {_MAX_BYTES >> 20} MB.")
             await app(scope, _replayed(body, receive), send)

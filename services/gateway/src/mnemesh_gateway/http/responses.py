@@ -314,7 +314,7 @@ class ResponsesEndpoint:
 
     async def create(self, request: Request) -> Response:
         """Answers a request."""
-        async with self._bodies.reading(request, self._converted) as (body, chat):
+        async with self._bodies.read_converted(request, self._converted) as (body, chat):
             run_id, conversation_id = continued_run_id(body), continued_conversation_id(body)
             client = replace(client_of(request), previous_run_id=run_id, conversation_id=conversation_id)
             try:

@@ -11,7 +11,7 @@ from mnemesh_kit.server_info import version_of
 from mnemesh_letta.convert.values import set_present
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.mesh import PageQuery, listed
+from mnemesh_gateway.letta.mesh import PageQuery, list_page
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, json_response
 
 operations = Operations()
@@ -94,4 +94,4 @@ async def list_tags(call: Call[ListTags, None]) -> list[str]:
     query = call.query
     request = rpc.ListTagsRequest()
     set_present(request, text_search=query.name or query.query_text)
-    return await listed(call.mesh.agents.ListTags, request, "tags", query, default="asc")
+    return await list_page(call.mesh.agents.ListTags, request, "tags", query, default="asc")

@@ -67,16 +67,14 @@ async def export_agent(call: Call[ExportOptions, None]) -> Response:
     """Returns an agent file with the agent."""
     if call.query.use_legacy_format:
         raise InvalidArgument("Legacy format is not supported", field="use_legacy_format")
-    return await _exported(
-        call.mesh, call.path["agent_id"], call.query.conversation_id, scrub=call.query.scrub_messages
-    )
+    return await _export(call.mesh, call.path["agent_id"], call.query.conversation_id, scrub=call.query.scrub_messages)
 
 
 @operations.post("/agents/{agent_id}/export", body=ExportBody, optional_body=True, result=dict[str, Any])
 async def export_agent_with_skills(call: Call[NoQuery, ExportBody]) -> Response:
     """Returns an agent file with the agent, and with the skills of the body."""
     body = call.body
-    return await _exported(
+    return await _export(
         call.mesh, call.path["agent_id"], body.conversation_id, scrub=body.scrub_messages, skills=body.skills
     )
 
@@ -108,7 +106,7 @@ async def _read(call: Call[NoQuery, None], file: UploadFile, options: ImportOpti
             raise
 
 
-async def _exported(
+async def _export(
     mesh: Mesh,
     agent_id: str,
     conversation_id: str | None,

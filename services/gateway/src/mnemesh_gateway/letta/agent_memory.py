@@ -18,7 +18,7 @@ from mnemesh_letta.convert.values import json_value, moment_of, present, set_pre
 from mnemesh_gateway.letta.agent_states import AgentState, Memory, read_state
 from mnemesh_gateway.letta.archives import CreatePassage, Passage, inserted, passage_from_proto, passage_to_proto
 from mnemesh_gateway.letta.blocks import Block, UpdateBlock, block_from_proto, update_to_proto
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, listed
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, cut, list_page
 from mnemesh_gateway.letta.messages import internal_from_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
@@ -138,7 +138,7 @@ async def modify_core_memory_block(call: Call[NoQuery, UpdateBlock]) -> Block:
 @operations.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", result=AgentState)
 async def attach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
     """Attaches a block to an agent."""
-    agent_id = await _existing(call)
+    agent_id = await _require_agent(call)
     request = blocks_rpc.AttachBlockRequest(agent_id=agent_id, block_id=call.path["block_id"])
     await call.write(call.mesh.blocks.AttachBlock, request)
     return await read_state(call.mesh, agent_id)
@@ -147,7 +147,7 @@ async def attach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
 @operations.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}", result=AgentState)
 async def detach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
     """Detaches a block from an agent. The block stays."""
-    agent_id = await _existing(call)
+    agent_id = await _require_agent(call)
     request = blocks_rpc.DetachBlockRequest(agent_id=agent_id, block_id=call.path["block_id"])
     await call.write(call.mesh.blocks.DetachBlock, request)
     return await read_state(call.mesh, agent_id)
@@ -170,7 +170,7 @@ async def create_passage(call: Call[NoQuery, CreatePassage]) -> list[Passage]:
 @operations.get("/agents/{agent_id}/archival-memory", query=ListPassages, result=list[Passage])
 async def list_passages(call: Call[ListPassages, None]) -> list[Passage]:
     """Lists the passages in the archives of an agent, oldest first."""
-    agent_id, query = await _existing(call), call.query
+    agent_id, query = await _require_agent(call), call.query
     order = PageQuery(
         before=query.before,
         after=query.after,
@@ -179,14 +179,14 @@ async def list_passages(call: Call[ListPassages, None]) -> list[Passage]:
     )
     request = rpc.ListPassagesRequest(filter=rpc.PassageFilter(agent_id=agent_id))
     set_present(request, text_contains=query.search)
-    rows = await listed(call.mesh.passages.ListPassages, request, "passages", order, default="asc", limit=100)
+    rows = await list_page(call.mesh.passages.ListPassages, request, "passages", order, default="asc", limit=100)
     return [passage_from_proto(row) for row in rows]
 
 
 @operations.get("/agents/{agent_id}/archival-memory/search", query=SearchPassages, result=PassageResults)
 async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageResults:
     """Searches the archives of an agent, best first."""
-    agent_id, query = await _existing(call), call.query
+    agent_id, query = await _require_agent(call), call.query
     match = rpc.TAG_MATCH_ALL if query.tag_match_mode == "all" else rpc.TAG_MATCH_ANY
     filters = rpc.PassageFilter(agent_id=agent_id, tags=query.tags or (), tag_match=match)
     set_present(
@@ -212,7 +212,7 @@ async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageRes
 async def delete_passage(call: Call[NoQuery, None]) -> dict[str, str]:
     """Deletes a passage."""
     passage_id = call.path["memory_id"]
-    agent_id = await _existing(call)
+    agent_id = await _require_agent(call)
     passage = (await read(call.mesh.passages.GetPassage, rpc.GetPassageRequest(passage_id=passage_id))).passage
     held = archives_rpc.ListArchivesRequest(
         page_size=1, filter=archives_rpc.ArchiveFilter(agent_id=agent_id, archive_ids=[passage.archive_id])
@@ -226,14 +226,14 @@ async def delete_passage(call: Call[NoQuery, None]) -> dict[str, str]:
 @operations.patch("/agents/{agent_id}/archives/attach/{archive_id}")
 async def attach_archive_to_agent(call: Call[NoQuery, None]) -> None:
     """Attaches an archive to an agent."""
-    request = archives_rpc.AttachArchiveRequest(agent_id=await _existing(call), archive_id=call.path["archive_id"])
+    request = archives_rpc.AttachArchiveRequest(agent_id=await _require_agent(call), archive_id=call.path["archive_id"])
     await call.write(call.mesh.archives.AttachArchive, request)
 
 
 @operations.patch("/agents/{agent_id}/archives/detach/{archive_id}")
 async def detach_archive_from_agent(call: Call[NoQuery, None]) -> None:
     """Detaches an archive from an agent."""
-    request = archives_rpc.DetachArchiveRequest(agent_id=await _existing(call), archive_id=call.path["archive_id"])
+    request = archives_rpc.DetachArchiveRequest(agent_id=await _require_agent(call), archive_id=call.path["archive_id"])
     await call.write(call.mesh.archives.DetachArchive, request)
 
 
@@ -301,7 +301,7 @@ async def retrieve_agent_context_window(call: Call[ContextQuery, None]) -> Conte
     )
 
 
-async def _existing(call: Call[Any, Any]) -> str:
+async def _require_agent(call: Call[Any, Any]) -> str:
     """Returns the id of the path's agent. Raises NotFound if there is none: the tiers of memory do not know agents."""
     agent_id = call.path["agent_id"]
     await call.mesh.agents.GetAgent(agents_rpc.GetAgentRequest(agent_id=agent_id), timeout=READ_SECONDS)

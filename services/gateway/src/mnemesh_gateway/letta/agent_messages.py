@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.agent_states import AgentState, read_state
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, chronological
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, list_chronologically
 from mnemesh_gateway.letta.messages import ListMessages, Shown, messages_from_proto, scope_of, shown_by, spoken
 from mnemesh_gateway.letta.model_settings import CompactionSettings, compaction_to_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, Profile, json_response, read
 from mnemesh_gateway.letta.runs import Run, run_from_proto
 from mnemesh_gateway.letta.sending import SendMessages, check_streaming, config_to_proto, content_to_proto, sent_of
-from mnemesh_gateway.letta.turns import LettaResponse, Recipient, replied, start_run
+from mnemesh_gateway.letta.turns import LettaResponse, Recipient, reply_to, start_run
 
 
 class CorrectMessage(msgspec.Struct, kw_only=True):
@@ -157,13 +157,13 @@ async def send_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Res
     """Sends messages and returns the turn; with streaming=true as server-sent events."""
     check_streaming(call.body, streams=False)
     recipient = Recipient(call.path["agent_id"])
-    return await replied(call, recipient, stream=bool(call.body.streaming))
+    return await reply_to(call, recipient, stream=bool(call.body.streaming))
 
 
 @operations.post("/agents/{agent_id}/messages/stream", body=SendMessages, result=LettaResponse)
 async def send_message_streaming(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages and streams the turn."""
-    return await replied(call, Recipient(call.path["agent_id"]), stream=True)
+    return await reply_to(call, Recipient(call.path["agent_id"]), stream=True)
 
 
 @operations.post("/agents/{agent_id}/messages/async", body=SendMessages, result=Run)
@@ -181,7 +181,7 @@ async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     set_present(request, group_id=query.group_id, include_err=query.include_err)
     if query.conversation_id is not None:
         request.conversation.CopyFrom(scope_of(query.conversation_id, agent_id))
-    rows = await chronological(call.mesh.messages.ListMessages, request, "messages", query, limit=100)
+    rows = await list_chronologically(call.mesh.messages.ListMessages, request, "messages", query, limit=100)
     return messages_from_proto(rows, shown_by(query))
 
 
@@ -193,13 +193,13 @@ async def cancel_message(call: Call[NoQuery, CancelRuns]) -> dict[str, str]:
         request.runs.run_ids.extend(call.body.run_ids)
     else:
         request.agent_id = call.path["agent_id"]
-    return await cancelled(call.mesh, request, call.path["agent_id"])
+    return await cancel_runs_of(call.mesh, request, call.path["agent_id"])
 
 
 @operations.post("/agents/{agent_id}/messages/preview-raw-payload", body=SendMessages, result=dict[str, Any])
 async def preview_model_request(call: Call[NoQuery, SendMessages]) -> dict[str, Any]:
     """Returns the request to the provider that messages would cause."""
-    return await previewed(call.mesh, Recipient(call.path["agent_id"]), call.body)
+    return await preview_request(call.mesh, Recipient(call.path["agent_id"]), call.body)
 
 
 @operations.patch(
@@ -223,7 +223,7 @@ async def reset_messages(call: Call[ResetMessages, ResetMessages]) -> AgentState
 @operations.post("/agents/{agent_id}/summarize", body=Compact, optional_body=True, result=CompactionResponse)
 async def summarize_messages(call: Call[NoQuery, Compact]) -> CompactionResponse | Response:
     """Compacts the window of an agent. The answer of the release 0.16.1 has no body."""
-    done = await compacted(call.mesh, call.path["agent_id"], None, call.body, call.request_id)
+    done = await compact_conversation_of(call.mesh, call.path["agent_id"], None, call.body, call.request_id)
     return Response(status_code=204) if call.profile is Profile.LETTA_0_16_1 else done
 
 
@@ -245,7 +245,7 @@ async def modify_message(call: Call[NoQuery, CorrectMessage]) -> dict[str, Any] 
     return shown[0]
 
 
-async def previewed(mesh: Mesh, recipient: Recipient, body: SendMessages) -> dict[str, Any]:
+async def preview_request(mesh: Mesh, recipient: Recipient, body: SendMessages) -> dict[str, Any]:
     """Returns the request to the provider that messages would cause. Nothing is stored."""
     request = agents_rpc.PreviewRequestRequest(
         agent_id=recipient.agent_id, messages=sent_of(body).messages, config=config_to_proto(body)
@@ -256,7 +256,7 @@ async def previewed(mesh: Mesh, recipient: Recipient, body: SendMessages) -> dic
     return payload
 
 
-async def cancelled(mesh: Mesh, request: runs_rpc.CancelRunsRequest, owner: str) -> dict[str, str]:
+async def cancel_runs_of(mesh: Mesh, request: runs_rpc.CancelRunsRequest, owner: str) -> dict[str, str]:
     """Cancels runs; returns "cancelled" or "failed" for each. Raises NoActiveRuns if there is none."""
     response = await read(mesh.runs.CancelRuns, request)
     if not response.outcomes:
@@ -265,7 +265,7 @@ async def cancelled(mesh: Mesh, request: runs_rpc.CancelRunsRequest, owner: str)
     return {run_id: "cancelled" if outcome == ok else "failed" for run_id, outcome in response.outcomes.items()}
 
 
-async def compacted(
+async def compact_conversation_of(
     mesh: Mesh, agent_id: str, conversation_id: str | None, body: Compact, key: str
 ) -> CompactionResponse:
     """Compacts a conversation."""

@@ -22,7 +22,7 @@ from mnemesh_gateway.letta.blocks import Block, block_from_proto
 from mnemesh_gateway.letta.folders import Source, folder_from_proto
 from mnemesh_gateway.letta.groups import Group, group_from_proto
 from mnemesh_gateway.letta.identities import Identity, identity_from_proto
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, Origin, PageQuery, cut, listed, order_to_proto, responses
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, Origin, PageQuery, cut, list_page, list_pages, order_to_proto
 from mnemesh_gateway.letta.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.model_settings import (
     CompactionSettings,
@@ -259,12 +259,12 @@ async def page_of_holders(
     """Returns a page of the agents that hold a resource; `method` lists their ids."""
     parts = query.parts
     every = PageQuery(limit=10_000)
-    page = cut(await listed(method, request, "agent_ids", every, default="asc"), query, str)
+    page = cut(await list_page(method, request, "agent_ids", every, default="asc"), query, str)
     if not page:
         return []
     found = rpc.ListAgentsRequest(filter=rpc.AgentFilter(agent_ids=page), view=VIEW)
     states: dict[str, AgentState] = {}
-    async for response in responses(mesh.agents.ListAgents, found):
+    async for response in list_pages(mesh.agents.ListAgents, found):
         states |= {state.id: state for state in await states_of(mesh, response.agents, response.core_memories, parts)}
     return [states[agent_id] for agent_id in page if agent_id in states]
 
@@ -309,14 +309,14 @@ async def file_blocks_of(mesh: Mesh, agent_id: str) -> list[FileBlock]:
     request = agent_files_service_pb2.ListAgentFilesRequest(
         agent_id=agent_id, include_content=True, order=order_to_proto("asc")
     )
-    pages = responses(mesh.agent_files.ListAgentFiles, request)
+    pages = list_pages(mesh.agent_files.ListAgentFiles, request)
     return [file_block_from_proto(file) async for response in pages for file in response.files]
 
 
 async def folders_of(mesh: Mesh, agent_id: str) -> list[Source]:
     """Returns the folders that are attached to an agent, in the order of their attachment."""
     request = agent_files_service_pb2.ListAgentFoldersRequest(agent_id=agent_id, order=order_to_proto("asc"))
-    pages = responses(mesh.agent_files.ListAgentFolders, request)
+    pages = list_pages(mesh.agent_files.ListAgentFolders, request)
     folders = [folder async for response in pages for folder in response.folders]
     return [folder_from_proto(folder, await find_embedder(mesh, folder.embedder)) for folder in folders]
 

@@ -15,7 +15,7 @@ from mnemesh_letta.convert.values import json_text, moment_of, present, set_pres
 from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.agent_states import AgentState, folders_of, read_state
 from mnemesh_gateway.letta.folders import Source
-from mnemesh_gateway.letta.mesh import PageQuery, cut, listed
+from mnemesh_gateway.letta.mesh import PageQuery, cut, list_page
 from mnemesh_gateway.letta.messages import output_of, text_of
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.tools import Tool, ToolResult
@@ -92,8 +92,7 @@ async def attach_tool_to_agent(call: Call[NoQuery, None]) -> AgentState:
 async def detach_tool_from_agent(call: Call[NoQuery, None]) -> AgentState:
     """Detaches a tool from an agent."""
     tool = (await read(call.mesh.tools.GetTool, tools_service_pb2.GetToolRequest(tool_id=call.path["tool_id"]))).tool
-    request = rpc.DetachToolRequest(agent_id=call.path["agent_id"], name=tool.name)
-    await call.write(call.mesh.agents.DetachTool, request)
+    await call.write(call.mesh.agents.DetachTool, rpc.DetachToolRequest(agent_id=call.path["agent_id"], name=tool.name))
     return await read_state(call.mesh, call.path["agent_id"])
 
 
@@ -171,7 +170,7 @@ async def list_files_for_agent(call: Call[ListAgentFiles, None]) -> AgentFiles:
     page = PageQuery(before=query.before, after=query.after or query.cursor, limit=limit + 1, order=query.order)
     request = files_rpc.ListAgentFilesRequest(agent_id=agent.id, include_content=True)
     set_present(request, is_open=query.is_open)
-    rows = await listed(call.mesh.agent_files.ListAgentFiles, request, "files", page, default="asc")
+    rows = await list_page(call.mesh.agent_files.ListAgentFiles, request, "files", page, default="asc")
     names = {folder.id: folder.name for folder in await folders_of(call.mesh, agent.id)} if rows else {}
     found = [_file(row, names) for row in rows[:limit]]
     more = len(rows) > limit

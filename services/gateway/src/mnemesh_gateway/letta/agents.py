@@ -1,6 +1,6 @@
 """Agents: create, retrieve, list, count, update, delete, and those that hold a block, an archive or an identity."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -420,47 +420,43 @@ async def _replace_relations(mesh: Mesh, agent: pb.Agent, body: UpdateAgent) -> 
         await _replace_folders(mesh, agent.id, folder_ids)
 
 
-async def _replace_tools(mesh: Mesh, agent: pb.Agent, wanted: Iterable[str]) -> None:
-    state = await read_state(mesh, agent.id)
-    held = {tool.id: tool.name for tool in state.tools}
-    for tool_id in dict.fromkeys(wanted):
-        if tool_id not in held:
-            attach = rpc.AttachToolRequest(request_id=new_id("letta"), agent_id=agent.id, tool_id=tool_id)
-            await mesh.agents.AttachTool(attach, timeout=WRITE_SECONDS)
+async def _replace_tools(mesh: Mesh, agent: pb.Agent, wanted: Sequence[str]) -> None:
+    held = {tool.id: tool.name or "" for tool in (await read_state(mesh, agent.id)).tools}
+    for tool_id in _missing(wanted, held):
+        await _change(mesh.agents.AttachTool, rpc.AttachToolRequest(agent_id=agent.id, tool_id=tool_id))
     for tool_id in held.keys() - set(wanted):
-        detach = rpc.DetachToolRequest(request_id=new_id("letta"), agent_id=agent.id, name=held[tool_id] or "")
-        await mesh.agents.DetachTool(detach, timeout=WRITE_SECONDS)
+        await _change(mesh.agents.DetachTool, rpc.DetachToolRequest(agent_id=agent.id, name=held[tool_id]))
 
 
-async def _replace_blocks(mesh: Mesh, agent_id: str, wanted: Iterable[str]) -> None:
+async def _replace_blocks(mesh: Mesh, agent_id: str, wanted: Sequence[str]) -> None:
     request = blocks_service_pb2.GetCoreMemoryRequest(agent_id=agent_id)
-    core_memory = (await read(mesh.blocks.GetCoreMemory, request)).core_memory
-    held = {block.id for block in core_memory.blocks}
+    held = {block.id for block in (await read(mesh.blocks.GetCoreMemory, request)).core_memory.blocks}
     # A new block may have the label of one that goes.
     for block_id in held - set(wanted):
-        detach = blocks_service_pb2.DetachBlockRequest(request_id=new_id("letta"), agent_id=agent_id, block_id=block_id)
-        await mesh.blocks.DetachBlock(detach, timeout=WRITE_SECONDS)
-    for block_id in dict.fromkeys(wanted):
-        if block_id not in held:
-            attach = blocks_service_pb2.AttachBlockRequest(
-                request_id=new_id("letta"), agent_id=agent_id, block_id=block_id
-            )
-            await mesh.blocks.AttachBlock(attach, timeout=WRITE_SECONDS)
+        detach = blocks_service_pb2.DetachBlockRequest(agent_id=agent_id, block_id=block_id)
+        await _change(mesh.blocks.DetachBlock, detach)
+    for block_id in _missing(wanted, held):
+        attach = blocks_service_pb2.AttachBlockRequest(agent_id=agent_id, block_id=block_id)
+        await _change(mesh.blocks.AttachBlock, attach)
 
 
-async def _replace_folders(mesh: Mesh, agent_id: str, wanted: Iterable[str]) -> None:
+async def _replace_folders(mesh: Mesh, agent_id: str, wanted: Sequence[str]) -> None:
     held = {folder.id for folder in await folders_of(mesh, agent_id)}
-    for folder_id in dict.fromkeys(wanted):
-        if folder_id not in held:
-            attach = agent_files_service_pb2.AttachFolderRequest(
-                request_id=new_id("letta"), agent_id=agent_id, folder_id=folder_id, open_files=True
-            )
-            await mesh.agent_files.AttachFolder(attach, timeout=WRITE_SECONDS)
+    files = agent_files_service_pb2
+    for folder_id in _missing(wanted, held):
+        attach = files.AttachFolderRequest(agent_id=agent_id, folder_id=folder_id, open_files=True)
+        await _change(mesh.agent_files.AttachFolder, attach)
     for folder_id in held - set(wanted):
-        detach = agent_files_service_pb2.DetachFolderRequest(
-            request_id=new_id("letta"), agent_id=agent_id, folder_id=folder_id
-        )
-        await mesh.agent_files.DetachFolder(detach, timeout=WRITE_SECONDS)
+        await _change(mesh.agent_files.DetachFolder, files.DetachFolderRequest(agent_id=agent_id, folder_id=folder_id))
+
+
+def _missing(wanted: Iterable[str], held: Container[str]) -> list[str]:
+    return [id_ for id_ in dict.fromkeys(wanted) if id_ not in held]
+
+
+async def _change(method: Callable[..., Awaitable[Any]], request: Any) -> None:
+    request.request_id = new_id("letta")
+    await method(request, timeout=WRITE_SECONDS)
 
 
 @operations.get("/blocks/{block_id}/agents", query=HoldersQuery, result=list[AgentState])

@@ -13,7 +13,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.values import fill, json_value, set_present, shown
 
-from mnemesh_gateway.letta.mesh import Mesh, PageQuery, Stamped, listed
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, Stamped, list_page
 from mnemesh_gateway.letta.model_settings import (
     EmbeddingConfig,
     GivenEmbeddingConfig,
@@ -161,7 +161,7 @@ async def list_archives(call: Call[ListArchives, None]) -> list[Archive]:
     query = call.query
     request = rpc.ListArchivesRequest(filter=rpc.ArchiveFilter())
     set_present(request.filter, name=query.name, agent_id=query.agent_id)
-    rows = await listed(call.mesh.archives.ListArchives, request, "archives", query, default="desc")
+    rows = await list_page(call.mesh.archives.ListArchives, request, "archives", query, default="desc")
     return [await _shown(call.mesh, row) for row in rows]
 
 
@@ -205,8 +205,7 @@ async def create_passages_in_archive(call: Call[NoQuery, CreatePassages]) -> lis
 async def delete_passage_from_archive(call: Call[NoQuery, None]) -> None:
     """Deletes a passage of an archive."""
     passage_id = call.path["passage_id"]
-    get = passages_rpc.GetPassageRequest(passage_id=passage_id)
-    passage = (await read(call.mesh.passages.GetPassage, get)).passage
+    passage = (await read(call.mesh.passages.GetPassage, passages_rpc.GetPassageRequest(passage_id=passage_id))).passage
     if passage.archive_id != call.path["archive_id"]:
         raise NotFound(f"{call.path['archive_id']} has no passage {passage_id}.")
     await call.write(call.mesh.passages.DeletePassage, passages_rpc.DeletePassageRequest(passage_id=passage_id))
@@ -247,7 +246,7 @@ async def search_passages(call: Call[NoQuery, SearchAllPassages]) -> list[FoundP
     if not body.query:
         newest = passages_rpc.ListPassagesRequest(filter=filters)
         page = PageQuery(limit=body.limit)
-        rows = await listed(call.mesh.passages.ListPassages, newest, "passages", page, default="desc")
+        rows = await list_page(call.mesh.passages.ListPassages, newest, "passages", page, default="desc")
         return [FoundPassage(passage=passage_from_proto(row), score=0.0) for row in rows]
     request = passages_rpc.SearchPassagesRequest(query=body.query, limit=body.limit, filter=filters)
     hits = (await whole_answer(call.mesh.passages.SearchPassages, request, seconds=_SECONDS)).hits

@@ -9,7 +9,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh_letta.convert.values import fill, json_value, set_present, shown
 
 from mnemesh_gateway.letta.identities import identity_of, read_identity
-from mnemesh_gateway.letta.mesh import Origin, PageQuery, listed
+from mnemesh_gateway.letta.mesh import Origin, PageQuery, list_page
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 operations = Operations()
@@ -126,7 +126,7 @@ async def list_blocks(call: Call[ListBlocks, None]) -> list[Block]:
         if identity_id is None or query.identity_id not in {None, identity_id}:
             return []
         request.filter.identity_id = identity_id
-    rows = await listed(call.mesh.blocks.ListBlocks, request, "blocks", page, default="asc")
+    rows = await list_page(call.mesh.blocks.ListBlocks, request, "blocks", page, default="asc")
     return [block_from_proto(block) for block in rows]
 
 
@@ -164,7 +164,7 @@ async def list_blocks_for_identity(call: Call[PageQuery, None]) -> list[Block]:
     identity_id = call.path["identity_id"]
     await read_identity(call.mesh, identity_id)
     request = rpc.ListBlocksRequest(filter=rpc.BlockFilter(identity_id=identity_id))
-    rows = await listed(call.mesh.blocks.ListBlocks, request, "blocks", call.query, default="desc")
+    rows = await list_page(call.mesh.blocks.ListBlocks, request, "blocks", call.query, default="desc")
     return [block_from_proto(row) for row in rows]
 
 

@@ -21,16 +21,16 @@ from mnemesh_gateway.letta.agent_messages import (
     COMPACTION_SECONDS,
     Compact,
     CompactionResponse,
-    cancelled,
-    compacted,
-    previewed,
+    cancel_runs_of,
+    compact_conversation_of,
+    preview_request,
 )
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, Stamped, cut, listed
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, Stamped, cut, list_page
 from mnemesh_gateway.letta.messages import ListMessages, messages_from_proto, shown_by
 from mnemesh_gateway.letta.model_settings import settings_to_json, settings_to_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import SendMessages
-from mnemesh_gateway.letta.turns import LettaResponse, Recipient, StreamRun, attached, replied
+from mnemesh_gateway.letta.turns import LettaResponse, Recipient, StreamRun, attach_to_run, reply_to
 
 
 class Conversation(Stamped, kw_only=True):
@@ -139,7 +139,7 @@ async def list_conversations(call: Call[ListConversations, None]) -> list[Conver
     request = rpc.ListConversationsRequest(order_by=_ORDERS[query.order_by])
     archived = None if query.archive_status == "all" else query.archive_status == "archived"
     set_present(request, agent_id=query.agent_id, archived=archived, summary_search=query.summary_search)
-    found = await listed(call.mesh.conversations.ListConversations, request, "conversations", query, default="desc")
+    found = await list_page(call.mesh.conversations.ListConversations, request, "conversations", query, default="desc")
     return [conversation_from_proto(item) for item in found if not item.is_default]
 
 
@@ -201,7 +201,7 @@ async def cancel_conversation(call: Call[OfAgent, None]) -> dict[str, str]:
     """Cancels the runs of a conversation."""
     conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
     request = runs_rpc.CancelRunsRequest(request_id=call.request_id, conversation_id=conversation.id)
-    return await cancelled(call.mesh, request, conversation.id)
+    return await cancel_runs_of(call.mesh, request, conversation.id)
 
 
 @operations.get("/conversations/{conversation_id}/messages", query=ListMessages, result=list[dict[str, Any]])
@@ -219,7 +219,7 @@ async def list_conversation_messages(call: Call[ListMessages, None]) -> list[dic
         rows = await _rows_of_fork(call.mesh, request, list(conversation.message_ids))
         page.order = "asc" if page.order == "asc" else "desc"
         return messages_from_proto(cut(rows, page, lambda row: row.id, limit=100), shown_by(query))
-    rows = await listed(call.mesh.messages.ListMessages, request, "messages", page, default="desc", limit=100)
+    rows = await list_page(call.mesh.messages.ListMessages, request, "messages", page, default="desc", limit=100)
     return messages_from_proto(rows, shown_by(query))
 
 
@@ -229,7 +229,7 @@ async def send_conversation_message(call: Call[NoQuery, SendMessages]) -> LettaR
     stream = call.body.streaming is not False
     conversation_id = _id(call.path["conversation_id"], call.body.agent_id)
     agent_id = (await _get(call.mesh, conversation_id, ids=False)).agent_id
-    return await replied(call, Recipient(agent_id, conversation_id), stream=stream)
+    return await reply_to(call, Recipient(agent_id, conversation_id), stream=stream)
 
 
 @operations.post(
@@ -239,7 +239,7 @@ async def preview_conversation_model_request(call: Call[NoQuery, SendMessages]) 
     """Returns the request to the provider that messages to a conversation would cause."""
     conversation_id = _id(call.path["conversation_id"], call.body.agent_id)
     agent_id = (await _get(call.mesh, conversation_id, ids=False)).agent_id
-    return await previewed(call.mesh, Recipient(agent_id, conversation_id), call.body)
+    return await preview_request(call.mesh, Recipient(agent_id, conversation_id), call.body)
 
 
 @operations.post("/conversations/{conversation_id}/stream", body=AttachToConversation, optional_body=True)
@@ -248,7 +248,7 @@ async def retrieve_conversation_stream(call: Call[NoQuery, AttachToConversation]
     body = call.body
     conversation_id = _id(call.path["conversation_id"], body.agent_id)
     run_id = body.run_id or await _run_of(call.mesh, conversation_id, body.otid)
-    return await attached(call, run_id)
+    return await attach_to_run(call, run_id)
 
 
 async def _run_of(mesh: Mesh, conversation_id: str, otid: str | None) -> str:
@@ -271,7 +271,7 @@ async def _run_of(mesh: Mesh, conversation_id: str, otid: str | None) -> str:
 async def compact_conversation(call: Call[NoQuery, Compact]) -> CompactionResponse:
     """Compacts the window of a conversation."""
     conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.body.agent_id))
-    return await compacted(call.mesh, conversation.agent_id, conversation.id, call.body, call.request_id)
+    return await compact_conversation_of(call.mesh, conversation.agent_id, conversation.id, call.body, call.request_id)
 
 
 def _id(given: str, agent_id: str | None) -> str:
@@ -292,7 +292,7 @@ async def _rows_of_fork(mesh: Mesh, written: messages_service_pb2.ListMessagesRe
     shared = messages_service_pb2.GetMessagesRequest(message_ids=window)
     found = await whole_answer(mesh.messages.GetMessages, shared, seconds=READ_SECONDS, field="messages")
     rows = {row.id: row for row in found.messages}
-    own = await listed(mesh.messages.ListMessages, written, "messages", PageQuery(), default="asc", limit=10_000)
+    own = await list_page(mesh.messages.ListMessages, written, "messages", PageQuery(), default="asc", limit=10_000)
     rows |= {row.id: row for row in own}
     return sorted(rows.values(), key=lambda row: (row.role != message_pb2.ROLE_SYSTEM, row.sequence_id))
 

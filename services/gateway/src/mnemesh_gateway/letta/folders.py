@@ -13,7 +13,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_letta.convert.values import fill, moment_of, set_present, shown
 
 from mnemesh_gateway.letta.archives import Passage, passage_from_proto
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, Stamped, cut, listed
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, Stamped, cut, list_page
 from mnemesh_gateway.letta.model_settings import (
     EmbeddingConfig,
     GivenEmbeddingConfig,
@@ -195,7 +195,7 @@ async def list_folders(call: Call[ListFolders, None]) -> list[Source]:
     query = call.query
     request = rpc.ListFoldersRequest(filter=rpc.FolderFilter())
     set_present(request.filter, name=query.name)
-    rows = await listed(call.mesh.folders.ListFolders, request, "folders", query, default="desc")
+    rows = await list_page(call.mesh.folders.ListFolders, request, "folders", query, default="desc")
     return [await _shown(call.mesh, row) for row in rows]
 
 
@@ -210,11 +210,11 @@ async def count_folders(call: Call[NoQuery, None]) -> int:
 @operations.get("/sources/metadata", query=MetadataQuery, result=FolderSizes)
 async def retrieve_metadata(call: Call[MetadataQuery, None]) -> FolderSizes:
     """Returns the numbers and sizes of the files in all folders, oldest folder first."""
-    rows = await listed(call.mesh.folders.ListFolders, rpc.ListFoldersRequest(), "folders", _EVERY, default="asc")
+    rows = await list_page(call.mesh.folders.ListFolders, rpc.ListFoldersRequest(), "folders", _EVERY, default="asc")
     sizes = {row.id: shown(FolderSize, row, source_id=row.id) for row in rows}
     if call.query.include_detailed_per_source_metadata:
         request = files_rpc.ListFilesRequest(filter=files_rpc.FileFilter())
-        for file in await listed(call.mesh.files.ListFiles, request, "files", _EVERY, default="asc"):
+        for file in await list_page(call.mesh.files.ListFiles, request, "files", _EVERY, default="asc"):
             if file.folder_id in sizes:
                 size = shown(FileSize, file, file_id=file.id)
                 sizes[file.folder_id].files.append(size)
@@ -279,7 +279,7 @@ async def upload_file_to_folder(call: Call[UploadQuery, None]) -> File:
 async def list_agents_for_folder(call: Call[PageQuery, None]) -> list[str]:
     """Lists the ids of the agents that hold a folder."""
     request = rpc.ListFolderAgentsRequest(folder_id=(await _folder(call)).id)
-    ids: list[str] = await listed(call.mesh.folders.ListFolderAgents, request, "agent_ids", _EVERY, default="asc")
+    ids: list[str] = await list_page(call.mesh.folders.ListFolderAgents, request, "agent_ids", _EVERY, default="asc")
     return cut(ids, call.query, str)
 
 
@@ -288,7 +288,7 @@ async def list_agents_for_folder(call: Call[PageQuery, None]) -> list[str]:
 async def list_folder_passages(call: Call[PageQuery, None]) -> list[Passage]:
     """Lists the passages of a folder, newest first."""
     request = passages_rpc.ListPassagesRequest(filter=passages_rpc.PassageFilter(folder_id=(await _folder(call)).id))
-    rows = await listed(call.mesh.passages.ListPassages, request, "passages", call.query, default="desc", limit=100)
+    rows = await list_page(call.mesh.passages.ListPassages, request, "passages", call.query, default="desc", limit=100)
     return [passage_from_proto(row) for row in rows]
 
 
@@ -298,7 +298,7 @@ async def list_files_for_folder(call: Call[ListFiles, None]) -> list[File]:
     """Lists the files of a folder, newest first."""
     query = call.query
     request = files_rpc.ListFilesRequest(filter=files_rpc.FileFilter(folder_id=(await _folder(call)).id))
-    rows = await listed(call.mesh.files.ListFiles, request, "files", query, default="desc", limit=1000)
+    rows = await list_page(call.mesh.files.ListFiles, request, "files", query, default="desc", limit=1000)
     return [file_from_proto(row, await _text(call.mesh, row) if query.include_content else None) for row in rows]
 
 

@@ -11,11 +11,11 @@ from mnemesh_letta.convert.values import fill, named, set_present, shown
 from starlette.responses import Response
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import PageQuery, chronological, listed
+from mnemesh_gateway.letta.mesh import PageQuery, list_chronologically, list_page
 from mnemesh_gateway.letta.messages import ListMessages, messages_from_proto, shown_by
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import SendMessages, check_streaming
-from mnemesh_gateway.letta.turns import LettaResponse, Recipient, replied
+from mnemesh_gateway.letta.turns import LettaResponse, Recipient, reply_to
 
 ManagerType = Literal["round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"]
 
@@ -168,7 +168,7 @@ async def list_groups(call: Call[ListGroups, None]) -> list[Group]:
     """Lists groups, oldest first."""
     query = call.query
     request = rpc.ListGroupsRequest(filter=_filter(query))
-    rows = await listed(call.mesh.groups.ListGroups, request, "groups", query, default="asc")
+    rows = await list_page(call.mesh.groups.ListGroups, request, "groups", query, default="asc")
     return [group_from_proto(row) for row in rows]
 
 
@@ -214,14 +214,14 @@ async def send_group_message(call: Call[NoQuery, SendMessages]) -> LettaResponse
     """Sends messages to a group and returns the turns of its agents; with streaming=true as server-sent events."""
     check_streaming(call.body, streams=False)
     recipient = Recipient(group_id=call.path["group_id"])
-    return await replied(call, recipient, stream=bool(call.body.streaming))
+    return await reply_to(call, recipient, stream=bool(call.body.streaming))
 
 
 @operations.post("/groups/{group_id}/messages/stream", body=SendMessages, result=LettaResponse)
 async def send_group_message_streaming(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages to a group and streams the turns of its agents."""
     recipient = Recipient(group_id=call.path["group_id"])
-    return await replied(call, recipient, stream=True)
+    return await reply_to(call, recipient, stream=True)
 
 
 @operations.get("/groups/{group_id}/messages", query=ListMessages, result=list[dict[str, Any]])
@@ -229,7 +229,7 @@ async def list_group_messages(call: Call[ListMessages, None]) -> list[dict[str, 
     """Lists the messages of a group in chronological order: the newest, or the oldest for `order=asc`."""
     query = call.query
     request = rpc.ListGroupMessagesRequest(group_id=call.path["group_id"])
-    rows = await chronological(call.mesh.groups.ListGroupMessages, request, "messages", query, limit=10)
+    rows = await list_chronologically(call.mesh.groups.ListGroupMessages, request, "messages", query, limit=10)
     return messages_from_proto(rows, shown_by(query))
 
 
@@ -260,7 +260,7 @@ async def list_groups_for_agent(call: Call[ListGroups, None]) -> list[Group]:
     query = call.query
     request = rpc.ListGroupsRequest(filter=_filter(query))
     request.filter.agent_id = call.path["agent_id"]
-    rows = await listed(call.mesh.groups.ListGroups, request, "groups", query, default="desc", limit=100)
+    rows = await list_page(call.mesh.groups.ListGroups, request, "groups", query, default="desc", limit=100)
     return [group_from_proto(row) for row in rows]
 
 

@@ -17,7 +17,7 @@ from mnemesh_letta.convert.values import (
 )
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, list_page
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 IdentityType = Literal["org", "user", "other"]
@@ -137,7 +137,7 @@ async def list_identities(call: Call[ListIdentities, None]) -> list[Identity]:
     set_present(
         request.filter, name_search=query.name, project_id=query.project_id, identifier_key=query.identifier_key
     )
-    rows = await listed(call.mesh.identities.ListIdentities, request, "identities", query, default="desc")
+    rows = await list_page(call.mesh.identities.ListIdentities, request, "identities", query, default="desc")
     return [identity_from_proto(row) for row in rows]
 
 

@@ -14,7 +14,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_letta.convert.values import RUN_STATUS_NAMES, moment_of, present, set_present
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh, PageQuery, Stamped, listed
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, Stamped, list_page
 from mnemesh_gateway.letta.messages import internal_from_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import SendMessages, config_to_proto, sent_of
@@ -183,7 +183,7 @@ async def list_batches(call: Call[PageQuery, None]) -> list[Job]:
         limit=query.limit,
         order=query.order,
     )
-    rows = await listed(
+    rows = await list_page(
         call.mesh.runs.ListBatches, rpc.ListBatchesRequest(), "batches", page, default="desc", limit=100
     )
     return [job_of_batch(row) for row in rows]
@@ -209,7 +209,7 @@ async def list_messages_for_batch(call: Call[ListBatchMessages, None]) -> BatchM
     await read_batch(call.mesh, job_id)
     filters = rpc.RunFilter(batch_id=batch_id_of(job_id), agent_ids=[query.agent_id] if query.agent_id else ())
     order = query.order or "desc"
-    runs = await listed(
+    runs = await list_page(
         call.mesh.runs.ListRuns,
         rpc.ListRunsRequest(filter=filters),
         "runs",
@@ -239,7 +239,7 @@ async def _rows(mesh: Mesh, run_ids: list[str], query: PageQuery, order: Any) ->
             order=order,
         )
         request = messages_service_pb2.ListMessagesRequest(run_id=run_id)
-        found += await listed(mesh.messages.ListMessages, request, "messages", page, default="desc")
+        found += await list_page(mesh.messages.ListMessages, request, "messages", page, default="desc")
         if len(found) >= limit or run_id == last:
             break
     return found
@@ -296,5 +296,5 @@ async def _jobs(mesh: Mesh, query: ListJobs, *, active: bool, ascending: bool) -
         limit=query.limit,
         order="asc" if ascending else "desc",
     )
-    rows = await listed(mesh.files.ListFiles, request, "files", page, default="desc", limit=100)
+    rows = await list_page(mesh.files.ListFiles, request, "files", page, default="desc", limit=100)
     return [job_from_proto(row) for row in rows]

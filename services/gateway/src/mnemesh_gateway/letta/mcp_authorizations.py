@@ -138,16 +138,16 @@ def contact_stream(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> Re
     async def events() -> AsyncGenerator[bytes, None]:
         yield sse({"event": "connection_attempt", "server_name": server.name})
         try:
-            found = await _contacted(call, server)
+            found = await _contact(call, server)
             if found.status == mcp_servers_pb.MCP_SERVER_STATUS_UNAUTHORIZED:
                 yield sse({"event": "oauth_required", "message": "The server asks for an authorization by OAuth."})
                 if server.id:
-                    started = await _started(call, server)
+                    started = await _authorize(call, server)
                     url, state = started.authorization_url, started.state
                     yield sse({"event": "authorization_url", "url": url, "session_id": state})
                     yield sse({"event": "waiting_for_auth", "message": "Open the URL to authorize the access."})
                     await wait_for_authorization(call.mesh, server.id, state, _PERSON_SECONDS)
-                    found = await _contacted(call, server)
+                    found = await _contact(call, server)
         except MnemeshError as error:
             yield sse({"event": "error", "message": error.message})
             return
@@ -159,7 +159,7 @@ def contact_stream(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> Re
     return event_stream(events(), {})
 
 
-async def _contacted(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.TestMcpServerResponse:
+async def _contact(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.TestMcpServerResponse:
     """Contacts a server; one that refuses a request without credentials may ask for an authorization by OAuth."""
     request = rpc.TestMcpServerRequest(mcp_server_id=server.id) if server.id else rpc.TestMcpServerRequest()
     if not server.id:
@@ -189,7 +189,7 @@ def _with_oauth(server: mcp_servers_pb.McpServer) -> mcp_servers_pb.McpServer:
     return changed
 
 
-async def _started(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.StartMcpAuthorizationResponse:
+async def _authorize(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> rpc.StartMcpAuthorizationResponse:
     """Starts the authorization of a server, whose settings name OAuth from then on."""
     if _may_ask(server):
         update = rpc.UpdateMcpServerRequest(mcp_server=_with_oauth(server))

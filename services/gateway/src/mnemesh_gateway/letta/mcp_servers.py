@@ -15,7 +15,7 @@ from starlette.responses import Response
 from mnemesh_gateway.errors import McpServerUnreachable
 from mnemesh_gateway.http.errors import invalid_field
 from mnemesh_gateway.letta.mcp_authorizations import OfferedTool, contact_stream, offered_tool_from_proto
-from mnemesh_gateway.letta.mesh import PageQuery, listed
+from mnemesh_gateway.letta.mesh import PageQuery, list_page
 from mnemesh_gateway.letta.messages import text_of
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.tools import Tool, ToolResult
@@ -299,7 +299,7 @@ async def mcp_create_mcp_server(call: Call[NoQuery, CreateMcpServer]) -> McpServ
     """Creates an MCP server and reads its tools. If it cannot be reached, a refresh reads them later."""
     server = transport_to_proto(call.body.config)
     server.name = call.body.server_name
-    return server_from_proto(await created_server(call, server))
+    return server_from_proto(await create_server(call, server))
 
 
 @operations.get("/mcp-servers/", result=list[McpServer])
@@ -318,19 +318,19 @@ async def mcp_get_mcp_server(call: Call[NoQuery, None]) -> McpServer:
 async def mcp_update_mcp_server(call: Call[NoQuery, UpdateMcpServer]) -> McpServer:
     """Updates the name and the settings of an MCP server. What the request does not name stays as it is."""
     current = await _read_server(call)
-    return server_from_proto(await updated_server(call, current, call.body.config, call.body.server_name))
+    return server_from_proto(await update_server(call, current, call.body.config, call.body.server_name))
 
 
 @operations.delete("/mcp-servers/{mcp_server_id}", status=NO_CONTENT)
 async def mcp_delete_mcp_server(call: Call[NoQuery, None]) -> None:
     """Deletes an MCP server with its tools."""
-    await deleted_server(call, await _read_server(call))
+    await delete_server(call, await _read_server(call))
 
 
 @operations.patch("/mcp-servers/{mcp_server_id}/refresh", query=RefreshQuery, result=Refreshed)
 async def mcp_refresh_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
     """Reads the tools of an MCP server again, and returns the names of those that changed."""
-    return await refreshed_server(call, call.path["mcp_server_id"])
+    return await refresh_server(call, call.path["mcp_server_id"])
 
 
 @operations.get("/mcp-servers/connect/{mcp_server_id}")
@@ -343,7 +343,7 @@ async def mcp_connect_mcp_server(call: Call[NoQuery, None]) -> Response:
 async def mcp_list_tools_for_mcp_server(call: Call[NoQuery, None]) -> list[Tool]:
     """Lists the tools of an MCP server."""
     request = rpc.ListMcpServerToolsRequest(mcp_server_id=(await _read_server(call)).id)
-    rows = await listed(call.mesh.mcp_servers.ListMcpServerTools, request, "tools", _EVERY, default="asc")
+    rows = await list_page(call.mesh.mcp_servers.ListMcpServerTools, request, "tools", _EVERY, default="asc")
     return [mcp_tool_from_proto(row) for row in rows]
 
 
@@ -377,10 +377,10 @@ async def run_tool(call: Call[Any, RunMcpTool], server_id: str, tool: rpc.McpToo
 async def all_servers(call: Call[Any, Any]) -> list[mcp_servers_pb.McpServer]:
     """Returns all MCP servers, oldest first."""
     request = rpc.ListMcpServersRequest()
-    return await listed(call.mesh.mcp_servers.ListMcpServers, request, "mcp_servers", _EVERY, default="asc")
+    return await list_page(call.mesh.mcp_servers.ListMcpServers, request, "mcp_servers", _EVERY, default="asc")
 
 
-async def created_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> mcp_servers_pb.McpServer:
+async def create_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> mcp_servers_pb.McpServer:
     """Creates an MCP server and reads its tools. If it cannot be reached, a refresh reads them later."""
     request = rpc.CreateMcpServerRequest(mcp_server=server)
     made = (await call.write(call.mesh.mcp_servers.CreateMcpServer, request, seconds=_SECONDS)).mcp_server
@@ -390,7 +390,7 @@ async def created_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer)
     return made
 
 
-async def updated_server(
+async def update_server(
     call: Call[Any, Any], current: mcp_servers_pb.McpServer, changes: McpConfigChanges, name: str | None
 ) -> mcp_servers_pb.McpServer:
     """Updates the settings of an MCP server, and its name unless it is None. Returns the server."""
@@ -404,13 +404,13 @@ async def updated_server(
     return (await call.write(call.mesh.mcp_servers.UpdateMcpServer, request, seconds=_SECONDS)).mcp_server
 
 
-async def deleted_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> None:
+async def delete_server(call: Call[Any, Any], server: mcp_servers_pb.McpServer) -> None:
     """Deletes an MCP server with its tools."""
     request = rpc.DeleteMcpServerRequest(mcp_server_id=server.id)
     await call.write(call.mesh.mcp_servers.DeleteMcpServer, request, seconds=_SECONDS)
 
 
-async def refreshed_server(call: Call[RefreshQuery, None], server_id: str) -> Refreshed:
+async def refresh_server(call: Call[RefreshQuery, None], server_id: str) -> Refreshed:
     """Reads the tools of an MCP server again, and returns the names of those that changed."""
     request = rpc.RefreshMcpServerRequest(mcp_server_id=server_id)
     if call.query.agent_id is not None:
@@ -441,7 +441,7 @@ async def list_mcp_servers(call: Call[NoQuery, None]) -> dict[str, ServerConfig]
 @operations.put("/tools/mcp/servers", body=ServerConfig, result=list[ServerConfig])
 async def add_mcp_server(call: Call[NoQuery, ServerConfig]) -> list[ServerConfig]:
     """Creates an MCP server, reads its tools, and returns all servers."""
-    await created_server(call, named_server_to_proto(call.body))
+    await create_server(call, named_server_to_proto(call.body))
     return [named_server_from_proto(server) for server in await all_servers(call)]
 
 
@@ -449,7 +449,7 @@ async def add_mcp_server(call: Call[NoQuery, ServerConfig]) -> list[ServerConfig
 async def test_mcp_server(call: Call[NoQuery, ServerConfig]) -> TestedServer:
     """Contacts an MCP server, and returns its tools. Nothing is stored."""
     request = rpc.TestMcpServerRequest(mcp_server=named_server_to_proto(call.body))
-    tools = await _offered(call, call.body.server_name, request)
+    tools = await _list_offered(call, call.body.server_name, request)
     return TestedServer(status="success", tools=tools)
 
 
@@ -462,14 +462,14 @@ async def connect_mcp_server(call: Call[NoQuery, ServerConfig]) -> Response:
 @operations.patch("/tools/mcp/servers/{mcp_server_name}", body=UpdateServerConfig, result=ServerConfig)
 async def update_mcp_server(call: Call[NoQuery, UpdateServerConfig]) -> ServerConfig:
     """Updates the settings of an MCP server. What the request does not name stays as it is."""
-    changed = await updated_server(call, await _tool_server(call), named_changes(call.body), call.body.server_name)
+    changed = await update_server(call, await _tool_server(call), named_changes(call.body), call.body.server_name)
     return named_server_from_proto(changed)
 
 
 @operations.delete("/tools/mcp/servers/{mcp_server_name}", result=list[ServerConfig])
 async def delete_mcp_server(call: Call[NoQuery, None]) -> list[ServerConfig]:
     """Deletes an MCP server with its tools, and returns the other servers."""
-    await deleted_server(call, await _tool_server(call))
+    await delete_server(call, await _tool_server(call))
     return [named_server_from_proto(server) for server in await all_servers(call)]
 
 
@@ -477,13 +477,13 @@ async def delete_mcp_server(call: Call[NoQuery, None]) -> list[ServerConfig]:
 async def list_mcp_tools_by_server(call: Call[NoQuery, None]) -> list[OfferedTool]:
     """Contacts an MCP server, and returns the tools that it offers now."""
     server = await _tool_server(call)
-    return await _offered(call, server.name, rpc.TestMcpServerRequest(mcp_server_id=server.id))
+    return await _list_offered(call, server.name, rpc.TestMcpServerRequest(mcp_server_id=server.id))
 
 
 @operations.post("/tools/mcp/servers/{mcp_server_name}/resync", query=RefreshQuery, result=Refreshed)
 async def resync_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
     """Reads the tools of an MCP server again, and returns the names of those that changed."""
-    return await refreshed_server(call, (await _tool_server(call)).id)
+    return await refresh_server(call, (await _tool_server(call)).id)
 
 
 @operations.post(
@@ -521,7 +521,7 @@ async def _tool_server(call: Call[Any, Any]) -> mcp_servers_pb.McpServer:
     return found[0]
 
 
-async def _offered(call: Call[Any, Any], name: str, request: rpc.TestMcpServerRequest) -> list[OfferedTool]:
+async def _list_offered(call: Call[Any, Any], name: str, request: rpc.TestMcpServerRequest) -> list[OfferedTool]:
     found = await call.mesh.mcp_servers.TestMcpServer(request, timeout=_SECONDS)
     if found.status != mcp_servers_pb.MCP_SERVER_STATUS_REACHABLE:
         raise McpServerUnreachable(name, found.status_message or "The transport is disabled.")

@@ -1,7 +1,6 @@
 """The services of the mesh: their stubs, the pages of their lists, and figures that rarely change."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
@@ -25,8 +24,10 @@ from mnemesh.tools.v1 import execution_service_pb2_grpc, mcp_servers_service_pb2
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_client import Mnemesh
 from mnemesh_kit.call_context import current_principal
+from mnemesh_kit.time import SystemClock
 
 from mnemesh_gateway.http.errors import invalid_field
+from mnemesh_gateway.usecases.agents import Cache
 
 T = TypeVar("T")
 _SECONDS: Final = 10.0
@@ -62,19 +63,16 @@ class Mesh:
         self.tools = tools_service_pb2_grpc.ToolServiceStub(channel)
         self.execution = execution_service_pb2_grpc.ExecutionServiceStub(channel)
         self.mcp_servers = mcp_servers_service_pb2_grpc.McpServerServiceStub(channel)
-        self._cache: dict[tuple[str, str], tuple[float, object]] = {}
+        self._cache: Cache[tuple[str, str], Any] = Cache(_MAX_ENTRIES, _SECONDS, SystemClock())
 
     async def cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
         """Returns the value of a key as read for this caller's organization in the last ten seconds, or reads it."""
         full = (current_principal().organization_id, key)
         known = self._cache.get(full)
-        now = time.monotonic()
-        if known is not None and known[0] > now:
-            return known[1]  # type: ignore[return-value]
+        if known is not None:
+            return known  # type: ignore[no-any-return]
         value = await read()
-        if len(self._cache) >= _MAX_ENTRIES:
-            self._cache.clear()
-        self._cache[full] = (now + _SECONDS, value)
+        self._cache.put(full, value)
         return value
 
 
@@ -112,7 +110,7 @@ class Origin(Stamped, kw_only=True):
     entity_id: str | None = None
 
 
-async def listed(
+async def list_page(
     method: Callable[..., Awaitable[Any]],
     request: Any,
     rows: str,
@@ -156,21 +154,21 @@ async def listed(
     return found[:wanted]
 
 
-async def chronological(
+async def list_chronologically(
     method: Callable[..., Awaitable[Any]], request: Any, rows: str, query: PageQuery, *, limit: int
 ) -> list[Any]:
     """Returns the rows of a page, oldest first.
 
     By default these are the newest rows of the range, and the oldest for `order=asc`. The range is always the rows that
-    are newer than `after` and older than `before`. The arguments are those of `listed`.
+    are newer than `after` and older than `before`. The arguments are those of `list_page`.
     """
     if query.order == "asc":
-        return await listed(method, request, rows, query, default="asc", limit=limit)
+        return await list_page(method, request, rows, query, default="asc", limit=limit)
     newest = PageQuery(before=query.after, after=query.before, limit=query.limit)
-    return (await listed(method, request, rows, newest, default="desc", limit=limit))[::-1]
+    return (await list_page(method, request, rows, newest, default="desc", limit=limit))[::-1]
 
 
-async def responses(method: Callable[..., Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
+async def list_pages(method: Callable[..., Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
     """Yields the pages of a list RPC until the last one. Sets the page of the request."""
     request.page_size = MAX_PAGE
     while True:

@@ -1,6 +1,5 @@
 """Messages as clients see them: list, retrieve, search."""
 
-import base64
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,10 +11,11 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.paging import whole_answer
+from mnemesh_letta.convert.messages import letta_calls, letta_image
 from mnemesh_letta.convert.values import ROLE_NAMES, ROLES, moment_of, present, set_present
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, list_page
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 
@@ -59,16 +59,7 @@ def text_of(parts: Iterable[pb.ContentPart]) -> str:
 def _part(part: pb.ContentPart) -> dict[str, Any]:
     if part.HasField("text"):
         return {"type": "text", "text": part.text.text}
-    image = part.image
-    match image.WhichOneof("source"):
-        case "url":
-            source: dict[str, Any] = {"type": "url", "url": image.url}
-        case "inline":
-            data = base64.b64encode(image.inline.data).decode()
-            source = {"type": "base64", "media_type": image.inline.media_type, "data": data}
-        case _:
-            source = {"type": "letta", "file_id": image.file_id}
-    return {"type": "image", "source": source | {"detail": present(image, "detail")}}
+    return {"type": "image", "source": letta_image(part.image) | {"detail": present(part.image, "detail")}}
 
 
 def calls_from_proto(calls: Iterable[pb.ToolCall]) -> dict[str, Any]:
@@ -300,10 +291,6 @@ def spoken(call: pb.ToolCall, shown: Shown) -> str | None:
 
 def internal_from_proto(message: pb.Message) -> dict[str, Any]:
     """Returns a message as it is stored, for steps and context windows."""
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.tool_calls
-    ]
     content = content_from_proto(message.content)
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return {
@@ -314,7 +301,7 @@ def internal_from_proto(message: pb.Message) -> dict[str, Any]:
         "conversation_id": present(message, "conversation_id"),
         "model": present(message, "model"),
         "content": parts,
-        "tool_calls": calls or None,
+        "tool_calls": letta_calls(message.tool_calls) or None,
         "tool_returns": [return_from_proto(item) for item in message.tool_returns],
         "group_id": present(message, "group_id"),
     }
@@ -379,7 +366,7 @@ async def list_all_messages(call: Call[ListMessages, None]) -> list[dict[str, An
     request = rpc.ListMessagesRequest()
     if query.conversation_id is not None:
         request.conversation.conversation_id = query.conversation_id
-    rows = await listed(call.mesh.messages.ListMessages, request, "messages", query, default="desc", limit=100)
+    rows = await list_page(call.mesh.messages.ListMessages, request, "messages", query, default="desc", limit=100)
     return messages_from_proto(rows, shown_by(query))
 
 

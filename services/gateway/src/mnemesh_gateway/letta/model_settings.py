@@ -23,7 +23,7 @@ from mnemesh_letta.convert.values import fill, present, set_present, shown
 from msgspec import structs
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, responses
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, list_pages
 
 
 class GivenLLMConfig(msgspec.Struct, kw_only=True):
@@ -108,7 +108,11 @@ class ModelChoice(msgspec.Struct, kw_only=True):
 UNSET_MODELS: Final = frozenset({"letta/letta-free"})
 """Handles of Letta's own models, which stand for the defaults here."""
 _SETTINGS: Final = (
-    *("context_window_limit", "max_tokens", "max_reasoning_tokens", "enable_reasoner", "parallel_tool_calls"),
+    "context_window_limit",
+    "max_tokens",
+    "max_reasoning_tokens",
+    "enable_reasoner",
+    "parallel_tool_calls",
 )
 _ENDPOINT_TYPES: Final = {"openai_compatible": "openai", "rehearsal": "openai", "mnemesh": "openai", "": "openai"}
 _CATEGORIES: Final = {models_pb2.PROVIDER_CATEGORY_BASE: "base", models_pb2.PROVIDER_CATEGORY_BYOK: "byok"}
@@ -133,7 +137,7 @@ async def find_embedder(mesh: Mesh, handle: str | None) -> models_pb2.EmbeddingM
     """Returns an embedder by its handle, or the default one for None; None if there is none."""
 
     async def read() -> list[models_pb2.EmbeddingModel]:
-        pages = responses(mesh.models.ListEmbeddingModels, rpc.ListEmbeddingModelsRequest())
+        pages = list_pages(mesh.models.ListEmbeddingModels, rpc.ListEmbeddingModelsRequest())
         return [model async for page in pages for model in page.models]
 
     models = await mesh.cached("embedders", read)

@@ -12,7 +12,7 @@ from mnemesh.agents.v1.agents_pb2 import JsonSchemaFormat
 from mnemesh_letta.convert.values import json_text, set_present, shown
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh, PageQuery, listed, responses
+from mnemesh_gateway.letta.mesh import Mesh, PageQuery, list_page, list_pages
 from mnemesh_gateway.letta.model_settings import embedding_config, llm_config
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.turns import Usage, usage_from_proto
@@ -147,7 +147,7 @@ async def list_models(call: Call[ListModels, None]) -> list[dict[str, Any]]:
     request = rpc.ListModelsRequest()
     request.providers.extend([query.provider_name] if query.provider_name else ())
     request.provider_types.extend([query.provider_type] if query.provider_type else ())
-    found = [model async for page in responses(call.mesh.models.ListModels, request) for model in page.models]
+    found = [model async for page in list_pages(call.mesh.models.ListModels, request) for model in page.models]
     rows = []
     for model in found:
         config = msgspec.to_builtins(llm_config(model, agents_pb2.ModelSettings()))
@@ -167,7 +167,7 @@ async def list_models(call: Call[ListModels, None]) -> list[dict[str, Any]]:
 async def list_embedding_models(call: Call[NoQuery, None]) -> list[dict[str, Any]]:
     """Lists the embedders that archives can use."""
     request = rpc.ListEmbeddingModelsRequest()
-    pages = responses(call.mesh.models.ListEmbeddingModels, request)
+    pages = list_pages(call.mesh.models.ListEmbeddingModels, request)
     found = [model async for page in pages for model in page.models]
     rows = []
     for model in found:
@@ -189,7 +189,7 @@ async def list_providers(call: Call[ListProviders, None]) -> list[Provider]:
     query = call.query
     request = rpc.ListProvidersRequest(types=[provider_type(query.provider_type)] if query.provider_type else ())
     set_present(request, name=query.name)
-    rows = await listed(call.mesh.models.ListProviders, request, "providers", query, default="desc")
+    rows = await list_page(call.mesh.models.ListProviders, request, "providers", query, default="desc")
     return [provider_from_proto(row) for row in rows]
 
 

@@ -248,14 +248,14 @@ class Endpoint:
         self._require_ids(request)
         query = self._query(request)
         if self._decoder is None:
-            return await self._handled(self._call(request, query, None))
+            return await self._handle(self._call(request, query, None))
         try:
-            async with self._bodies.reading(request, self._decoded, _MAX_VALUES) as body:
-                return await self._handled(self._call(request, query, body))
+            async with self._bodies.read_converted(request, self._decoded, _MAX_VALUES) as body:
+                return await self._handle(self._call(request, query, body))
         except NestedTooDeeply as error:
             raise invalid_json(error.message, "body") from error
 
-    async def _handled(self, call: Call[Any, Any]) -> Any:
+    async def _handle(self, call: Call[Any, Any]) -> Any:
         try:
             return await self._operation.handler(call)
         except (OverflowError, ValueError) as error:

@@ -24,11 +24,11 @@ from mnemesh_letta.convert.values import (
 from starlette.responses import Response
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, listed
+from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, list_page
 from mnemesh_gateway.letta.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import MESSAGE_EVENT_NAMES, SHOWN_EVENTS
-from mnemesh_gateway.letta.turns import StreamRun, attached, read_run
+from mnemesh_gateway.letta.turns import StreamRun, attach_to_run, read_run
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -392,7 +392,7 @@ def _derived(span_id: str, number: int) -> str:
 async def messages_of(mesh: Mesh, run_id: str, query: PageQuery) -> list[Any]:
     """Returns a page of the stored messages of a run, oldest first."""
     request = messages_service_pb2.ListMessagesRequest(run_id=run_id)
-    return await listed(mesh.messages.ListMessages, request, "messages", query, default="asc", limit=100)
+    return await list_page(mesh.messages.ListMessages, request, "messages", query, default="asc", limit=100)
 
 
 async def shown_messages(mesh: Mesh, run: pb.Run, query: PageQuery) -> list[dict[str, Any]]:
@@ -424,7 +424,7 @@ async def list_runs(call: Call[ListRuns, None]) -> list[Run]:
     order = query.order or ("asc" if query.ascending else "desc")
     page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=order)
     request = rpc.ListRunsRequest(filter=filters)
-    rows = await listed(call.mesh.runs.ListRuns, request, "runs", page, default="desc", limit=100)
+    rows = await list_page(call.mesh.runs.ListRuns, request, "runs", page, default="desc", limit=100)
     return [run_from_proto(run) for run in rows]
 
 
@@ -436,7 +436,7 @@ async def list_active_runs(call: Call[ActiveRuns, None]) -> list[Run]:
     filters = rpc.RunFilter(agent_ids=agent_ids, active=True)
     set_present(filters, background=query.background)
     request = rpc.ListRunsRequest(filter=filters)
-    rows = await listed(call.mesh.runs.ListRuns, request, "runs", PageQuery(), default="desc", limit=100)
+    rows = await list_page(call.mesh.runs.ListRuns, request, "runs", PageQuery(), default="desc", limit=100)
     return [run_from_proto(run) for run in rows]
 
 
@@ -472,7 +472,7 @@ async def list_steps_for_run(call: Call[PageQuery, None]) -> list[Step]:
     """Lists the steps of a run, newest first."""
     run = await read_run(call.mesh, call.path["run_id"])
     request = rpc.ListStepsRequest(filter=rpc.StepFilter(run_id=run.id))
-    rows = await listed(call.mesh.runs.ListSteps, request, "steps", call.query, default="desc", limit=100)
+    rows = await list_page(call.mesh.runs.ListSteps, request, "steps", call.query, default="desc", limit=100)
     return [step_from_proto(step) for step in rows]
 
 
@@ -499,14 +499,14 @@ async def retrieve_trace_for_run(call: Call[TraceQuery, None]) -> list[dict[str,
     run = await read_run(call.mesh, call.path["run_id"])
     request = rpc.ListStepsRequest(filter=rpc.StepFilter(run_id=run.id))
     every = PageQuery(limit=limit)
-    steps = await listed(call.mesh.runs.ListSteps, request, "steps", every, default="asc")
+    steps = await list_page(call.mesh.runs.ListSteps, request, "steps", every, default="asc")
     return spans_of_run(run, steps, await messages_of(call.mesh, run.id, every))[:limit]
 
 
 @operations.post("/runs/{run_id}/stream", body=StreamRun, optional_body=True)
 async def retrieve_stream_for_run(call: Call[NoQuery, StreamRun]) -> Response:
     """Replays the events of a run after a number, and follows it to its end."""
-    return await attached(call, call.path["run_id"])
+    return await attach_to_run(call, call.path["run_id"])
 
 
 def _status(name: str) -> pb.RunStatus.ValueType:
@@ -533,7 +533,7 @@ async def list_steps(call: Call[ListSteps, None]) -> list[Step]:
     )
     fill(filters, {"start_time": query.start_date, "end_time": query.end_date})
     request = rpc.ListStepsRequest(filter=filters)
-    rows = await listed(call.mesh.runs.ListSteps, request, "steps", query, default="desc")
+    rows = await list_page(call.mesh.runs.ListSteps, request, "steps", query, default="desc")
     return [step_from_proto(step) for step in rows]
 
 
@@ -563,7 +563,7 @@ async def list_messages_for_step(call: Call[PageQuery, None]) -> list[dict[str, 
     """Lists the messages of a step, oldest first."""
     step = await _read(call.mesh, call.path["step_id"])
     request = messages_service_pb2.ListMessagesRequest(step_id=step.id)
-    rows = await listed(call.mesh.messages.ListMessages, request, "messages", call.query, default="asc", limit=100)
+    rows = await list_page(call.mesh.messages.ListMessages, request, "messages", call.query, default="asc", limit=100)
     return messages_from_proto(rows, Shown())
 
 

@@ -13,7 +13,7 @@ from mnemesh_letta.convert.resources import OTHER_BUILTIN, TYPE_OF_BUILTIN
 from mnemesh_letta.convert.values import fill, json_text, json_value, present, set_present, shown
 
 from mnemesh_gateway.http.errors import invalid_field
-from mnemesh_gateway.letta.mesh import READ_SECONDS, PageQuery, cut, listed
+from mnemesh_gateway.letta.mesh import READ_SECONDS, PageQuery, cut, list_page
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 
@@ -256,7 +256,7 @@ async def list_tools(call: Call[ListTools, None]) -> list[Tool]:
     types = _wanted(query)
     if _is_exact(types):
         request = rpc.ListToolsRequest(filter=_filter(query, types))
-        rows = await listed(call.mesh.tools.ListTools, request, "tools", page, default="desc") if types else []
+        rows = await list_page(call.mesh.tools.ListTools, request, "tools", page, default="desc") if types else []
     else:
         rows = cut(await _every(call, query, types), page, lambda tool: tool.id)
     return [tool_from_proto(tool) for tool in rows]
@@ -317,15 +317,14 @@ async def run_tool_from_source(call: Call[NoQuery, RunSource]) -> dict[str, Any]
 async def add_base_tools(call: Call[NoQuery, None]) -> list[Tool]:
     """Returns the built-in tools, which every organization has."""
     request = rpc.ListToolsRequest(filter=rpc.ToolFilter(types=[pb.TOOL_TYPE_BUILTIN]))
-    rows = await listed(call.mesh.tools.ListTools, request, "tools", PageQuery(limit=1000), default="asc")
+    rows = await list_page(call.mesh.tools.ListTools, request, "tools", PageQuery(limit=1000), default="asc")
     return [tool_from_proto(row) for row in rows]
 
 
 @operations.get("/tools/{tool_id}", result=Tool)
 async def retrieve_tool(call: Call[NoQuery, None]) -> Tool:
     """Returns a tool."""
-    request = rpc.GetToolRequest(tool_id=call.path["tool_id"])
-    return tool_from_proto((await read(call.mesh.tools.GetTool, request)).tool)
+    return tool_from_proto((await read(call.mesh.tools.GetTool, rpc.GetToolRequest(tool_id=call.path["tool_id"]))).tool)
 
 
 @operations.patch("/tools/{tool_id}", body=ToolFields, result=Tool)
@@ -360,7 +359,7 @@ def _new(body: ToolFields) -> pb.Tool:
 async def _every(call: Call[ListTools, None], query: ListTools, types: frozenset[str]) -> list[pb.Tool]:
     """Returns all tools of types that only some built-in tools have, oldest first."""
     request = rpc.ListToolsRequest(filter=_filter(query, types))
-    rows = await listed(call.mesh.tools.ListTools, request, "tools", _EVERY, default="asc")
+    rows = await list_page(call.mesh.tools.ListTools, request, "tools", _EVERY, default="asc")
     return [tool for tool in rows if tool_type(tool) in types]
 
 

@@ -244,7 +244,7 @@ class Recipient:
     group_id: str | None = None
 
 
-async def answering(mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_pb2.RunConfig, key: str) -> Events:
+async def answer_approval(mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_pb2.RunConfig, key: str) -> Events:
     """Answers a request for approval and returns the events of the run.
 
     An answer that is sent again has the run of the first one. If that was cancelled or failed, a client that sends its
@@ -295,7 +295,7 @@ async def _answer(
         raise invalid_field("An approval is answered to the agent that asked, not to its group.", "body", "messages")
     decisions = list(sent.decisions)
     if sent.blanket is not None:
-        request_id = sent.approval_request_id or await _pending(mesh, recipient.agent_id)
+        request_id = sent.approval_request_id or await _find_pending(mesh, recipient.agent_id)
         found = messages_service_pb2.GetMessagesRequest(message_ids=[request_id])
         messages = (await read(mesh.messages.GetMessages, found)).messages
         decisions += blanket_decisions(sent, [call for message in messages for call in message.tool_calls])
@@ -310,7 +310,7 @@ async def _answer(
     )
 
 
-async def _pending(mesh: Mesh, agent_id: str) -> str:
+async def _find_pending(mesh: Mesh, agent_id: str) -> str:
     agent = (await read(mesh.agents.GetAgent, agents_service_pb2.GetAgentRequest(agent_id=agent_id))).agent
     if not agent.HasField("pending_approval_request_id"):
         raise NotFound(f"{agent_id} waits for no approval.")
@@ -336,7 +336,7 @@ class StreamOptions(NamedTuple):
     """Its events have numbers, as those of background runs."""
 
 
-async def streamed(events: Events, shown: Shown, options: StreamOptions, *, starting_after: int = 0) -> Response:
+async def stream_turn(events: Events, shown: Shown, options: StreamOptions, *, starting_after: int = 0) -> Response:
     """Returns the stream of a turn. A run that fails before the first event of the stream raises its error instead.
 
     Args:
@@ -374,7 +374,7 @@ class TurnStream:
         self._number = 0
         """The number of the last event. A ping between events has it too."""
         self._has_begun = False
-        self._frames = self._converted()
+        self._frames = self._convert()
         self._first: asyncio.Future[_Frame | None] = asyncio.ensure_future(anext(self._frames, None))
 
     async def begin(self) -> None:
@@ -409,7 +409,7 @@ class TurnStream:
             self._first.exception()  # an error was raised where its result was read
         await self._frames.aclose()
 
-    async def _converted(self) -> AsyncGenerator[_Frame, None]:
+    async def _convert(self) -> AsyncGenerator[_Frame, None]:
         """Yields the events of the stream in their order; first the error alone if nothing else came before it."""
         failure: RunFailed | None = None
         async with aclosing(self._events):
@@ -489,7 +489,7 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
     sent = sent_of(body)
     config = _config(recipient, body)
     if sent.is_answer:
-        return await answering(mesh, recipient, sent, config, key)
+        return await answer_approval(mesh, recipient, sent, config, key)
     if body.background:
         run = await start_run(mesh, recipient, body, key)
         return runs.attach(mesh.runs, run.id, 0, PATIENCE)
@@ -512,7 +512,7 @@ async def start_run(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
     sent = sent_of(body)
     config = _config(recipient, body)
     if sent.is_answer:
-        async with aclosing(await answering(mesh, recipient, sent, config, key)) as events:
+        async with aclosing(await answer_approval(mesh, recipient, sent, config, key)) as events:
             run_id = (await anext(events)).run_id
         return await read_run(mesh, run_id)
     start = runs_service_pb2.StartRunRequest(
@@ -521,7 +521,7 @@ async def start_run(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
     return (await read(mesh.runs.StartRun, start)).run
 
 
-async def answered(events: Events, shown: Shown) -> LettaResponse:
+async def collect_turn(events: Events, shown: Shown) -> LettaResponse:
     """Returns a whole turn. Raises the error of a run that failed."""
     conversion = Conversion(tokens=False)
     messages: list[dict[str, Any]] = []
@@ -547,20 +547,20 @@ async def answered(events: Events, shown: Shown) -> LettaResponse:
     )
 
 
-async def replied(call: Call[Any, SendMessages], recipient: Recipient, *, stream: bool) -> LettaResponse | Response:
+async def reply_to(call: Call[Any, SendMessages], recipient: Recipient, *, stream: bool) -> LettaResponse | Response:
     """Returns the answer to what a request sends, whole or as a stream."""
     body = call.body
     shown = shown_of(body)
     events = await events_of(call.mesh, recipient, body, call.request_id, stream=stream)
     if not stream:
-        return await answered(events, shown)
+        return await collect_turn(events, shown)
     options = StreamOptions(
         tokens=body.stream_tokens,
         pings=body.include_pings,
         announces=call.profile.announces_runs,
         numbered=body.background,
     )
-    return await streamed(events, shown, options)
+    return await stream_turn(events, shown, options)
 
 
 async def read_run(mesh: Mesh, run_id: str) -> runs_pb2.Run:
@@ -568,7 +568,7 @@ async def read_run(mesh: Mesh, run_id: str) -> runs_pb2.Run:
     return (await read(mesh.runs.GetRun, runs_service_pb2.GetRunRequest(run_id=run_id))).run
 
 
-async def attached(call: Call[Any, AttachingT], run_id: str) -> Response:
+async def attach_to_run(call: Call[Any, AttachingT], run_id: str) -> Response:
     """Returns the stream of a run after the events that the client has."""
     body = call.body
     if body.starting_after < 0:
@@ -581,4 +581,4 @@ async def attached(call: Call[Any, AttachingT], run_id: str) -> Response:
         numbered=True,
     )
     events = runs.attach(call.mesh.runs, run.id, 0, PATIENCE)
-    return await streamed(events, Shown(), options, starting_after=body.starting_after)
+    return await stream_turn(events, Shown(), options, starting_after=body.starting_after)

@@ -41,7 +41,7 @@ async def form_with_file(
         ResourceExhausted: too many large forms are open.
     """
     with budget.reservation(current_principal().organization_id) as reserve:
-        form = await _received(request, _Bounded(request, max_bytes or MAX_BYTES, reserve))
+        form = await _receive(request, _Bounded(request, max_bytes or MAX_BYTES, reserve))
         try:
             file = form.get("file")
             if not isinstance(file, UploadFile):
@@ -51,7 +51,7 @@ async def form_with_file(
             await form.close()
 
 
-async def _received(request: Request, receive: "_Bounded") -> FormData:
+async def _receive(request: Request, receive: "_Bounded") -> FormData:
     try:
         async with asyncio.timeout(_RECEIVE_SECONDS):
             return await Request(request.scope, receive).form(max_files=1, max_fields=_FIELDS)

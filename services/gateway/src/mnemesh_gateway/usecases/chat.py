@@ -218,17 +218,17 @@ class ChatService:
         if client.previous_run_id is not None:
             conversation_id = (await self._runs.get(client.previous_run_id)).conversation_id
         if conversation_id is not None:
-            return await self._sessions.continued(caller, agent, conversation_id, instructions)
+            return await self._sessions.resume(caller, agent, conversation_id, instructions)
         name = client_session(client.headers, request.metadata)
         if name is None:
             name = derived_session(request.user, instructions)
-            known = await self._known(caller, agent, request, name)
+            known = await self._find_known(caller, agent, request, name)
             if known is not None and known.startswith(_CONVERSATION):
-                return await self._sessions.continued(caller, agent, known.removeprefix(_CONVERSATION), instructions)
+                return await self._sessions.resume(caller, agent, known.removeprefix(_CONVERSATION), instructions)
             name = known or name
         return await self._sessions.open(caller, agent, name, instructions)
 
-    async def _known(self, caller: Principal, agent: Agent, request: ChatRequest, name: str | None) -> str | None:
+    async def _find_known(self, caller: Principal, agent: Agent, request: ChatRequest, name: str | None) -> str | None:
         """Returns the name of the session to which the client's history belongs; None if that is not known.
 
         The messages of several sessions can begin with the same words. `name` is preferred then; without it, among
@@ -241,13 +241,13 @@ class ChatService:
             names = self._histories.get(key) or frozenset()
             if name not in names:
                 # Another replica may know other sessions that began with the same words.
-                names |= await self._searched(agent, request, position)
+                names |= await self._search(agent, request, position)
                 self._histories.put(key, names)
             if names:
                 return name if name in names or len(names) > 1 else next(iter(names))
         return None
 
-    async def _searched(self, agent: Agent, request: ChatRequest, position: str) -> frozenset[str]:
+    async def _search(self, agent: Agent, request: ChatRequest, position: str) -> frozenset[str]:
         """Returns the sessions of the agent's newest runs that began with a message at this position."""
         found = set()
         async with aclosing(self._runs.recent(RunFilter(agent_ids=[agent.id]), _RECENT)) as runs:

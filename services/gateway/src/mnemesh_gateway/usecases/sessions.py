@@ -196,7 +196,7 @@ class SessionService:
             session = await self._find(caller, agent.id, name)
             return await self._show(agent, session, overlay_of(instructions))
 
-    async def continued(
+    async def resume(
         self, caller: Principal, agent: agents_pb2.Agent, conversation_id: str, instructions: str | None
     ) -> Session:
         """Returns the session of an existing conversation. Without an overlay block, a message has the instructions.

@@ -180,7 +180,7 @@ class TaskService:
         try:
             if agent_id is not None:
                 await self._remove(agent_id)
-            for abandoned in await self._abandoned():
+            for abandoned in await self._list_abandoned():
                 await self._remove(abandoned)
         except MnemeshError as error:
             _log.warning("task_agent_not_deleted", agent_id=agent_id, error=error.message)
@@ -190,7 +190,7 @@ class TaskService:
         with suppress(NotFound, Aborted):
             await self._stub.DeleteAgent(rpc.DeleteAgentRequest(agent_id=agent_id), timeout=WRITE)
 
-    async def _abandoned(self) -> list[str]:
+    async def _list_abandoned(self) -> list[str]:
         request = rpc.ListAgentsRequest(
             page_size=100,
             order=paging_pb2.SORT_ORDER_ASCENDING,
