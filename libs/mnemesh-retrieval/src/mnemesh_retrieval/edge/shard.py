@@ -63,7 +63,7 @@ def engine_filter(condition: Filter) -> qe.Filter:
 
 
 class _FilterBuilder:
-    """See FilterBuilder in `filter_translation`."""
+    """See FilterBuilder."""
 
     def equals(self, field: str, value: Scalar) -> "ConditionType":
         return qe.FieldCondition(field, match=qe.MatchValue(value))

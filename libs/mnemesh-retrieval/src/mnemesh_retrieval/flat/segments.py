@@ -6,21 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
+from mnemesh_retrieval.engine_queries import translate_filter
 from mnemesh_retrieval.errors import PointInvalid, VectorIndexError
 from mnemesh_retrieval.filters import (
     And,
     Filter,
     HasId,
-    HasWords,
     Match,
     MatchAll,
     MatchAny,
-    Not,
-    Or,
     Scalar,
     TimeRange,
 )
@@ -228,27 +227,49 @@ def time_of(payload: Any, collection: Collection) -> int:
 
 def matching(condition: Filter, batch: SegmentBatch) -> Mask:
     """Returns the mask of the points that match."""
-    match condition:
-        case Match(field, value):
-            return batch.with_any_label([label_of(field, value)])
-        case MatchAny(field, values):
-            return batch.with_any_label([label_of(field, value) for value in values])
-        case MatchAll(field, values):
-            return _all([batch.with_any_label([label_of(field, value)]) for value in values], batch)
-        case TimeRange(_, None, None):
-            return np.ones(len(batch), np.bool_)
-        case TimeRange(_, gte, lt):
-            return _inside(batch, gte, lt)
-        case HasId(ids):
-            return np.isin(batch.headers["id"], np.array([id_.bytes for id_ in ids], "S16"))
-        case And(conditions):
-            return _all([matching(each, batch) for each in conditions], batch)
-        case Or(conditions):
-            return ~_all([~matching(each, batch) for each in conditions], batch)
-        case Not(inner):
-            return ~matching(inner, batch)
-        case HasWords():
-            raise VectorIndexError("this index has no words")
+    return translate_filter(condition, _MaskBuilder(batch))
+
+
+class _MaskBuilder:
+    """See FilterBuilder. A condition is the mask of the points for which it holds."""
+
+    def __init__(self, batch: SegmentBatch) -> None:
+        self._batch = batch
+
+    def equals(self, field: str, value: Scalar) -> Mask:
+        return self._batch.with_any_label([label_of(field, value)])
+
+    def among(self, field: str, values: Sequence[str]) -> Mask:
+        return self._batch.with_any_label([label_of(field, value) for value in values])
+
+    def words(self, field: str, text: str) -> Mask:  # noqa: ARG002  (there are none)
+        raise VectorIndexError("this index has no words")
+
+    substring = words
+
+    def between(self, field: str, gte: datetime | None, lt: datetime | None) -> Mask:  # noqa: ARG002  (the only time)
+        times = self._batch.headers["time"]
+        inside: Mask = times != NO_TIME
+        if gte is not None:
+            inside &= times >= microseconds(gte)
+        if lt is not None:
+            inside &= times < microseconds(lt)
+        return inside
+
+    def ids(self, ids: Sequence[UUID]) -> Mask:
+        return np.isin(self._batch.headers["id"], np.array([id_.bytes for id_ in ids], "S16"))
+
+    def every(self, conditions: Sequence[Mask]) -> Mask:
+        result = np.ones(len(self._batch), np.bool_)
+        for mask in conditions:
+            result &= mask
+        return result
+
+    def some(self, conditions: Sequence[Mask]) -> Mask:
+        return ~self.every([~mask for mask in conditions])
+
+    def none(self, condition: Mask) -> Mask:
+        return ~condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,20 +319,3 @@ def _values(value: Any) -> Sequence[Scalar]:
     if value is None:
         return ()
     return value if isinstance(value, list | tuple) else (value,)
-
-
-def _inside(batch: SegmentBatch, gte: datetime | None, lt: datetime | None) -> Mask:
-    times = batch.headers["time"]
-    inside: Mask = times != NO_TIME
-    if gte is not None:
-        inside &= times >= microseconds(gte)
-    if lt is not None:
-        inside &= times < microseconds(lt)
-    return inside
-
-
-def _all(masks: Sequence[Mask], batch: SegmentBatch) -> Mask:
-    result = np.ones(len(batch), np.bool_)
-    for mask in masks:
-        result &= mask
-    return result

@@ -200,7 +200,7 @@ def server_filter(condition: Filter, features: Features) -> models.Filter:
 
 
 class _FilterBuilder:
-    """See FilterBuilder in `filter_translation`."""
+    """See FilterBuilder."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
