@@ -477,7 +477,7 @@ def _found(returned: str, heading: str) -> str:
         kinds = {wish.kind for wish in wishes_in(text)}
         if not kinds or kinds - {Kind.ASK_ARCHIVE, Kind.ASK_CONVERSATION}:
             about = ", ".join(filter(None, (str(row.get("timestamp") or "")[:10], row.get("role"))))
-            lines.append(f"- {about}: {_short(text)}")
+            lines.append(f"- {about}: {_short(text)}" if about else f"- {_short(text)}")
     return "\n".join((heading, *lines[:_MAX_RESULTS])) if lines else f"{heading} nothing."
 
 
