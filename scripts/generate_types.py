@@ -59,7 +59,7 @@ MODULES: Final = {
         [
             *("ModelSettings", "ModelPrice", "CompactionSettings", "CompactionResult", "SystemPrompt", "ErasureReport"),
             *("MemoryExtractionMode as ExtractionMode", "MemoryExtractionScope as ExtractionScope"),
-            *("MemoryExtractionSettings", "Conversation"),
+            *("MemoryExtractionSettings", "Conversation", "RunError"),
         ],
     ),
     "tools": (
@@ -72,7 +72,13 @@ MODULES: Final = {
                 "McpSchemaStatus as SchemaStatus",
                 "McpSchemaHealth as SchemaHealth",
             ),
-            *("McpCaller", "McpProgress", "WebSearchResult as SearchResult", "SearchWebResponse as SearchAnswer"),
+            *(
+                "McpCaller",
+                "McpProgress",
+                "WebSearchResult as SearchResult",
+                "SearchWebResponse as SearchAnswer",
+                "FetchWebpageResponse as WebPart",
+            ),
         ],
     ),
     "recall": (
@@ -113,6 +119,7 @@ ALWAYS: Final = {
     "mnemesh.files.v1.Upload.header": "FileHeader()",
     "mnemesh.files.v1.Directories.limits": "FileLimits()",
     "mnemesh.tools.v1.WebSearchResult.published_time": None,
+    "mnemesh.tools.v1.FetchWebpageResponse.published_time": None,
     "google.protobuf.Timestamp": "EPOCH",
     "google.protobuf.Duration": "timedelta()",
 }

@@ -232,3 +232,25 @@ class SearchAnswer(Twin[web_service_pb2.SearchWebResponse]):
     """The provider: exa, tavily, brave or searxng."""
     results: tuple[SearchResult, ...] = ()
     """Best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebPart(Twin[web_service_pb2.FetchWebpageResponse]):
+    """The twin of `FetchWebpageResponse`."""
+
+    url: str = ""
+    """The URL after the redirects."""
+    title: str = ""
+    """Empty if the page has none."""
+    text: str = ""
+    """The part of the text, as Markdown if the page is HTML."""
+    start: int = 0
+    """The number of the first character of `text`."""
+    total_chars: int = 0
+    """The length of the whole text in characters (code points)."""
+    media_type: str = ""
+    """The type of the downloaded document, such as text/html."""
+    published_at: datetime | None = None
+    """When the page says that it was published."""
+    truncated: bool = False
+    """Whether the document was longer than what was read of it."""

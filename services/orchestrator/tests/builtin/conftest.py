@@ -15,9 +15,10 @@ from mnemesh_orchestrator.loop.services import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.model.conversations import MessageHits, NamedTime
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory
 from mnemesh_orchestrator.model.episodes import MemoryHits, MemoryScope, PassageHit
-from mnemesh_orchestrator.model.rules import WebPart, WebQuery, WebResult
+from mnemesh_orchestrator.model.rules import WebPart, WebQuery
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_types.blocks import Block
+from mnemesh_types.tools import SearchResult
 
 from ..support.files import Files
 
@@ -107,10 +108,10 @@ class Web:
     """A fake of the web."""
 
     tiers: Services
-    found: tuple[WebResult, ...] = ()
+    found: tuple[SearchResult, ...] = ()
     part: WebPart = field(default_factory=lambda: WebPart("http://a.example/", "A page", "The text.", 0, 9))
 
-    async def search(self, query: WebQuery) -> tuple[WebResult, ...]:
+    async def search(self, query: WebQuery) -> tuple[SearchResult, ...]:
         self.tiers._note("search_web", query)
         return self.found
 

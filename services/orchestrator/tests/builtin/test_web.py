@@ -10,7 +10,8 @@ import pytest
 from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.executor import RESULTS_CHARACTERS, BuiltinTools
-from mnemesh_orchestrator.model.rules import WebPart, WebQuery, WebResult
+from mnemesh_orchestrator.model.rules import WebPart, WebQuery
+from mnemesh_types.tools import SearchResult
 
 from .conftest import Services, Web
 
@@ -24,8 +25,8 @@ class SearchAway(Unavailable):
 
 async def test_results_as_the_model_reads_them(tools: BuiltinTools, web: Web, call: MakeCall) -> None:
     web.found = (
-        WebResult("Bees", "http://a.example", AT, ("They see.",), "All of it.", "Ana"),
-        WebResult("Ants", "http://b"),
+        SearchResult("Bees", "http://a.example", AT, ("They see.",), "All of it.", "Ana"),
+        SearchResult("Ants", "http://b"),
     )
     result = await tools.execute(call("web_search", query="bees"))
     assert result.ok
@@ -83,7 +84,7 @@ async def test_invalid_arguments_are_explained(
 
 
 async def test_results_are_bounded(tools: BuiltinTools, web: Web, call: MakeCall) -> None:
-    web.found = tuple(WebResult(f"Page {n}", "http://a.example", None, (), "x" * 5000) for n in range(100))
+    web.found = tuple(SearchResult(f"Page {n}", "http://a.example", None, (), "x" * 5000) for n in range(100))
     result = await tools.execute(call("web_search", query="bees", num_results=100))
     assert len(result.text) < RESULTS_CHARACTERS + 500
     assert len(json.loads(result.text)["results"]) == 7

@@ -26,7 +26,7 @@ from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.errors import REMOTE, LeaseLost
 from mnemesh_orchestrator.model.conversations import StepCommit
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit
-from mnemesh_orchestrator.model.episodes import ArchivalSummary
+from mnemesh_types.archival import ArchivalSummary
 from mnemesh_types.blocks import (
     AppendEdit,
     Block,
@@ -297,7 +297,7 @@ async def test_passages_are_stored_found_and_counted(fakes: FakeServices, channe
     fakes.responses["GetArchivalSummary"] = passages.GetArchivalSummaryResponse(
         revision=3, passage_count=2, tags=["food"]
     )
-    assert await client.summary("agent-1") == ArchivalSummary(3, 2, ("food",))
+    assert await client.summary("agent-1") == ArchivalSummary(revision=3, passage_count=2, tags=("food",))
     fakes.responses["GetArchivalSummary"] = passages.GetArchivalSummaryResponse(not_modified=True, revision=3)
     assert await client.summary("agent-1", 3) is None
     await client.attach("r2", "agent-1", "archive-1")

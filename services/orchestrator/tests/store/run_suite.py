@@ -13,11 +13,12 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import LeaseLost, OtidReused, RunUnderWay
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, RunEnd, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.runs import RunError, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_types.agents import RunError
 from mnemesh_types.messages import ToolReturn, ToolStatus
 from mnemesh_types.usage import Usage
 

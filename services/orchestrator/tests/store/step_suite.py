@@ -9,10 +9,11 @@ from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import Claim, RunEnd
-from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepFilter, StepTrace, shared_request
+from mnemesh_orchestrator.model.runs import Run, Step, StepFilter, StepTrace, shared_request
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_types.agents import RunError
 from mnemesh_types.usage import Usage
 
 from .records import ALL, ORG, OTHER_ORG, a_run, a_step, an_agent, an_end, key, made

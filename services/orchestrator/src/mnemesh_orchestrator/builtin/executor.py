@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from mnemesh_kit.errors import MnemeshError, Unavailable
 from mnemesh_kit.time import Clock
+from mnemesh_types.tools import SearchResult
 
 from mnemesh_orchestrator.builtin import core_memory, search
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
@@ -24,7 +25,7 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient, WebClient
 from mnemesh_orchestrator.model.models import ToolSchema
-from mnemesh_orchestrator.model.rules import Program, ProgramResult, ToolResult, WebPart, WebQuery, WebResult
+from mnemesh_orchestrator.model.rules import Program, ProgramResult, ToolResult, WebPart, WebQuery
 
 _STREAM_CHARACTERS: Final = 20_000
 """The most characters of the output that the model reads."""
@@ -137,16 +138,16 @@ async def _reach(optional: OptionalCalls, call: Callable[[], Awaitable[T]]) -> T
 
 
 def _extent(part: WebPart) -> str:
-    if not part.total:
+    if not part.total_chars:
         return "The page has no readable text. It may need a browser that runs its scripts."
-    if part.end < part.total:
+    if part.end < part.total_chars:
         following = f"For more, call fetch_webpage with start={part.end}."
-        return f"Characters {part.start} to {part.end} of {part.total}. {following}"
-    whole = f"Characters {part.start} to {part.end} of {part.total}." if part.start else "The whole text."
+        return f"Characters {part.start} to {part.end} of {part.total_chars}. {following}"
+    whole = f"Characters {part.start} to {part.end} of {part.total_chars}." if part.start else "The whole text."
     return f"{whole} The document is longer; the rest of it cannot be read." if part.truncated else whole
 
 
-def _shown(result: WebResult, zone: ZoneInfo) -> dict[str, Any]:
+def _shown(result: SearchResult, zone: ZoneInfo) -> dict[str, Any]:
     at = result.published_at
     return {
         "title": result.title,

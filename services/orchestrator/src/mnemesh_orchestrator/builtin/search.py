@@ -11,6 +11,7 @@ from mnemesh_kit.ids import is_id
 from mnemesh_kit.time import Clock
 from mnemesh_types.blocks import RethinkEdit
 from mnemesh_types.messages import Message, ReasoningPart, ToolCall, text_of
+from mnemesh_types.recall import MemorySource
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
@@ -20,7 +21,7 @@ from mnemesh_orchestrator.clients.archival import ArchivalClient
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.model.conversations import MessageHit, NamedTime
-from mnemesh_orchestrator.model.episodes import Episode, Fact, FactSource, MemoryHits, MemoryScope, PassageHit
+from mnemesh_orchestrator.model.episodes import Episode, Fact, MemoryHits, MemoryScope, PassageHit
 
 SEND_MESSAGE: Final = BUILTIN_SCHEMAS["send_message"]
 _CONVERSATION_LIMIT: Final = 5
@@ -224,12 +225,14 @@ def _fact_id(arguments: Mapping[str, Any]) -> str:
     return fact_id
 
 
-def _source(call: BuiltinCall) -> FactSource:
+def _source(call: BuiltinCall) -> MemorySource:
     """Returns the user messages of the turn as evidence. They may be stored only with the step of the call."""
     run = call.run
     if run is None:
-        return FactSource(call.agent_id)
-    return FactSource(call.agent_id, run.conversation_id, run.id, call.user_message_ids)
+        return MemorySource(agent_id=call.agent_id)
+    return MemorySource(
+        agent_id=call.agent_id, conversation_id=run.conversation_id, run_id=run.id, message_ids=call.user_message_ids
+    )
 
 
 def _restriction(hits: MemoryHits) -> str:

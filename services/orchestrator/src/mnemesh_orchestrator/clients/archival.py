@@ -18,11 +18,12 @@ from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_kit.paging import whole_answer
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto
+from mnemesh_types.archival import ArchivalSummary
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_other, named_record, record_of
 from mnemesh_orchestrator.model.creation import Erased
-from mnemesh_orchestrator.model.episodes import ArchivalSummary, PassageHit
+from mnemesh_orchestrator.model.episodes import PassageHit
 from mnemesh_orchestrator.model.transfers import ExportScope, ImportTarget, Outcome, Record, RecordType
 
 _ARCHIVE_NAME: Final = "Archival memory"
@@ -100,9 +101,7 @@ class ArchivalClient:
         """Returns the summary of the agent's archives, or None if `if_revision` is the current revision."""
         request = rpc.GetArchivalSummaryRequest(agent_id=agent_id, if_revision=if_revision)
         response = await self._passages.GetArchivalSummary(request, timeout=deadlines.READ)
-        if response.not_modified:
-            return None
-        return ArchivalSummary(response.revision, response.passage_count, tuple(response.tags))
+        return None if response.not_modified else ArchivalSummary.from_proto(response)
 
     async def attach(self, request_id: str, agent_id: str, archive_id: str) -> None:
         """Attaches an archive to the agent."""

@@ -23,6 +23,7 @@ from mnemesh_kit.time import (
 )
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
 from mnemesh_types.messages import Message, Role
+from mnemesh_types.recall import MemorySource
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.conversations import (
@@ -42,7 +43,6 @@ from mnemesh_orchestrator.model.episodes import (
     EpisodeCommit,
     Fact,
     FactChange,
-    FactSource,
     MemoryBundle,
     MemoryHits,
     MemoryScope,
@@ -125,23 +125,21 @@ class EpisodesClient:
         )
 
     async def correct(
-        self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, text: str, reason: str, source: FactSource
+        self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, text: str, reason: str, source: MemorySource
     ) -> Fact:
         """Replaces a fact of one of the scopes from now on, and returns the new one. Raises NOT_FOUND, FACT_CLOSED."""
         await self._require_in(scopes, fact_id)
-        fact = episodes_pb2.Fact(text=text, source=_fact_source_to_proto(source))
+        fact = episodes_pb2.Fact(text=text, source=source.to_proto())
         operation = episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact, reason=reason or None)
         request = episodes_rpc.SupersedeFactRequest(request_id=request_id, operation=operation)
         return _fact_from_proto((await self._stub.SupersedeFact(request, timeout=deadlines.WRITE)).fact)
 
     async def forget(
-        self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, reason: str, source: FactSource
+        self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, reason: str, source: MemorySource
     ) -> Fact:
         """Closes a fact of one of the scopes, and returns it. Raises NOT_FOUND, FACT_CLOSED."""
         await self._require_in(scopes, fact_id)
-        operation = episodes_pb2.InvalidateOperation(
-            fact_id=fact_id, reason=reason or None, source=_fact_source_to_proto(source)
-        )
+        operation = episodes_pb2.InvalidateOperation(fact_id=fact_id, reason=reason or None, source=source.to_proto())
         request = episodes_rpc.InvalidateFactRequest(request_id=request_id, operation=operation)
         return _fact_from_proto((await self._stub.InvalidateFact(request, timeout=deadlines.WRITE)).fact)
 
@@ -207,15 +205,6 @@ def _source_to_proto(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> epi
         agent_id=commit.scope.agent_id,
         conversation_id=commit.conversation_id,
         model=commit.model,
-    )
-
-
-def _fact_source_to_proto(source: FactSource) -> episodes_pb2.MemorySource:
-    return episodes_pb2.MemorySource(
-        message_ids=source.message_ids,
-        agent_id=source.agent_id,
-        conversation_id=source.conversation_id,
-        run_id=source.run_id,
     )
 
 

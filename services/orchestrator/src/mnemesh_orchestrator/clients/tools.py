@@ -19,9 +19,10 @@ from mnemesh.tools.v1.web_service_pb2_grpc import WebServiceStub
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError, Unavailable
 from mnemesh_kit.paging import whole_answer
-from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
+from mnemesh_kit.time import optional_timestamp_to_proto
 from mnemesh_types.blocks import Block
 from mnemesh_types.messages import ImagePart
+from mnemesh_types.tools import SearchResult
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_other, record_of
@@ -36,7 +37,6 @@ from mnemesh_orchestrator.model.rules import (
     ToolResult,
     WebPart,
     WebQuery,
-    WebResult,
 )
 from mnemesh_orchestrator.model.transfers import ExportScope, ImportTarget, Outcome, Record, RecordType
 
@@ -271,7 +271,7 @@ class WebClient:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._web = WebServiceStub(channel)
 
-    async def search(self, query: WebQuery) -> tuple[WebResult, ...]:
+    async def search(self, query: WebQuery) -> tuple[SearchResult, ...]:
         """Returns what a search found, best first. A server without a provider of searches raises MnemeshError."""
         category = "UNSPECIFIED" if query.category is None else query.category.upper().replace(" ", "_")
         request = web_rpc.SearchWebRequest(
@@ -286,32 +286,14 @@ class WebClient:
             user_location=query.user_location,
         )
         response = await self._web.SearchWeb(request, timeout=_SEARCH_SECONDS)
-        return tuple(
-            WebResult(
-                each.title,
-                each.url,
-                optional_timestamp_from_proto(each, "published_time"),
-                tuple(each.snippets),
-                each.text,
-                each.author,
-            )
-            for each in response.results
-        )
+        return tuple(map(SearchResult.from_proto, response.results))
 
     async def fetch(self, url: str, start: int) -> WebPart:
         """Returns a part of the readable text of a page, from the character `start` on."""
         response = await self._web.FetchWebpage(
             web_rpc.FetchWebpageRequest(url=url, start=start), timeout=_FETCH_SECONDS
         )
-        return WebPart(
-            response.url,
-            response.title,
-            response.text,
-            response.start,
-            response.total_chars,
-            optional_timestamp_from_proto(response, "published_time"),
-            response.truncated,
-        )
+        return WebPart.from_proto(response)
 
 
 class ToolRecords:

@@ -10,6 +10,7 @@ from typing import Final
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import RunError
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.builtin.call import ChildRequest, ChildRunsPort
@@ -35,7 +36,7 @@ from mnemesh_orchestrator.model.events import (
     UsageEvent,
 )
 from mnemesh_orchestrator.model.groups import GroupPlan, ManagerType, MemberTurn, TurnOutcome
-from mnemesh_orchestrator.model.runs import Run, RunError, RunOrigin, RunStatus, StopReason, status_of
+from mnemesh_orchestrator.model.runs import Run, RunOrigin, RunStatus, StopReason, status_of
 from mnemesh_orchestrator.runs.child_runs import SpokenWords
 from mnemesh_orchestrator.runs.execution import LEFT_ERRORS, WorkResult
 from mnemesh_orchestrator.runs.run_stream import RunStreamer, Subscription

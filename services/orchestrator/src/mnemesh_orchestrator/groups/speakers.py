@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mnemesh_types.agents import RunError
 from mnemesh_types.messages import Role, TextPart
 
 from mnemesh_orchestrator.model.events import EndedTurn
 from mnemesh_orchestrator.model.groups import GroupPlan, ManagerType, MemberTurn, Speaker, TurnOutcome
 from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
-from mnemesh_orchestrator.model.runs import Run, RunError, StopReason
+from mnemesh_orchestrator.model.runs import Run, StopReason
 
 TERMINATION_TOKEN: Final = "DONE!"  # noqa: S105 -- no secret
 """Ends a run of a dynamic group, unless its manager config names another token."""

@@ -21,7 +21,7 @@ from mnemesh_kit.errors import (
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.time import Clock
 from mnemesh_kit.tracing import current_trace_id
-from mnemesh_types.agents import CompactionResult, CompactionSettings
+from mnemesh_types.agents import CompactionResult, CompactionSettings, RunError
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
 
@@ -56,7 +56,7 @@ from mnemesh_orchestrator.model.core_memory import memory_access
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody, EntryKind, JournalEntry, Lease
 from mnemesh_orchestrator.model.inputs import RunConfig
-from mnemesh_orchestrator.model.runs import COMPACTION, RunError, Step, StepStatus
+from mnemesh_orchestrator.model.runs import COMPACTION, Step, StepStatus
 from mnemesh_orchestrator.prompt.assembly import senders_of
 
 _log = structlog.get_logger("mnemesh.compaction")

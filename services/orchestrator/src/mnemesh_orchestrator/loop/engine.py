@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 from mnemesh_kit.errors import Internal
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import RunError
 from mnemesh_types.messages import Message
 from mnemesh_types.usage import Usage
 
@@ -54,7 +55,7 @@ from mnemesh_orchestrator.loop.step_messages import answer_events, answer_id, ap
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer
-from mnemesh_orchestrator.model.runs import RunError, StepStatus, StopReason
+from mnemesh_orchestrator.model.runs import StepStatus, StopReason
 
 _log = structlog.get_logger("mnemesh.loop")
 

@@ -13,6 +13,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.time import Clock
 from mnemesh_types.agents import CompactionSettings
+from mnemesh_types.archival import ArchivalSummary
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.clients.files import FilesClient
@@ -29,7 +30,6 @@ from mnemesh_orchestrator.model.agents import Agent, PromptPolicy, shows_line_nu
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.conversations import ContextWindow
 from mnemesh_orchestrator.model.core_memory import CoreMemory
-from mnemesh_orchestrator.model.episodes import ArchivalSummary
 from mnemesh_orchestrator.model.files import MAX_SHOWN_BYTES, MAX_SHOWN_IMAGES, ImageFile, refused_image
 from mnemesh_orchestrator.model.inputs import ClientSkill
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeGuard
 
 import msgspec
 from mnemesh_kit.errors import FailedPrecondition, MnemeshError, typed_error
+from mnemesh_types.agents import RunError
 from mnemesh_types.messages import Message, ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse, storage_problem
@@ -40,7 +41,7 @@ from mnemesh_orchestrator.model.rules import (
     RunFirst,
     ToolRule,
 )
-from mnemesh_orchestrator.model.runs import RunError, StopReason
+from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.prompt.assembly import neutral
 
 _SENTENCES: Final[Mapping[type[ToolRule], str]] = {

@@ -11,6 +11,7 @@ import structlog
 from mnemesh_kit.errors import TEMPORARY, DeadlineExceeded, MnemeshError, ServerBusy, StorageFull, Unavailable
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.time import Clock
+from mnemesh_types.archival import ArchivalSummary
 
 from mnemesh_orchestrator.builtin.files import WHAT as FILES
 from mnemesh_orchestrator.clients.services import Services
@@ -18,7 +19,6 @@ from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent
 from mnemesh_orchestrator.model.conversations import ContextWindow, Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
-from mnemesh_orchestrator.model.episodes import ArchivalSummary
 from mnemesh_orchestrator.model.events import Lease
 from mnemesh_orchestrator.model.files import Directories, wanted_limits
 from mnemesh_orchestrator.model.rules import CustomTool

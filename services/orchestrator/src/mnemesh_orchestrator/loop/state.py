@@ -9,7 +9,7 @@ from datetime import datetime
 
 from mnemesh_kit.errors import Internal
 from mnemesh_kit.tracing import current_trace_id
-from mnemesh_types.agents import ModelSettings
+from mnemesh_types.agents import ModelSettings, RunError
 from mnemesh_types.messages import ApprovalDecision, Message
 from mnemesh_types.usage import Usage
 
@@ -23,7 +23,7 @@ from mnemesh_orchestrator.model.core_memory import CoreMemory, SeenRevisions
 from mnemesh_orchestrator.model.events import JournalledAnswer, Lease
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat
 from mnemesh_orchestrator.model.rules import CustomTool
-from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepStatus, StopReason
+from mnemesh_orchestrator.model.runs import Run, Step, StepStatus, StopReason
 
 
 def prompt_limit(settings: ModelSettings, default_window: int) -> int:

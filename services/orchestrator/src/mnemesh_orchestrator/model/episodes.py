@@ -67,16 +67,6 @@ class MemoryHits:
 
 
 @dataclass(frozen=True, slots=True)
-class FactSource:
-    """Where an agent corrects or withdraws a fact."""
-
-    agent_id: str
-    conversation_id: str | None = None
-    run_id: str | None = None
-    message_ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryBundle:
     """The latest episodes, oldest first, and the most salient facts that are valid."""
 
@@ -148,15 +138,6 @@ class EpisodeCommit:
             if change.fact_id != fact_id or change.change is Change.SUPERSEDE
         )
         return replace(self, changes=tuple(changes))
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivalSummary:
-    """The number of passages in the archives of an agent, and its revision."""
-
-    revision: int = 0
-    passage_count: int = 0
-    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from mnemesh_kit.errors import INTERNAL_TEXT
-from mnemesh_types.agents import CompactionResult
+from mnemesh_types.agents import CompactionResult, RunError
 from mnemesh_types.messages import ApprovalDecision, ContentPart, Message, ToolCall, ToolReturn
 from mnemesh_types.usage import Usage
 from msgspec import Struct, structs
@@ -15,7 +15,7 @@ from mnemesh_orchestrator.model.agents import Agent, Compaction, Correction, Mes
 from mnemesh_orchestrator.model.approvals import Approval, Resumption
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.groups import GroupPlan, MemberTurn, SleeptimeTurn
-from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, Step, StepStatus, StepTrace, StopReason
+from mnemesh_orchestrator.model.runs import Run, RunStatus, Step, StepStatus, StepTrace, StopReason
 
 
 class RunAccepted(Struct, frozen=True, tag="accepted"):

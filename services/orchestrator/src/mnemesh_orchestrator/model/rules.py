@@ -8,6 +8,7 @@ from datetime import datetime
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object
 from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed
+from mnemesh_types import tools
 from mnemesh_types.messages import ImagePart, TextPart, ToolReturn, ToolStatus
 from msgspec import Struct
 
@@ -297,29 +298,10 @@ class WebQuery:
     user_location: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WebResult:
-    """A page that a search found."""
+class WebPart(tools.WebPart):
+    """A part of the text of a page."""
 
-    title: str
-    url: str
-    published_at: datetime | None = None
-    snippets: tuple[str, ...] = ()
-    text: str = ""
-    author: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WebPart:
-    """A part of the text of a page, which has `total` characters in all."""
-
-    url: str
-    title: str
-    text: str
-    start: int
-    total: int
-    published_at: datetime | None = None
-    truncated: bool = False
+    __slots__ = ()
 
     @property
     def end(self) -> int:

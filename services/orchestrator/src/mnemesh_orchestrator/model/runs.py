@@ -8,6 +8,7 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_searchable_fields, require_texts
+from mnemesh_types.agents import RunError
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
@@ -114,15 +115,6 @@ def status_of(reason: StopReason) -> RunStatus:
     if reason in _COMPLETED:
         return RunStatus.COMPLETED
     return RunStatus.CANCELLED if reason is StopReason.CANCELLED else RunStatus.FAILED
-
-
-@dataclass(frozen=True, slots=True)
-class RunError:
-    """The error of a failed run. `reason` is a name of ErrorReason."""
-
-    reason: str
-    message: str
-    metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

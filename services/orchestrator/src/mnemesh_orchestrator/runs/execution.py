@@ -10,6 +10,7 @@ from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.server import run_to_end
 from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import RunError
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.builtin.call import ChildRunsPort
@@ -35,7 +36,7 @@ from mnemesh_orchestrator.model.events import (
     UsageEvent,
 )
 from mnemesh_orchestrator.model.groups import SleeptimeTurn
-from mnemesh_orchestrator.model.runs import ChildRun, Run, RunError, RunOrigin, RunStatus, StopReason, status_of
+from mnemesh_orchestrator.model.runs import ChildRun, Run, RunOrigin, RunStatus, StopReason, status_of
 from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_orchestrator.runs.transcript_inputs import TranscriptInputs
 from mnemesh_orchestrator.runs.turn_builder import InputRecorder, TurnBuilder

@@ -14,6 +14,7 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
+from mnemesh_types.agents import RunError
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
@@ -25,7 +26,6 @@ from mnemesh_orchestrator.model.runs import (
     Lineage,
     MemberApproval,
     Run,
-    RunError,
     RunStatus,
     SharedRequest,
     Step,

@@ -10,6 +10,7 @@ from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
 from mnemesh_kit.time import Clock
 from mnemesh_types.agents import CompactionSettings
+from mnemesh_types.archival import ArchivalSummary
 from mnemesh_types.blocks import Block
 from mnemesh_types.messages import Message
 
@@ -43,7 +44,7 @@ from mnemesh_orchestrator.model.agents import (
     valid_agent_fields,
 )
 from mnemesh_orchestrator.model.creation import PERSONA_LABEL, AgentDraft, Deletion, Erased, ErasureScope, Partnership
-from mnemesh_orchestrator.model.episodes import ArchivalSummary, MemoryExtractionSettings
+from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.groups import GroupState
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import ContinueLoop, CustomTool

@@ -11,6 +11,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id, new_id
 from mnemesh_kit.time import Clock
 from mnemesh_types.agents import ModelSettings, SystemPrompt
+from mnemesh_types.archival import ArchivalSummary
 from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
@@ -40,7 +41,6 @@ from mnemesh_orchestrator.model.conversations import (
     default_conversation_id,
 )
 from mnemesh_orchestrator.model.core_memory import CoreMemory
-from mnemesh_orchestrator.model.episodes import ArchivalSummary
 from mnemesh_orchestrator.model.events import Lease, TurnClaim
 from mnemesh_orchestrator.model.groups import ManagerType, buffer_of
 from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig, require_valid_inputs, valid_config

@@ -29,7 +29,7 @@ from mnemesh_orchestrator.model.events import (
     ToolProgress,
     UsageEvent,
 )
-from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUS_TO_PROTO, STOP_REASON_TO_PROTO, run_error_to_proto
+from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUS_TO_PROTO, STOP_REASON_TO_PROTO
 
 
 def event_to_proto(event: RunEvent) -> pb.RunEvent:
@@ -73,7 +73,7 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
         case CompactionEvent(figures):
             result.compaction.CopyFrom(pb.CompactionEvent(result=figures.to_proto()))
         case ErrorEvent(error):
-            result.error.CopyFrom(pb.ErrorEvent(error=run_error_to_proto(error)))
+            result.error.CopyFrom(pb.ErrorEvent(error=error.to_proto()))
         case StopEvent(reason, status):
             result.stop.CopyFrom(pb.StopEvent(reason=STOP_REASON_TO_PROTO[reason], status=RUN_STATUS_TO_PROTO[status]))
         case UsageEvent(usage, step_count, child_run_ids, context_tokens):
@@ -92,7 +92,7 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
             ended = pb.MemberTurnEnded(
                 number=number,
                 stop_reason=STOP_REASON_TO_PROTO[stop_reason],
-                error=run_error_to_proto(error) if error else None,
+                error=error.to_proto() if error else None,
                 usage=usage.to_proto(),
             )
             result.member_turn_ended.CopyFrom(ended)

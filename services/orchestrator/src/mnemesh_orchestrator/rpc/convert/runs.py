@@ -33,7 +33,6 @@ from mnemesh_orchestrator.model.runs import (
     BatchRequest,
     CancelOutcome,
     Run,
-    RunError,
     RunFilter,
     RunOrigin,
     RunStatus,
@@ -258,7 +257,7 @@ def run_to_proto(run: Run) -> pb.Run:
         config=config_to_proto(run.config),
         usage=run.usage.to_proto(),
         step_count=run.step_count,
-        error=run_error_to_proto(run.error) if run.error else None,
+        error=run.error.to_proto() if run.error else None,
         last_sequence=run.last_sequence,
         group_id=run.group_id,
         parent_run_id=run.lineage.parent_run_id,
@@ -280,11 +279,6 @@ def run_to_proto(run: Run) -> pb.Run:
         update_time=timestamp_to_proto(run.updated_at),
         completion_time=optional_timestamp_to_proto(run.completed_at),
     )
-
-
-def run_error_to_proto(error: RunError) -> pb.RunError:
-    """Returns the message of the error of a run."""
-    return pb.RunError(reason=error.reason, message=error.message, metadata=error.metadata)
 
 
 def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
@@ -360,7 +354,7 @@ def step_to_proto(step: Step) -> pb.Step:
         endpoint=step.endpoint,
         context_window_limit=step.context_window,
         usage=step.usage.to_proto(),
-        error=run_error_to_proto(step.error) if step.error else None,
+        error=step.error.to_proto() if step.error else None,
         model_duration=duration_to_proto(step.model_ms),
         total_duration=duration_to_proto(step.total_ms),
         tags=step.tags,

@@ -14,7 +14,7 @@ from mnemesh.archival.v1.passages_service_pb2 import VectorUse
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.time import optional_timestamp_from_proto, timestamp_from_proto, timestamp_to_proto
-from mnemesh_types.agents import ModelSettings
+from mnemesh_types.agents import ModelSettings, RunError
 from mnemesh_types.provenance import Provenance
 from mnemesh_types.usage import Usage
 
@@ -22,7 +22,7 @@ from mnemesh_orchestrator.model.agents import Agent, AttachedTool
 from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
 from mnemesh_orchestrator.model.groups import Group, require_valid_count
 from mnemesh_orchestrator.model.identities import Identity
-from mnemesh_orchestrator.model.runs import Lineage, Run, RunError, RunOrigin, Step, StepStatus
+from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, Step, StepStatus
 from mnemesh_orchestrator.model.transfers import FORMAT_VERSION, ImportOptions, ImportReport, Record, RecordType, Window
 from mnemesh_orchestrator.rpc.convert.agents import agent_to_proto, draft_from_proto
 from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields
@@ -37,7 +37,6 @@ from mnemesh_orchestrator.rpc.convert.runs import (
     step_to_proto,
 )
 
-_PROVENANCE: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
 _OF_DRAFT: Final = (
     "type", "name", "model", "description", "model_settings", "embedder", "tool_rules", "tags", "metadata", "time_zone",
     "prompt_policy", "message_buffer_autoclear", "continuation_message", "compaction_settings", "memory_extraction",
@@ -91,7 +90,7 @@ def agent_from_proto(message: agents_pb2.Agent) -> Agent:
         last_stop_reason=stop,
         last_run_completed_at=optional_timestamp_from_proto(message, "last_run_completion_time"),
         last_run_ms=duration,
-        provenance=provenance_from_proto(message),
+        provenance=Provenance.from_proto(message.provenance),
         secrets=tuple(SecretVariable(secret.key, None, updated_at) for secret in message.secrets),
         **{name: getattr(draft, name) for name in _OF_DRAFT},
     )
@@ -105,14 +104,14 @@ def identity_from_proto(message: identities_pb2.Identity) -> Identity:
         id=message.id,
         created_at=created_at,
         updated_at=updated_at,
-        provenance=provenance_from_proto(message),
+        provenance=Provenance.from_proto(message.provenance),
     )
 
 
 def group_from_proto(message: groups_pb2.Group) -> Group:
     """Returns an exported group. Raises InvalidArgument if a field cannot be read."""
     require_valid_count(message.turns_counter, "group.turns_counter")
-    return replace(group_draft_from_proto(message), id=message.id, provenance=provenance_from_proto(message))
+    return replace(group_draft_from_proto(message), id=message.id, provenance=Provenance.from_proto(message.provenance))
 
 
 def conversation_from_proto(message: conversations_pb2.Conversation) -> Window:
@@ -186,16 +185,6 @@ def step_from_proto(message: runs_pb2.Step) -> Step:
     )
 
 
-def provenance_from_proto(message: Any) -> Provenance:
-    """Returns the provenance of an exported resource, with its authors."""
-    origin = message.provenance
-    return Provenance(
-        created_by_id=origin.created_by_id,
-        last_updated_by_id=origin.last_updated_by_id,
-        **present_fields(origin, *_PROVENANCE),
-    )
-
-
 def _times(message: Any, field: str) -> tuple[datetime, datetime]:
     """Returns the creation and the last change. A resource that was never changed needs no time of a change."""
     created_at = _required_time(message, "create_time", field)
@@ -216,7 +205,7 @@ def _milliseconds(message: Message, name: str) -> int | None:
 def _error(message: Any) -> RunError | None:
     if not message.HasField("error"):
         return None
-    return RunError(message.error.reason, message.error.message, dict(message.error.metadata))
+    return RunError.from_proto(message.error)
 
 
 _FIELDS: Final = {kind: kind.name.lower() for kind in RecordType}
