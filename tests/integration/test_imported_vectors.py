@@ -11,8 +11,8 @@ import pytest
 from mnemesh.agents.v1 import agent_records_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2
 from mnemesh.archival.v1 import passages_service_pb2 as archival
+from mnemesh_cli.agent_exports.records import vector_lines, vector_report
 from mnemesh_cli.commands import export_import
-from mnemesh_cli.vector_uses import vector_lines, vector_report
 from mnemesh_client import Agent
 from mnemesh_client.errors import InvalidArgument
 from mnemesh_testkit.fakes.embedders import FakeEmbedder

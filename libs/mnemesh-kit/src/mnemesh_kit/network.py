@@ -1,4 +1,4 @@
-"""Outgoing connections: which addresses are public, which may use a proxy, and why a connection failed, in words."""
+"""Outgoing connections: base URLs in settings, public addresses, the use of proxies, and failures in words."""
 
 import ipaddress
 import os
@@ -14,6 +14,15 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 # IPv4-compatible addresses, local NAT64, documentation and segment routing. Python 3.11 calls them global.
 _RESERVED: Final = tuple(map(ipaddress.IPv6Network, ("::/96", "64:ff9b:1::/48", "3fff::/20", "5f00::/16")))
+VARIABLES: Final = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+_LIBRARY_TEXTS: Final = re.compile(r"Connect call failed|Multiple exceptions|All connection attempts failed")
+"""The texts that asyncio, aiohappyeyeballs and anyio have in place of the system's."""
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
+_PLAIN_HTTP: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+_BROKEN: Final = re.compile(r"Disconnected|RemoteProtocol|ReadError|WriteError|Payload|Reset|Closed|EOF|BrokenPipe")
+_DEPTH: Final = 12
+_MAX_CHARACTERS: Final = 2_000
+_VISIBLE: Final = re.compile(r"[!-~]+")
 
 
 def is_public(address: IpAddress) -> bool:
@@ -35,9 +44,6 @@ def embedded_ipv4(address: IpAddress) -> ipaddress.IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
 
 
-VARIABLES: Final = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
-
-
 def may_use_proxy(url: str) -> bool:
     """Returns whether proxies apply to a URL: not to one of loopback, nor to one whose name has no domain."""
     host = urlsplit(url).hostname or ""
@@ -50,14 +56,6 @@ def may_use_proxy(url: str) -> bool:
 def proxies_of(env: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the variables of an environment that name a proxy, in lower or upper case."""
     return tuple(name for each in VARIABLES for name in (each, each.upper()) if env.get(name))
-
-
-_LIBRARY_TEXTS: Final = re.compile(r"Connect call failed|Multiple exceptions|All connection attempts failed")
-"""The texts that asyncio, aiohappyeyeballs and anyio have in place of the system's."""
-_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
-_PLAIN_HTTP: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-_BROKEN: Final = re.compile(r"Disconnected|RemoteProtocol|ReadError|WriteError|Payload|Reset|Closed|EOF|BrokenPipe")
-_DEPTH: Final = 12
 
 
 def failure_of_connection(url: str, error: BaseException) -> str:
@@ -129,3 +127,19 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         # httpcore suppresses the context, which is the system's error.
         current = inner if isinstance(inner, BaseException) else current.__cause__ or current.__context__
     yield from reversed(chain)
+
+
+def base_url_problem(url: str) -> str | None:
+    """Returns what is wrong with a base URL, None if nothing is. The answer does not contain the URL."""
+    if len(url) > _MAX_CHARACTERS or not _VISIBLE.fullmatch(url):
+        return f"must have 1 to {_MAX_CHARACTERS:,} visible ASCII characters"
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        return "must be an http or https URL"
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        return "must have neither credentials nor a query; set the API key in its own setting"
+    return None

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from mnemesh_retrieval.base_urls import base_url_problem
+from mnemesh_kit.network import base_url_problem
+
 from mnemesh_retrieval.embedder import HASHING, WORDLLAMA, Embedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured
 

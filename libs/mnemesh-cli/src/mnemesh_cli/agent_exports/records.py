@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 from mnemesh.agents.v1 import agent_records_pb2, agents_service_pb2, conversations_pb2
+from mnemesh.archival.v1 import passages_service_pb2 as pb
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.json_lines import Line, encode_json, line_error, parse_line, read_lines, sync_directory
 from mnemesh_client.inputs import present_fields
@@ -39,6 +40,10 @@ _ATTEMPTS: Final = 5
 
 OnCount = Callable[[int], None]
 """Receives the number of records that were moved."""
+_REASONS: Final[dict[int, str]] = {
+    pb.VECTOR_USE_OTHER_EMBEDDER: "their archive has another embedder",
+    pb.VECTOR_USE_OTHER_DIMENSION: "the embedder of their archive has another dimension",
+}
 
 
 def to_line(message: Message) -> Line:
@@ -261,3 +266,24 @@ async def _summary(mnemesh: "Mnemesh", conversation: conversations_pb2.Conversat
     """Returns the summary at the head of a window, which is not a trace; None if the window has none."""
     window = await mnemesh.messages.window(conversation.id)
     return next((message for message in window.messages if message.role == message_pb2.ROLE_SUMMARY), None)
+
+
+def vector_report(uses: Mapping[int, int], without: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the numbers of passages for programs: with kept vectors, and embedded again with the reason.
+
+    Args:
+        uses: the number of passages by VectorUse.
+        without: why passages came without a vector, if that is known.
+    """
+    reasons = {**_REASONS, pb.VECTOR_USE_UNSPECIFIED: "; ".join(sorted(without)) or "they came without a vector"}
+    again = [{"passages": uses[use], "reason": reason} for use, reason in reasons.items() if uses.get(use)]
+    return {"kept": uses.get(pb.VECTOR_USE_KEPT, 0), "embedded_again": again}
+
+
+def vector_lines(uses: Mapping[int, int], without: Collection[str] = ()) -> list[str]:
+    """Returns what `vector_report` has as lines; none if no passage was created."""
+    if not any(uses.values()):
+        return []
+    report = vector_report(uses, without)
+    again = [f"embedded again: {each['passages']} passages: {each['reason']}" for each in report["embedded_again"]]
+    return [f"vectors kept: {report['kept']} passages", *again]

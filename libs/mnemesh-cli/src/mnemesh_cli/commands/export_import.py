@@ -10,7 +10,14 @@ from typing import Annotated, Any, Final
 import typer
 from mnemesh.agents.v1 import agent_records_pb2
 from mnemesh_cli.agent_exports import records
-from mnemesh_cli.agent_exports.records import RECORDS, count_records, export_agent, export_records, import_records
+from mnemesh_cli.agent_exports.records import (
+    RECORDS,
+    count_records,
+    export_agent,
+    export_records,
+    import_records,
+    vector_lines,
+)
 from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
 from mnemesh_cli.commands.import_letta import CONTINUE, import_letta
 from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, import_letta_file
@@ -21,7 +28,6 @@ from mnemesh_cli.display.records import count_text, print_done
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import AgentArgument
 from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, Mirror, TraceDirectory
-from mnemesh_cli.vector_uses import vector_lines
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import InvalidArgument, MnemeshError, NotFound

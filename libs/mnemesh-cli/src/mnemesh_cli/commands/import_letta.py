@@ -5,10 +5,10 @@ import signal
 import sys
 from typing import Final
 
+from mnemesh_cli.agent_exports.records import vector_lines, vector_report
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import count_text, print_json
 from mnemesh_cli.display.terminal import notice, output
-from mnemesh_cli.vector_uses import vector_lines, vector_report
 from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from mnemesh_kit.extras import install_hint
 from mnemesh_letta.database.report import Report, problem_lines, table_lines

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mnemesh_kit.extras import install_hint
+from mnemesh_kit.network import base_url_problem
 
-from mnemesh_retrieval.base_urls import base_url_problem
 from mnemesh_retrieval.errors import RerankerMisconfigured
 from mnemesh_retrieval.rerankers.http import COHERE, JINA, TEI, VOYAGE, WireForm
 
