@@ -13,7 +13,7 @@ from mnemesh_retrieval.words.analysis import terms
 
 from mnemesh_recall.model.ranking import Candidates
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.fulltext.words import WordIndex, beside, of_text
+from mnemesh_recall.store.fulltext.words import Matches, WordIndex
 from mnemesh_recall.store.tables import AGENT, unindexed_agents
 
 FEW_HOLDERS: Final = 50
@@ -47,9 +47,6 @@ _OVERVIEWS: Final = {
     for is_of_agent, parts in ((True, _OF_AGENT), (False, _OF_ORGANIZATION))
 }
 
-Rows = Sequence[int]
-"""The numbers of messages, the newest first."""
-
 
 class _Overview(NamedTuple):
     """What a search reads first."""
@@ -81,19 +78,20 @@ def select(
     if (began is None and not overview.is_complete) or not overview.size:
         return WordCandidates(Candidates.of((), ()), {}, is_complete=overview.is_complete)
     own = terms(words.text, overview.languages)
-    matches, exact = _matches(index, conn, organization_id, scope, words.fingerprint, tuple(own))
-    counts = {term: min(len({*holders, *near}), MOST_HOLDERS + 1) for term, (holders, near) in matches.items()}
+    given = (conn, organization_id, scope)
+    found, exact = index.newest(*given, tuple(own), words.fingerprint, MOST_HOLDERS + 1)
+    matches = dict(zip(own, found, strict=True))
+    counts = {term: _holders(found) for term, found in matches.items()}
     holders = holders_of_words({term: count for term, count in counts.items() if count}, own)
     rarities = {term: rarity(count, overview.size) for term, count in holders.items()}
     selected = selective_terms(holders, rarities, overview.size)
     if has_row_filters(scope):
-        matches, exact = _matches(
-            index, conn, organization_id, scope, words.fingerprint, tuple(selected), is_filtered=True
-        )
+        found, exact = index.newest(*given, tuple(selected), words.fingerprint, MOST_HOLDERS + 1, is_filtered=True)
+        matches = dict(zip(selected, found, strict=True))
     best = _best([matches[term] for term in selected], list(selected.values()), limit)
     row_ids = {*best, *exact[:MOST_EXACT]}
-    found = index.read(conn, organization_id, scope, row_ids=row_ids, exact=words.fingerprint)
-    return WordCandidates(Candidates.of(found, tuple(rarities)), rarities, is_complete=overview.is_complete)
+    read = index.read(*given, row_ids=row_ids, exact=words.fingerprint)
+    return WordCandidates(Candidates.of(read, tuple(rarities)), rarities, is_complete=overview.is_complete)
 
 
 def has_row_filters(scope: SearchScope) -> bool:
@@ -118,31 +116,15 @@ def _overview(conn: sa.Connection, organization_id: str, scope: SearchScope, bef
     return _Overview(size, sorted(languages), is_complete)
 
 
-def _matches(
-    index: WordIndex,
-    conn: sa.Connection,
-    organization_id: str,
-    scope: SearchScope,
-    fingerprint: str,
-    words: Sequence[str],
-    *,
-    is_filtered: bool = False,
-) -> tuple[dict[str, tuple[Rows, Rows]], Rows]:
-    """Returns for each word the newest messages that have it, and those beside them; and those that equal the query.
-
-    In an organization, no messages beside others are found.
-    """
-    near = [beside(word) for word in words] if scope.agent_id is not None else []
-    asked = [*words, *near, of_text(fingerprint)]
-    found = index.newest(conn, organization_id, scope, asked, MOST_HOLDERS + 1, is_filtered=is_filtered)
-    of_words, of_near = found[: len(words)], found[len(words) : -1] or itertools.repeat(())
-    return dict(zip(words, zip(of_words, of_near, strict=False), strict=True)), found[-1]
+def _holders(found: Matches) -> int:
+    """Returns how many messages have a word or are beside it; MOST_HOLDERS + 1 for a common one."""
+    return MOST_HOLDERS + 1 if found.is_common else min(len({*found.rows, *found.near}), MOST_HOLDERS + 1)
 
 
-def _best(matches: Sequence[tuple[Rows, Rows]], weights: Sequence[float], limit: int) -> list[int]:
+def _best(matches: Sequence[Matches], weights: Sequence[float], limit: int) -> list[int]:
     """Returns the messages with the largest sums of the weights of their words, the best first, then the newest."""
     lists = [(rows, weight * share) for both, weight in zip(matches, weights, strict=True)
-             for rows, share in zip(both, (1.0, NEAR_SHARE), strict=True)]  # fmt: skip
+             for rows, share in ((both.rows, 1.0), (both.near, NEAR_SHARE))]  # fmt: skip
     rows = np.fromiter(itertools.chain.from_iterable(rows for rows, _ in lists), np.int64)
     of_rows = np.repeat([weight for _, weight in lists], [len(rows) for rows, _ in lists])
     different, places = np.unique(rows, return_inverse=True)

@@ -7,10 +7,10 @@ search reads the entries of other agents.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import sqlalchemy as sa
@@ -31,6 +31,11 @@ RECENT: Final = 20_000
 no order, so that finding the newest ones otherwise takes reading all of them."""
 ENOUGH_RECENT: Final = 100
 """The number of matches among these from which on no others are looked for."""
+OFTEN: Final = 333
+"""The number of messages with a word from which on those beside it are not looked for: they are more than a thousand in
+most dialogues, and add nothing."""
+Rows = Sequence[int]
+"""The numbers of messages, the newest first."""
 _MERGED_PAGES: Final = 100
 """The number of pages that one step of a merge writes: some 10 ms."""
 _ALL_TIME: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
@@ -57,12 +62,12 @@ def words_in(*texts: str) -> set[str]:
 
 
 # No word contains one of these marks.
-def beside(word: str) -> str:
+def _beside(word: str) -> str:
     """Returns the term of messages beside those with a word, in the search of an agent."""
     return f"~{word}"
 
 
-def of_text(fingerprint: str) -> str:
+def _of_text(fingerprint: str) -> str:
     """Returns the term of messages whose text has a fingerprint."""
     return f"={fingerprint}"
 
@@ -84,10 +89,10 @@ def _keys(owner: str, terms: Iterable[str]) -> list[int]:
 def _keys_of(source: SearchableMessage, words: Mapping[str, Any]) -> list[int]:
     """Returns the keys of a message in ascending order, given columns of its row of `message_words`."""
     own = words_in(words["body"], words["asked"], words["about"])
-    own |= {of_text(words["fingerprint"]), _of_role(source.role)}
+    own |= {_of_text(words["fingerprint"]), _of_role(source.role)}
     if source.conversation_id is not None:
         own.add(_of_conversation(source.conversation_id))
-    near = map(beside, words_in(words["beside"], words["around"]))
+    near = map(_beside, words_in(words["beside"], words["around"]))
     of_agent = _keys(source.agent_id, [*own, *near])
     return sorted({*of_agent, *_keys(source.organization_id, own)})
 
@@ -95,6 +100,11 @@ def _keys_of(source: SearchableMessage, words: Mapping[str, Any]) -> list[int]:
 _SQLITE: Final = "sqlite"
 _JOIN: Final = {_SQLITE: "CROSS JOIN", "postgresql": "JOIN"}
 """The join that keeps the order of the tables on SQLite. PostgreSQL finds it."""
+# PostgreSQL does not know how few rows are wanted, and would read a whole index to merge it with them.
+_FETCHED: Final = {
+    _SQLITE: "CROSS JOIN {0} ON {0}.row_id = wanted.row_id",
+    "postgresql": "CROSS JOIN LATERAL (SELECT * FROM {0} WHERE row_id = wanted.row_id OFFSET 0) AS {0}",
+}
 _TEXTS: Final = ("ids", "leaders", "roles", "excluded", "speakers", "senders")
 _LISTS: Final = {
     _SQLITE: {name: f"(SELECT value FROM json_each(:{name}))" for name in (*_TEXTS, "row_ids")},  # noqa: S608
@@ -105,8 +115,10 @@ _LISTS: Final = {
     },
 }
 """The parameters that are lists, as tables with a column `value`."""
+# `coalesce` keeps the planner from walking the index on times.
 _ROW_FILTERS: Final = """
-    created_at >= :from_time AND created_at < :before_time AND id NOT IN {excluded}
+    coalesce(created_at, created_at) >= :from_time AND coalesce(created_at, created_at) < :before_time
+        AND id NOT IN {excluded}
         AND (CAST(:every_speaker AS boolean) OR speaker IN {speakers})
         AND (CAST(:every_sender AS boolean) OR sender_id IN {senders})
 """
@@ -125,8 +137,7 @@ _READ: Final = f"""
     )
     SELECT messages.row_id AS row_id, fingerprint, messages.id AS id, substr(body, 1, {READ_CHARACTERS}) AS body,
         length(body) AS body_characters, asked, beside, around, about, before_id, after_id, ends_in_question, created_at
-    FROM wanted {{join}} messages ON messages.row_id = wanted.row_id
-    {{join}} message_words ON message_words.row_id = wanted.row_id
+    FROM wanted {{messages}} {{message_words}}
     WHERE organization_id || '' = :organization
         AND (CAST(:agent AS text) IS NULL OR agent_id || '' = :agent)
         AND (CAST(:conversation AS text) IS NULL OR conversation_id || '' = :conversation)
@@ -141,32 +152,51 @@ _POSTINGS: Final = {
             WHERE message_terms MATCH asked.value {filters} ORDER BY message_terms.rowid DESC LIMIT :most)) AS row_ids
         FROM json_each(:asked) AS asked ORDER BY asked.key
     """,
-    # `row_id + 0` keeps the planner from walking the index on row_id instead. The planner does not know how rare words
-    # are, so the condition on them is applied first.
+    # What lies beside a common word is not read: GIN would read the rows of nearly all messages of the agent.
     "postgresql": """
-        SELECT ARRAY(
-            SELECT row_id FROM (
-                SELECT row_id FROM message_terms
-                WHERE terms @> (ARRAY[asked] || CAST(:required AS bigint[]))
-                    AND (CAST(:every_role AS boolean) OR terms && CAST(:role_keys AS bigint[]))
-                OFFSET 0
-            ) AS matching {joined} WHERE true {filters} ORDER BY row_id + 0 DESC LIMIT :most) AS row_ids
-        FROM unnest(CAST(:asked AS bigint[])) WITH ORDINALITY AS asked (asked, place) ORDER BY place
+        SELECT own.row_ids AS row_ids,
+            CASE WHEN cardinality(own.row_ids) <= :often AND near IS NOT NULL THEN {near} ELSE CAST(ARRAY[] AS bigint[])
+            END AS near_ids
+        FROM unnest(CAST(:asked AS bigint[]), CAST(:near AS bigint[])) WITH ORDINALITY AS asked (asked, near, place),
+            LATERAL (SELECT {own} AS row_ids OFFSET 0) AS own
+        ORDER BY place
     """,
 }
+# `row_id + 0` keeps the planner from walking the index on row_id instead. The planner does not know how rare words are,
+# so the condition on them is applied first.
+_NEWEST: Final = """ARRAY(
+    SELECT row_id FROM (
+        SELECT row_id FROM message_terms
+        WHERE terms @> (ARRAY[{key}] || CAST(:required AS bigint[]))
+            AND (CAST(:every_role AS boolean) OR terms && CAST(:role_keys AS bigint[]))
+        OFFSET 0
+    ) AS matching {{joined}} WHERE true {{filters}} ORDER BY row_id + 0 DESC LIMIT :most)"""
 _JOINED: Final = {
     _SQLITE: "CROSS JOIN messages ON messages.row_id = message_terms.rowid",
     "postgresql": "JOIN messages USING (row_id)",
 }
+# For an organization: some messages with each word, and the newest ones in the newest messages.
+_SOME: Final = Prepared(
+    sa.text(
+        """
+        SELECT ARRAY(
+            SELECT row_id FROM message_terms
+            WHERE terms @> (ARRAY[asked] || CAST(:required AS bigint[]))
+                AND (CAST(:every_role AS boolean) OR terms && CAST(:role_keys AS bigint[]))
+            LIMIT :most) AS row_ids
+        FROM unnest(CAST(:asked AS bigint[])) WITH ORDINALITY AS asked (asked, place) ORDER BY place
+        """
+    )
+)
 _RECENT: Final = Prepared(
     sa.text(
         """
-        SELECT place, array_agg(row_id ORDER BY row_id DESC) AS row_ids FROM (
+        SELECT asked, array_agg(row_id ORDER BY row_id DESC) AS row_ids FROM (
             SELECT row_id, terms FROM message_terms ORDER BY row_id DESC LIMIT :recent) AS recent
-        JOIN unnest(CAST(:asked AS bigint[])) WITH ORDINALITY AS asked (asked, place)
+        JOIN unnest(CAST(:asked AS bigint[])) AS asked
             ON terms @> (ARRAY[asked] || CAST(:required AS bigint[]))
                 AND (CAST(:every_role AS boolean) OR terms && CAST(:role_keys AS bigint[]))
-        GROUP BY place
+        GROUP BY asked
         """
     )
 )
@@ -174,7 +204,8 @@ _RECENT: Final = Prepared(
 
 def _prepared(dialect: str, sql: str, *, has_filters: bool = True) -> Prepared[Any]:
     """Returns a statement, given its text with the names of lists in braces."""
-    statement = sa.text(sql.format(**_LISTS[dialect], join=_JOIN[dialect]))
+    fetched = {name: _FETCHED[dialect].format(name) for name in ("messages", "message_words")}
+    statement = sa.text(sql.format(**_LISTS[dialect], **fetched, join=_JOIN[dialect]))
     if has_filters:
         times = (sa.bindparam(name, type_=messages.c.created_at.type) for name in ("from_time", "before_time"))
         statement = statement.bindparams(*times)
@@ -190,7 +221,9 @@ def _prepared_read(dialect: str) -> Prepared[Any]:
 
 def _prepared_postings(dialect: str, *, is_filtered: bool) -> Prepared[Any]:
     joined, filters = (_JOINED[dialect], f"AND {_ROW_FILTERS}") if is_filtered else ("", "")
-    return _prepared(dialect, _POSTINGS[dialect].format(joined=joined, filters=filters), has_filters=is_filtered)
+    lists = {name: _NEWEST.format(key=key) for name, key in (("own", "asked"), ("near", "near"))}
+    statement = _POSTINGS[dialect].format(**lists) if dialect != _SQLITE else _POSTINGS[dialect]
+    return _prepared(dialect, statement.format(joined=joined, filters=filters), has_filters=is_filtered)
 
 
 _READ_ROWS: Final = {dialect: _prepared_read(dialect) for dialect in _JOIN}
@@ -240,6 +273,16 @@ _CLEAR: Final = {
 }
 _MERGE: Final = sa.text("INSERT INTO message_terms (message_terms, rank) VALUES ('merge', :pages)")
 _ANY: Final = sa.select(_w.row_id).limit(1)
+
+
+class Matches(NamedTuple):
+    """The messages of a scope with a word, the newest first, by their numbers."""
+
+    rows: Rows
+    near: Rows = ()
+    """Those beside a message with the word."""
+    is_common: bool = False
+    """True if more messages have the word, or are beside one."""
 
 
 class WordIndex:
@@ -306,41 +349,63 @@ class WordIndex:
         conn: sa.Connection,
         organization_id: str,
         scope: SearchScope,
-        terms: Sequence[str],
+        words: Sequence[str],
+        fingerprint: str,
         most: int,
         *,
         is_filtered: bool = False,
-    ) -> list[list[int]]:
-        """Returns for each term the numbers of the newest messages with it, at most `most`, newest first.
+    ) -> tuple[list[Matches], Rows]:
+        """Returns for each word the newest messages with it, and those beside such; and those with a fingerprint.
 
-        The conversation and the roles of the scope count always, its other conditions with `is_filtered`. Very rarely,
-        messages of another agent or without the term are among them, because keys are hashes.
+        There are at most `most` of each. Nothing is found beside a word that more than OFTEN messages have, or in
+        a search of an organization. The conversation and the roles of the scope count always, its other conditions with
+        `is_filtered`. Very rarely, messages of another agent or without the word are among them, because keys are
+        hashes.
         """
         owner = scope.agent_id or organization_id
-        asked = _keys(owner, terms)
+        asked = _keys(owner, [*words, _of_text(fingerprint)])
+        near = _keys(owner, map(_beside, words)) if scope.agent_id is not None else []
         conversations = () if scope.conversation_id is None else (_of_conversation(scope.conversation_id),)
         required = _keys(owner, conversations)
         roles = _keys(owner, (_of_role(role.value) for role in scope.roles))
         statement = _READ_POSTINGS[self._dialect, is_filtered]
         filters = _row_filters(conn, scope) if is_filtered else {}
         if self._dialect == _SQLITE:
-            matches = [_match(key, required, roles) for key in asked]
-            found = statement.all(conn, {"asked": json.dumps(matches), "most": most, **filters})
-            return [json.loads(row[0]) for row in found]
+            queries = [_match(key, required, roles) for key in (*asked, *near)]
+            found = statement.all(conn, {"asked": json.dumps(queries), "most": most, **filters})
+            lists = [json.loads(row[0]) for row in found]
+            exact, of_near = lists[len(words)], lists[len(asked) :] or [[]] * len(words)
+            return [_matches(*both, most, is_near=bool(near)) for both in zip(lists, of_near, strict=False)], exact
         parameters = {
             "required": list(map(_signed, required)), "role_keys": list(map(_signed, roles)), "every_role": not roles,
         }  # fmt: skip
         keys = list(map(_signed, asked))
-        recent: dict[int, list[int]] = {}
+        near_keys = [*map(_signed, near), *[None] * (len(keys) - len(near))]
+        matches: dict[int, Matches] = {}
         if scope.agent_id is None and not is_filtered:
-            found = _RECENT.all(conn, {**parameters, "asked": keys, "recent": RECENT})
-            recent = {place - 1: row_ids[:most] for place, row_ids in found if len(row_ids) >= ENOUGH_RECENT}
-        left = [place for place in range(len(keys)) if place not in recent]
+            matches.update(self._of_organization(conn, keys, parameters, most))
+        left = [pair for pair in zip(keys, near_keys, strict=True) if pair[0] not in matches]
         if left:
-            asked_left = [keys[place] for place in left]
-            found = statement.all(conn, {**parameters, **filters, "asked": asked_left, "most": most})
-            recent |= {place: list(row[0]) for place, row in zip(left, found, strict=True)}
-        return [recent[place] for place in range(len(keys))]
+            asked_left = {"asked": [key for key, _ in left], "near": [key for _, key in left]}
+            found = statement.all(conn, {**parameters, **filters, **asked_left, "most": most, "often": OFTEN})
+            for (key, _), row in zip(left, found, strict=True):
+                matches[key] = _matches(row[0], row[1], most, is_near=bool(near))
+        return [matches[key] for key in keys[:-1]], matches[keys[-1]].rows
+
+    def _of_organization(
+        self, conn: sa.Connection, keys: Sequence[int], parameters: Mapping[str, Any], most: int
+    ) -> Iterator[tuple[int, Matches]]:
+        """Yields the keys of which the newest messages are found in less time than that of reading all of them."""
+        common = []
+        for key, row in zip(keys, _SOME.all(conn, {**parameters, "asked": keys, "most": most}), strict=True):
+            if len(row[0]) < most:
+                yield key, Matches(sorted(row[0], reverse=True))
+            else:
+                common.append(key)
+        recent = _RECENT.all(conn, {**parameters, "asked": common, "recent": RECENT}) if common else ()
+        for key, row_ids in recent:
+            if len(row_ids) >= ENOUGH_RECENT:
+                yield key, Matches(row_ids[:most], is_common=True)
 
     def read(
         self,
@@ -396,6 +461,12 @@ class WordIndex:
     ) -> None:
         if rows:
             statements[self._dialect].change_each(conn, rows)
+
+
+def _matches(rows: Rows, near: Rows, most: int, *, is_near: bool) -> Matches:
+    """Returns the matches of a word; without those beside it if it is common. With `is_near` these are looked for."""
+    is_common = len(rows) > OFTEN if is_near else len(rows) >= most
+    return Matches(rows, () if is_common else near, is_common)
 
 
 def _token(key: int) -> str:
