@@ -282,7 +282,7 @@ class Engine:
         context, state = turn.context, turn.state
         verdict = self._decide(turn, step, results)
         is_due = self.budget.is_due(context, state, step, verdict.stop)
-        # Nobody waits for a summary after the last step, unless the client follows compactions in the run's events.
+        # A summary after the last step has no reader, unless the client follows compactions in the run's events.
         compacts_later = is_due and verdict.stop is not None and not shows_compactions(context.run.config)
         compacts_now = is_due and not compacts_later
         if not step.is_journalled and (compacts_now or verdict.stop is not StopReason.END_TURN):

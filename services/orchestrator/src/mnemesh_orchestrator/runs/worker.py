@@ -5,6 +5,7 @@ import fcntl
 import os
 from collections.abc import Sequence
 from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -39,31 +40,21 @@ INTERVAL_SECONDS: Final = 0.2
 """The time between two reads: how late this process notices cancellations and events of other replicas."""
 
 
+@dataclass(eq=False)
 class RunWorker:
     """Executes the runs whose leases this process holds, each in its own task."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        leases: LeaseStore,
-        renewer: LeaseRenewer,
-        broker: EventBroker,
-        deltas: DeltaLog,
-        execution: RunExecution,
-        metrics: TurnMetrics,
-        early: EarlyReads,
-    ) -> None:
-        self._store = store
-        self._leases = leases
-        self._renewer = renewer
-        self._broker = broker
-        self._deltas = deltas
-        self._execution = execution
-        self._metrics = metrics
-        self._early = early
-        self._active: dict[str, ActiveRun] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
+    store: RunStore
+    leases: LeaseStore
+    renewer: LeaseRenewer
+    broker: EventBroker
+    deltas: DeltaLog
+    execution: RunExecution
+    metrics: TurnMetrics
+    early: EarlyReads
+    _active: dict[str, ActiveRun] = field(init=False, default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+    _stopping: bool = field(init=False, default=False)
 
     async def start(
         self,
@@ -77,21 +68,21 @@ class RunWorker:
 
         The reads of its turn begin before it is stored, if they have not been made, which ends it earlier.
         """
-        async with self._renewer.claiming(run.conversation_id):
-            self._early.begin(run)
+        async with self.renewer.claiming(run.conversation_id):
+            self.early.begin(run)
             try:
-                started = await self._store.start(
-                    key, run, self._renewer.instance_id, reject_busy=reject_busy, answer=answer
+                started = await self.store.start(
+                    key, run, self.renewer.instance_id, reject_busy=reject_busy, answer=answer
                 )
             except BaseException:
-                self._early.discard(run.id)
+                self.early.discard(run.id)
                 raise
             if started.claim is not None:
                 self._start_task(started.claim, copy_context())
             else:
-                self._early.discard(run.id)
+                self.early.discard(run.id)
             if (resumes := started.run.resumes) is not None and (asking := resumes.asked.message.run_id) is not None:
-                self._broker.notify(asking, StoredEvents(ended=True))  # whoever waits for it follows the answer now
+                self.broker.notify(asking, StoredEvents(ended=True))  # what waits for it follows the answer now
         if started.frees_first:
             await self.start_next(run.conversation_id)
         return started
@@ -99,15 +90,15 @@ class RunWorker:
     def _start_task(self, claim: Claim, context: Context) -> None:
         """Starts the task of a claimed run. The task is independent of the caller and of the caller's deadline."""
         if self._stopping:
-            self._early.discard(claim.run.id)
-            self._broker.end(claim.run.id)  # the next process of this instance resumes the run
+            self.early.discard(claim.run.id)
+            self.broker.end(claim.run.id)  # the next process of this instance resumes the run
             return
         context.run(set_remaining, None)
         active = ActiveRun(claim, cancelled=claim.cancelled)
         if claim.resumed:
-            self._metrics.takeovers.inc()
+            self.metrics.takeovers.inc()
         self._active[claim.run.id] = active
-        self._renewer.keep(claim.lease, lambda: self._lose(active))
+        self.renewer.keep(claim.lease, lambda: self._lose(active))
         loop = asyncio.get_running_loop()
         active.task = loop.create_task(self._run(active), name=claim.run.id, context=context)
         self._tasks.add(active.task)
@@ -126,16 +117,16 @@ class RunWorker:
         if self._active.get(run_id) is not active:
             return
         del self._active[run_id]
-        self._renewer.drop(active.claim.lease)
-        self._deltas.drop(run_id)
-        self._early.discard(run_id)
+        self.renewer.drop(active.claim.lease)
+        self.deltas.drop(run_id)
+        self.early.discard(run_id)
         if not active.lost:
-            self._broker.end(run_id)
+            self.broker.end(run_id)
 
     def end_unbegun(self, run: Run, events: Sequence[RunEvent]) -> None:
         """Publishes and reports the end of a run that ended without having begun."""
-        self._broker.publish(events)
-        report_end(run, self._metrics)
+        self.broker.publish(events)
+        report_end(run, self.metrics)
 
     @property
     def active_runs(self) -> int:
@@ -188,7 +179,7 @@ class RunWorker:
         if tasks:
             await asyncio.wait(tasks)
         filter_ = RunFilter(agent_ids=(agent_id,), active=True)
-        waiting = await self._store.list(organization_id, filter_, PageQuery(_MAX_RUNS, ascending=True))
+        waiting = await self.store.list(organization_id, filter_, PageQuery(_MAX_RUNS, ascending=True))
         unfinished = tuple(run.id for run in waiting.items)
         self.end_streams(unfinished)
         return unfinished
@@ -196,14 +187,14 @@ class RunWorker:
     def end_streams(self, run_ids: Sequence[str]) -> None:
         """Ends the streams of runs that were deleted."""
         for run_id in run_ids:
-            self._broker.end(run_id)
+            self.broker.end(run_id)
 
     async def claim_and_run(self, conversation_id: str) -> None:
         """Claims and starts the next run of a conversation, if one can be claimed."""
-        async with self._renewer.claiming(conversation_id):
-            if self._stopping or self._renewer.holds(conversation_id):
+        async with self.renewer.claiming(conversation_id):
+            if self._stopping or self.renewer.holds(conversation_id):
                 return
-            claim = await self._store.claim_next(conversation_id, self._renewer.instance_id)
+            claim = await self.store.claim_next(conversation_id, self.renewer.instance_id)
             if claim is not None:
                 self._start_task(claim, Context())
 
@@ -211,7 +202,7 @@ class RunWorker:
         """Resumes runs that no process holds, such as those of this instance before a crash. Does not return."""
         while True:
             try:
-                for conversation_id in await self._leases.claimable(self._renewer.instance_id):
+                for conversation_id in await self.leases.claimable(self.renewer.instance_id):
                     await self.start_next(conversation_id)
             except MnemeshError as error:
                 _log.warning("recovery_failed", error=error.message)
@@ -227,7 +218,7 @@ class RunWorker:
             await asyncio.wait(tasks)
         for lease in leases:
             try:
-                await self._leases.release(lease)
+                await self.leases.release(lease)
             except MnemeshError as error:
                 _log.warning("lease_not_released", conversation_id=lease.conversation_id, error=error.message)
 
@@ -239,7 +230,7 @@ class RunWorker:
         following: tuple[str, ...] = ()
         try:
             with as_principal(Principal(run.organization_id, run.subject_id)):
-                following = await self._execution.run(active)
+                following = await self.execution.run(active)
         except asyncio.CancelledError:
             _log.info("run_interrupted")
         except Exception as error:
@@ -259,7 +250,7 @@ class RunWorker:
         If that fails, `recover` starts them a little later.
         """
         try:
-            for conversation_id in await self._leases.startable(organization_id):
+            for conversation_id in await self.leases.startable(organization_id):
                 await self.start_next(conversation_id)
         except MnemeshError as error:
             _log.warning("places_not_filled", organization_id=organization_id, error=error.message)
@@ -275,7 +266,7 @@ class RunWorker:
             _log.exception("run_not_recorded", error=str(error))
             return
         try:
-            holder = await self._leases.holder(lease.conversation_id)
+            holder = await self.leases.holder(lease.conversation_id)
         except MnemeshError:
             holder = None
         if holder is not None and holder.instance_id != lease.instance_id:

@@ -269,6 +269,6 @@ def _answer(
     number = conversation.next_queue_number if ahead is None else ahead.queue_number - 1
     resuming = replace(run, config=decided.config, resumes=decided.resumption)
     if (asking := find_asking_run(conn, run.organization_id, decided.asked_by_run_id)) is not None:
-        # Whoever waits for the run that asked waits for this one now.
+        # What waits for the run that asked waits for this one now.
         resuming = replace(resuming, lineage=asking.lineage, group_id=asking.group_id)
     return _claim_new(conn, lease_clock, key, resuming, instance_id, conversation, number)
