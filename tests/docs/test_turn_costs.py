@@ -10,6 +10,9 @@ from mnemesh_kit.interceptors import Call
 from mnemesh_kit.sql import Database
 from mnemesh_testkit.mesh.in_process import Mesh
 
+pytestmark = pytest.mark.mesh(in_memory=False)
+"""Files name the services in the counts."""
+
 
 @pytest.fixture
 def cost(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
