@@ -16,6 +16,8 @@ from mnemesh_testkit.timeouts import scaled
 from .lab import Lab
 from .rest import Rest
 
+pytest.register_assert_rewrite(f"{__package__}.drivers")
+
 
 class FakedMesh:
     """A mesh with a gateway and a fake provider, both started on the loop that enters it."""

@@ -17,7 +17,6 @@ TABLE = Path(__file__).parents[4] / "docs" / "letta-compatibility.md"
 ROW = re.compile(r"^\| `([\w.]+)` \| (works|differs|501) \| (.*?) ?\|$", re.MULTILINE)
 RESOURCES = [module.name for module in pkgutil.iter_modules(drivers.__path__)]
 
-pytest.register_assert_rewrite(*(f"{drivers.__name__}.{resource}" for resource in RESOURCES))
 for resource in RESOURCES:
     importlib.import_module(f"{drivers.__name__}.{resource}")
 
