@@ -22,7 +22,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import SystemClock
 from mnemesh_recall.model.contexts import NewContext
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.model.search import MessageSearch, SearchScope
 from mnemesh_recall.store.indexed import IndexedMessages
 from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
@@ -32,6 +32,7 @@ from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.usecases.word_indexing import WordIndexing
 from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_retrieval.flat import FlatIndex
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder

@@ -20,7 +20,7 @@ from typing import Any, Final
 from mnemesh_archival.config import Config
 from mnemesh_archival.model.inserts import InsertTarget
 from mnemesh_archival.model.passages import Passage, PassageFilter
-from mnemesh_archival.model.search import PassageSearch, SearchKind
+from mnemesh_archival.model.search import PassageSearch
 from mnemesh_archival.store.archives import ArchiveStore
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
@@ -29,6 +29,7 @@ from mnemesh_archival.wiring import open_parts
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.time import SystemClock
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
 from mnemesh_testkit.databases.postgres import running_postgres
 from mnemesh_types.archival import Archive
@@ -109,13 +110,13 @@ async def archival(url: str, directory: Path, embedder: str, settings: EmbedderS
 
 
 async def measure(
-    service: Archival, shelves: Sequence[Shelf], kinds: Sequence[SearchKind], weights: Sequence[float]
+    service: Archival, shelves: Sequence[Shelf], kinds: Sequence[SearchMode], weights: Sequence[float]
 ) -> dict[str, Scores]:
     """Returns the scores by search mode."""
     loaded = [await service.load(shelf) for shelf in shelves]
     embedder = service.embedders.get(service.embedders.default)
     ways = [(kind.value, kind, embedder.similarity_weight) for kind in kinds]
-    ways += [(f"hybrid {weight:g}", SearchKind.HYBRID, weight) for weight in weights]
+    ways += [(f"hybrid {weight:g}", SearchMode.HYBRID, weight) for weight in weights]
     found = {name: Scores() for name, _, _ in ways}
     for name, kind, weight in ways:
         vars(embedder)["similarity_weight"] = weight
@@ -158,7 +159,7 @@ def _sets(arguments: argparse.Namespace) -> dict[str, tuple[list[Shelf], dict[st
 
 async def _run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     settings = EmbedderSettings(base_url=arguments.base_url, api_key=arguments.api_key, dimension=arguments.dimension)
-    kinds = [SearchKind(mode) for mode in arguments.modes.split(",")]
+    kinds = [SearchMode(mode) for mode in arguments.modes.split(",")]
     weights = [float(weight) for weight in arguments.weights.split(",") if weight]
     rows: list[dict[str, Any]] = []
 

@@ -43,7 +43,7 @@ async def test_points_survive_a_restart(tmp_path: Path) -> None:
     with pytest.raises(CollectionMismatch):
         await again.ensure_collection(Collection("plants", dimension=8))
     await again.ensure_collection(PLANTS)
-    hits = await again.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0)))
+    hits = await again.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0)))
     assert [hit.id.int for hit in hits] == [1, 3]
     assert await again.facets("plants", "tags", EVERYTHING) == {"old": 2}
     await again.close()
@@ -300,7 +300,7 @@ def resident_bytes(directory: Path) -> int:
 async def test_unused_pages_are_released_and_read_again(tmp_path: Path) -> None:
     points = [point(number, vector=np.eye(256)[number % 256]) for number in range(1, 5_000)]
     wide = Collection("wide", dimension=256)
-    query = SearchQuery(SearchMode.DENSE, vector=points[6].vector)
+    query = SearchQuery(SearchMode.VECTOR, vector=points[6].vector)
     for limit, settled in ((2**62, lambda mapped: mapped > 5_000_000), (0, lambda mapped: mapped < 1_000_000)):
         index = await EdgeIndex.open(tmp_path, flush_interval_seconds=0.05, max_mapped_bytes=limit)
         await index.ensure_collection(wide)

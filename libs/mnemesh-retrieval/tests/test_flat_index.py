@@ -70,7 +70,7 @@ async def test_long_vectors_are_compared_in_small_blocks(tmp_path: Path, monkeyp
     vectors = np.random.default_rng(5).standard_normal((300, dimension)).astype(np.float32)
     await index.write("wide", [Point(pid(number), vector, "") for number, vector in enumerate(vectors)])
 
-    query = SearchQuery(mode=SearchMode.DENSE, vector=vectors[7] + vectors[299], limit=300)
+    query = SearchQuery(mode=SearchMode.VECTOR, vector=vectors[7] + vectors[299], limit=300)
     found = {hit.id: hit.score for hit in await index.search("wide", query)}
 
     cosines = search.unit(vectors[7] + vectors[299]) @ (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).T
@@ -99,9 +99,9 @@ async def test_points_survive_a_restart(tmp_path: Path) -> None:
 async def test_search_reads_no_segment_of_another_tenant(plants: FlatIndex, searches: list[search.SearchState]) -> None:
     for start in range(0, 600, 20):  # in turns, so that the points of the tenants alternate
         await plants.write("plants", [point(1 + start + n, tenant=f"t{start // 20 % 3}") for n in range(20)])
-    await plants.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1")))
+    await plants.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1")))
     assert (searches[-1].points, searches[-1].segments) == (200, 2)
-    among = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=MatchAny("tenant", ("t1", "t2", "t9")))
+    among = SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), filter=MatchAny("tenant", ("t1", "t2", "t9")))
     await plants.search("plants", among)
     assert (searches[-1].points, searches[-1].segments) == (400, 4)
 
@@ -111,7 +111,7 @@ async def test_search_with_two_labels_reads_the_segments_of_the_rarer(
 ) -> None:
     await plants.write("plants", [point(n, tags=["few" if n < 11 else "many"]) for n in range(1, 1001)])
     both = all_of(Match("tenant", "t1"), Match("tags", "few"))
-    query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=both, limit=50)
+    query = SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), filter=both, limit=50)
     assert len(await plants.search("plants", query)) == 10
     assert searches[-1].segments == 1
 
@@ -125,7 +125,7 @@ async def test_bounded_search_covers_the_newest_and_the_additional_points(
         return NOON + timedelta(minutes=number)
 
     query = SearchQuery(
-        SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=900, newest=300, also=(pid(3),)
+        SearchMode.VECTOR, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=900, newest=300, also=(pid(3),)
     )
     counted = []
     for first, last in ((1, 1_001), (1_001, 5_001)):
@@ -150,7 +150,7 @@ async def test_bounded_search_reads_few_segments_even_if_they_are_nearly_empty(
     plants: FlatIndex, searches: list[search.SearchState]
 ) -> None:
     await plants.write("plants", [point(n, tenant=f"t{n}", tags=["all"]) for n in range(1, 201)])
-    query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tags", "all"), newest=160)
+    query = SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), filter=Match("tags", "all"), newest=160)
     await plants.search("plants", query)
     assert searches[-1].segments == 160 // search.MIN_POINTS
 
@@ -176,7 +176,7 @@ async def test_similarity_is_exact_to_two_thousandths(tmp_path: Path) -> None:
     vectors = chance.standard_normal((400, 256), dtype=np.float32)
     await index.write("wide", [Point(pid(n), vectors[n], "") for n in range(400)])
     query = vectors[7] + chance.standard_normal(256, dtype=np.float32)
-    hits = await index.search("wide", SearchQuery(SearchMode.DENSE, vector=query, limit=400))
+    hits = await index.search("wide", SearchQuery(SearchMode.VECTOR, vector=query, limit=400))
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     exact = (vectors @ query) / lengths
     assert max(abs(hit.score - exact[hit.id.int]) for hit in hits) < 0.002
@@ -251,7 +251,7 @@ async def test_sigkill_loses_no_acknowledged_write(tmp_path: Path, enough: int) 
     expected = {n for n in range(1, acknowledged + 1) if n % 3}
     assert expected <= found
     assert found - expected <= {acknowledged + 1}
-    hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000_000))
+    hits = await index.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), limit=1_000_000))
     assert {hit.id.int for hit in hits} == found
     await index.close()
 
@@ -305,7 +305,7 @@ async def test_rewrite_leaves_no_byte_of_deleted_points(tmp_path: Path) -> None:
     await index.write("plants", [point(999, tenant="gone")])
     await index.delete("plants", [pid(n) for n in range(1, 601) if n % 2])
     await index.delete_where("plants", Match("tenant", "gone"))
-    before = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000))
+    before = await index.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), limit=1_000))
     report = await index.rewrite()
     assert report.points == {"plants": 300}
     assert report.bytes_after < report.bytes_before
@@ -313,12 +313,12 @@ async def test_rewrite_leaves_no_byte_of_deleted_points(tmp_path: Path) -> None:
         assert not files_containing(tmp_path, deleted)
     for kept in (b'canary2"', b"tags=canary600", pid(600).bytes):
         assert files_containing(tmp_path, kept)
-    assert await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000)) == before
+    assert await index.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), limit=1_000)) == before
     await index.close()
 
 
 async def test_concurrent_reads_and_writes(plants: FlatIndex) -> None:
-    query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=1_000)
+    query = SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=1_000)
 
     async def one(number: int) -> None:
         await plants.write("plants", [point(number)])

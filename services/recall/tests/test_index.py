@@ -16,7 +16,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.errors import VectorIndexUnavailable
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.model.search import MessageSearch, SearchScope
 from mnemesh_recall.store.indexed import IndexedMessages
 from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
@@ -27,6 +27,7 @@ from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.flat.segments import CAPACITY
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder

@@ -12,7 +12,6 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.model.episodes import Fact, FactFilter, MemorySearch, NewFact, Scope, ScopeKind
-from mnemesh_recall.model.search import SearchMode
 from mnemesh_recall.store.episodes import EpisodeStore
 from mnemesh_recall.store.indexed import IndexedMemories
 from mnemesh_recall.store.tables import index_tables
@@ -23,6 +22,7 @@ from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.built_in import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.flat import FlatIndex
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import Outbox
 

@@ -146,7 +146,7 @@ class Rig:
     async def texts(self, text: str) -> float:
         """Returns the similarity of the only point to a text."""
         (vector,) = await HashingEmbedder().embed([text])
-        query = SearchQuery(mode=SearchMode.DENSE, vector=vector, filter=EVERYTHING, limit=10)
+        query = SearchQuery(mode=SearchMode.VECTOR, vector=vector, filter=EVERYTHING, limit=10)
         (hit,) = await self.index.search(self.vectors.schema.name, query)
         return hit.score
 

@@ -12,9 +12,10 @@ from mnemesh_kit.ids import new_id
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.episodes import EpisodeCommit, NewFact, Scope, ScopeKind
 from mnemesh_recall.model.messages import MessageBatch
-from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.model.search import MessageSearch, SearchScope
 from mnemesh_recall.usecases.episodes import EpisodeService
 from mnemesh_recall.usecases.messages import MessageService
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.recall import WriterLease
 

@@ -255,5 +255,5 @@ class SearchedComparison:
 
 async def compared_by_search(search: Search, collection: str, query: SearchQuery) -> SearchedComparison:
     """Returns the comparison of a query with an index that `search` searches."""
-    query = replace(query, mode=SearchMode.DENSE, with_payload=False)
+    query = replace(query, mode=SearchMode.VECTOR, with_payload=False)
     return SearchedComparison(search, collection, query, await search(collection, query))

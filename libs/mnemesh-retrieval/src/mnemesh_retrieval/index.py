@@ -27,11 +27,11 @@ class WriteMode(Enum):
 
 
 class SearchMode(Enum):
-    """The lists of candidates that a search uses."""
+    """Search by words (TEXT), by vector similarity (VECTOR), or both."""
 
-    DENSE = "dense"
-    TEXT = "text"
     HYBRID = "hybrid"
+    TEXT = "text"
+    VECTOR = "vector"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class NearestIndex(Protocol):
     Example:
         >>> await index.ensure_collection(Collection("notes", dimension=256, keyword_fields=("tag",)))
         >>> await index.write("notes", [Point(id_, vector, "", {"tag": "tree"})])
-        >>> query = SearchQuery(SearchMode.DENSE, vector=vector, filter=Match("tag", "tree"))
+        >>> query = SearchQuery(SearchMode.VECTOR, vector=vector, filter=Match("tag", "tree"))
         >>> hits = await index.search("notes", query)
     """
 

@@ -367,7 +367,7 @@ class PassageIndex:
             return {}
         source = await self._source(scope.embedder)
         query = SearchQuery(
-            SearchMode.DENSE,
+            SearchMode.VECTOR,
             vector=vector,
             # Without further conditions, the points decide alone, which costs the engine less.
             filter=all_of(scope_filter(scope) if scope.filter.narrows else None, HasId(tuple(point_ids))),

@@ -257,7 +257,7 @@ class MemoryVectors(VectorCollection):
             MatchAny("scope", tuple(scope.key for scope in scopes)) if scopes else None,
         )
         query = SearchQuery(
-            mode=SearchMode.DENSE,
+            mode=SearchMode.VECTOR,
             vector=vector,
             filter=filter_,
             limit=limit,

@@ -192,7 +192,7 @@ class Shard:
     def search(self, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
         require_one_list(query)
-        find = self._dense if query.mode is SearchMode.DENSE else self._text
+        find = self._dense if query.mode is SearchMode.VECTOR else self._text
         found = find(query, engine_filter(query.filter))
         if not query.with_payload:
             return [Hit(id_, score, {}) for id_, score in found]
@@ -202,7 +202,7 @@ class Shard:
     def candidates(self, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
         within = engine_filter(query.filter)
-        words = query_numbers(query.text) if query.mode is not SearchMode.DENSE else {}
+        words = query_numbers(query.text) if query.mode is not SearchMode.VECTOR else {}
         if not words:
             return Candidates(self._dense(query, within))
         points = self.engine.query(

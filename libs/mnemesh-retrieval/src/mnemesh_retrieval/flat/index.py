@@ -164,7 +164,7 @@ class FlatIndex:
     async def compare(self, collection: str, query: SearchQuery) -> FlatComparison:
         """See NearestIndex.compare."""
         opened = self._named(collection)
-        if query.mode is not SearchMode.DENSE:
+        if query.mode is not SearchMode.VECTOR:
             raise VectorIndexError("this index has no words")
         vector = query_vector(query, opened.schema.dimension)
         if vector is None:

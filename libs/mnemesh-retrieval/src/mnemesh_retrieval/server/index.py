@@ -66,7 +66,7 @@ class PointSearch:
 
     async def scored(self, name: str, dimension: int, query: SearchQuery) -> Scored:
         """Returns the nearest points by vector, or those by words."""
-        if query.mode is SearchMode.DENSE:
+        if query.mode is SearchMode.VECTOR:
             return await self._nearest(name, query_vector(query, dimension), DENSE, query)
         found = await self._nearest(name, _sparse(_words_of(query)), TEXT, query)
         return [(id_, score) for id_, score in found if score > 0]
@@ -109,7 +109,7 @@ class PointSearch:
 
 
 def _words_of(query: SearchQuery) -> Mapping[int, int]:
-    return query_numbers(query.text) if query.mode is not SearchMode.DENSE else {}
+    return query_numbers(query.text) if query.mode is not SearchMode.VECTOR else {}
 
 
 def _sparse(words: Iterable[int]) -> models.SparseVector | None:

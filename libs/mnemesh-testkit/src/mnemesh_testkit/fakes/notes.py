@@ -178,7 +178,7 @@ async def difference(notebook: Notebook, index: NearestIndex, source: NoteSource
     wrong |= {str(point): "extra" for point in points - texts.keys()}
     for point in (point for point in points & texts.keys() if text_has_vector(texts[point])):
         (vector,) = await HashingEmbedder().embed([texts[point]])
-        query = SearchQuery(SearchMode.DENSE, vector=vector, filter=HasId((point,)), limit=1)
+        query = SearchQuery(SearchMode.VECTOR, vector=vector, filter=HasId((point,)), limit=1)
         hits = await index.search(NOTES, query)
         if not hits or hits[0].score < 0.98:
             wrong[str(point)] = "stale"

@@ -112,7 +112,7 @@ class NearestIndexSuite:
             point(3, vector=(0, 0, 1, 0)),
         )
         await index.write("plants", [near, nearer, far])
-        hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(2, 0, 0, 0), limit=2))
+        hits = await index.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(2, 0, 0, 0), limit=2))
         assert [hit.id.int for hit in hits] == [2, 1]
         assert hits[0].score == pytest.approx(0.995, abs=0.001)
 
@@ -195,7 +195,7 @@ class NearestIndexSuite:
         await index.write("plants", [point(1, tenant="t1"), point(2, vector=(0, 0, 1, 0))])
         again = point(1, vector=(0, 1, 0, 0), tenant="t2", at=NOON + timedelta(days=1))
         await index.write("plants", [point(1, vector=(0, 0, 0, 1)), again])
-        hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(0, 1, 0, 0), limit=1))
+        hits = await index.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(0, 1, 0, 0), limit=1))
         assert [(hit.id, round(hit.score, 3)) for hit in hits] == [(pid(1), 1.0)]
         assert await self._numbers(index, Match("tenant", "t1")) == [2]
         assert await self._numbers(index, TimeRange("created_at", lt=NOON + timedelta(hours=1))) == [2]
@@ -204,15 +204,15 @@ class NearestIndexSuite:
     async def test_dense_search_is_restricted_to_the_filter(self, index: NearestIndex) -> None:
         await index.write("plants", [point(n, vector=(1, n, 0, 0), tenant=f"t{n % 10}") for n in range(1, 501)])
         for asked in (
-            SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t3"), limit=100),
-            SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t3"), newest=10_000),
+            SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t3"), limit=100),
+            SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t3"), newest=10_000),
         ):
             hits = await index.search("plants", asked)
             assert [hit.id.int for hit in hits] == list(range(3, 501, 10))[: asked.limit]
 
     async def test_points_of_equal_similarity_are_ordered_by_id(self, index: NearestIndex) -> None:
         await index.write("plants", [point((n * 7) % 200 + 1) for n in range(200)])
-        hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=200))
+        hits = await index.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), limit=200))
         assert [hit.id.int for hit in hits] == list(range(1, 201))
 
     async def test_deleted_points_are_not_found(self, index: NearestIndex) -> None:
@@ -222,7 +222,7 @@ class NearestIndexSuite:
         await index.delete_where("plants", And((Match("tags", "r3"), Match("tenant", "t1"))))
         left = {n for n in numbers if n % 3 != 1 and not (n % 7 == 3 and n % 2)}
         await index.write("plants", [point(1, tags=["r1"], tenant="t1")])
-        hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000))
+        hits = await index.search("plants", SearchQuery(SearchMode.VECTOR, vector=unit(1, 0, 0, 0), limit=1_000))
         assert {hit.id.int for hit in hits} == left | {1}
         for rest in range(7):
             expected = sorted(n for n in left | {1} if n % 7 == rest)
@@ -234,7 +234,7 @@ class NearestIndexSuite:
         await index.ensure_collection(PLANTS)
 
 
-ONE_LIST = (SearchMode.DENSE, SearchMode.TEXT)
+ONE_LIST = (SearchMode.VECTOR, SearchMode.TEXT)
 """The modes of `search`."""
 
 
@@ -351,9 +351,9 @@ class VectorIndexSuite(NearestIndexSuite):
         assert [id_.int for id_, _ in found.dense][:1] == [30]
         assert len(found.dense) == len(found.text) == 5
         lists = {mode: await index.search("plants", replace(query, mode=mode)) for mode in ONE_LIST}
-        assert [id_ for id_, _ in found.dense] == [hit.id for hit in lists[SearchMode.DENSE]]
+        assert [id_ for id_, _ in found.dense] == [hit.id for hit in lists[SearchMode.VECTOR]]
         assert [match.id for match in found.text] == [hit.id for hit in lists[SearchMode.TEXT]]
-        assert [score for _, score in found.dense] == pytest.approx([hit.score for hit in lists[SearchMode.DENSE]])
+        assert [score for _, score in found.dense] == pytest.approx([hit.score for hit in lists[SearchMode.VECTOR]])
         assert [match.score for match in found.text] == pytest.approx([hit.score for hit in lists[SearchMode.TEXT]])
         first, *others = found.text
         (garden,) = {word for match in others for word in match.words}
@@ -364,7 +364,7 @@ class VectorIndexSuite(NearestIndexSuite):
     async def test_candidates_follow_mode_and_filter(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n, "oak", tenant=f"t{n % 2}") for n in range(1, 9)])
         query = SearchQuery(SearchMode.HYBRID, "oak", unit(1, 0, 0, 0), filter=Match("tenant", "t1"))
-        for mode, dense, text in ((SearchMode.DENSE, 4, 0), (SearchMode.TEXT, 0, 4), (SearchMode.HYBRID, 4, 4)):
+        for mode, dense, text in ((SearchMode.VECTOR, 4, 0), (SearchMode.TEXT, 0, 4), (SearchMode.HYBRID, 4, 4)):
             found = await index.candidates("plants", replace(query, mode=mode))
             assert (len(found.dense), len(found.text)) == (dense, text)
             assert {id_.int % 2 for id_, _ in found.dense} | {match.id.int % 2 for match in found.text} == {1}

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
-from enum import Enum
 from typing import Final
 from uuid import UUID
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_text
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.ranking.scores import normalized
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.archival import PassageHit
@@ -22,14 +22,6 @@ DEFAULT_HITS: Final = 10
 MAX_AROUND: Final = 10
 
 
-class SearchKind(Enum):
-    """Search by words (TEXT), by vector similarity (VECTOR), or both."""
-
-    HYBRID = "hybrid"
-    TEXT = "text"
-    VECTOR = "vector"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageSearch:
     """A search."""
@@ -38,7 +30,7 @@ class PassageSearch:
     """Blank for the newest passages."""
     further_queries: tuple[str, ...] = ()
     """Other wordings; blank ones are ignored."""
-    kind: SearchKind = SearchKind.HYBRID
+    kind: SearchMode = SearchMode.HYBRID
     filter: PassageFilter = field(default_factory=PassageFilter)
     limit: int = 0
     """The largest number of hits; 0 for the default."""

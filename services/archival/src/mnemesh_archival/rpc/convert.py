@@ -14,6 +14,7 @@ from mnemesh_kit.time import (
     timestamp_to_proto,
     zone_from_name,
 )
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.archival import ArchiveFilter, PassageSource
 from mnemesh_types.twin import EPOCH, enum_from_proto, optional_field
@@ -21,7 +22,7 @@ from mnemesh_types.twin import EPOCH, enum_from_proto, optional_field
 from mnemesh_archival.model.continuity import Continuity
 from mnemesh_archival.model.inserts import InsertOutcome, InsertTarget
 from mnemesh_archival.model.passages import GivenVector, Passage, PassageFilter, validated_vector
-from mnemesh_archival.model.search import PassageSearch, SearchKind
+from mnemesh_archival.model.search import PassageSearch
 from mnemesh_archival.usecases.embeddings import EmbeddedTexts
 
 
@@ -177,10 +178,10 @@ def _vector_from_proto(message: archives_pb2.Passage, field: str) -> GivenVector
 
 
 _KINDS = {
-    pb.PASSAGE_SEARCH_MODE_UNSPECIFIED: SearchKind.HYBRID,
-    pb.PASSAGE_SEARCH_MODE_HYBRID: SearchKind.HYBRID,
-    pb.PASSAGE_SEARCH_MODE_TEXT: SearchKind.TEXT,
-    pb.PASSAGE_SEARCH_MODE_VECTOR: SearchKind.VECTOR,
+    pb.PASSAGE_SEARCH_MODE_UNSPECIFIED: SearchMode.HYBRID,
+    pb.PASSAGE_SEARCH_MODE_HYBRID: SearchMode.HYBRID,
+    pb.PASSAGE_SEARCH_MODE_TEXT: SearchMode.TEXT,
+    pb.PASSAGE_SEARCH_MODE_VECTOR: SearchMode.VECTOR,
 }
 
 
@@ -206,7 +207,7 @@ def passage_search_from_proto(request: pb.SearchPassagesRequest, offset: int) ->
     )
 
 
-def search_kind_from_proto(mode: int) -> SearchKind:
+def search_kind_from_proto(mode: int) -> SearchMode:
     """Returns the kind of a search. Raises InvalidArgument if it is unknown."""
     if mode not in _KINDS:
         raise InvalidArgument("mode is not a known search mode.", field="mode")

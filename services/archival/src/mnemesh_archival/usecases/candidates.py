@@ -12,7 +12,6 @@ from mnemesh_retrieval.words.sparse import WordQuery
 
 from mnemesh_archival.errors import EmbedderUnavailable, EmbedderUnknown, VectorIndexUnavailable
 from mnemesh_archival.model import ranking
-from mnemesh_archival.model.search import SearchKind
 from mnemesh_archival.store.passages import PassageStore
 from mnemesh_archival.store.values import PassageScope
 from mnemesh_archival.vectors import Embedders, PassageIndex
@@ -74,7 +73,6 @@ def _batches(sizes: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
 
 EMBEDDER_SECONDS = 2.0
 """How long a search waits for an embedder before it continues with words only."""
-_MODES = {SearchKind.HYBRID: SearchMode.HYBRID, SearchKind.TEXT: SearchMode.TEXT, SearchKind.VECTOR: SearchMode.DENSE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +110,24 @@ class CandidateFinder:
         self._scan = WordScan(passages)
 
     async def embed(
-        self, group: EmbedderGroup, queries: Sequence[str], kind: SearchKind
+        self, group: EmbedderGroup, queries: Sequence[str], kind: SearchMode
     ) -> tuple[Sequence[Vector | None], bool]:
         """Returns the vectors of queries, and whether the embedder could not be used.
 
         Raises:
             EmbedderUnavailable, EmbedderUnknown: the embedder cannot be used, and a VECTOR search needs it.
         """
-        if kind is SearchKind.TEXT:
+        if kind is SearchMode.TEXT:
             return [None] * len(queries), False
         try:
             return await self._embedders.embed(group.embedder, queries, within=EMBEDDER_SECONDS), False
         except (EmbedderUnavailable, EmbedderUnknown):
-            if kind is SearchKind.VECTOR:
+            if kind is SearchMode.VECTOR:
                 raise
             return [None] * len(queries), True
 
     async def find(
-        self, group: EmbedderGroup, query: str, kind: SearchKind, vector: Vector | None, count: int
+        self, group: EmbedderGroup, query: str, kind: SearchMode, vector: Vector | None, count: int
     ) -> Found:
         """Returns up to `count` candidates by words and as many by similarity.
 
@@ -138,19 +136,19 @@ class CandidateFinder:
         """
         behind = await self._index.behind(group.embedder, SCANNED)
         try:
-            mode = _MODES[kind] if behind is not None else SearchMode.DENSE
+            mode = kind if behind is not None else SearchMode.VECTOR
             found = Candidates()
-            if mode is not SearchMode.DENSE or vector is not None:
+            if mode is not SearchMode.VECTOR or vector is not None:
                 found = await self._index.candidates(group.scope, mode=mode, text=query, vector=vector, limit=count)
         except (VectorIndexUnavailable, EmbedderUnknown):
-            if kind is SearchKind.VECTOR:
+            if kind is SearchMode.VECTOR:
                 raise
             found, behind = Candidates(), None
         if behind is not None and not behind:
             return Found(group, found.text, found.dense, vector)
         outdated = frozenset(behind or ())
         dense = [(point, score) for point, score in found.dense if point not in outdated]
-        if kind is SearchKind.VECTOR:
+        if kind is SearchMode.VECTOR:
             return Found(group, (), dense, vector, outdated, degraded=True)
         words = [match for match in found.text if match.id not in outdated]
         if behind is None:
@@ -164,7 +162,7 @@ class CandidateFinder:
         (vector,) = await self._embedders.embed(found.group.embedder, [text])
         try:
             similar = await self._index.candidates(
-                found.group.scope, mode=SearchMode.DENSE, text="", vector=vector, limit=count
+                found.group.scope, mode=SearchMode.VECTOR, text="", vector=vector, limit=count
             )
         except VectorIndexUnavailable:
             return found

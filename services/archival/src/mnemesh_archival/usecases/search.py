@@ -8,6 +8,7 @@ from uuid import UUID
 
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.ranking.scores import DEFAULTS, REACH, Ranked, best_of_queries, fingerprint, utterance
 from mnemesh_retrieval.rerankers.reranking import Reranking, readable
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve, resolve_all
@@ -18,7 +19,6 @@ from mnemesh_archival.model import ranking
 from mnemesh_archival.model.passages import Passage, PassageFilter, PassagePosition, validate_filter
 from mnemesh_archival.model.search import (
     PassageSearch,
-    SearchKind,
     SearchResult,
     equal_to,
     validate_query,
@@ -40,7 +40,7 @@ class RankedQuery:
     """A query of a search."""
 
     text: str
-    kind: SearchKind
+    kind: SearchMode
     named_times: Sequence[TimeRange]
     depth: int
     """The number of hits of the search."""
@@ -137,7 +137,7 @@ class RankedSearch:
             embedder = self._embedders.get(each.group.embedder) if each.vector is not None else None
             if embedder is None:
                 continue
-            is_vector = query.kind is SearchKind.VECTOR
+            is_vector = query.kind is SearchMode.VECTOR
             weight = 1.0 if is_vector else embedder.similarity_weight
             least = 0.0 if is_vector else embedder.least_similarity
             if weight:

@@ -5,9 +5,8 @@ from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_types.recall import MemorySource, WriterLease
-
-from mnemesh_recall.model.search import SearchMode
 
 
 class ScopeKind(StrEnum):

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from enum import StrEnum
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.text import require_search_text, require_text
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.messages import Message, Role
 
@@ -33,14 +33,6 @@ class SearchScope:
     speakers: tuple[str, ...] = ()
     """Names, compared without case; see `speaker_of`."""
     sender_ids: tuple[str, ...] = ()
-
-
-class SearchMode(StrEnum):
-    """The indexes that a search uses."""
-
-    HYBRID = "hybrid"
-    TEXT = "text"
-    VECTOR = "vector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

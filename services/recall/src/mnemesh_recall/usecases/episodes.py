@@ -10,6 +10,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.ranking.scores import DEFAULTS, Candidate, fuse_scores, normalized
 
@@ -50,7 +51,7 @@ from mnemesh_recall.model.episodes import (
     SupersedeFact,
 )
 from mnemesh_recall.model.facts import with_times
-from mnemesh_recall.model.search import SearchMode, require_page, require_short
+from mnemesh_recall.model.search import require_page, require_short
 from mnemesh_recall.model.writers import require_lease_holder
 from mnemesh_recall.store.episodes import EpisodeStore
 from mnemesh_recall.vectors import MemoryVectors

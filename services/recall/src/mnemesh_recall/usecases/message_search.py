@@ -12,8 +12,7 @@ import numpy as np
 import structlog
 from mnemesh_kit.call_context import Principal
 from mnemesh_retrieval.embedder import averages_words
-from mnemesh_retrieval.index import Comparison, SearchQuery
-from mnemesh_retrieval.index import SearchMode as IndexMode
+from mnemesh_retrieval.index import Comparison, SearchMode, SearchQuery
 from mnemesh_retrieval.ranking.scores import DEFAULTS, Ranked, best_of_queries, fingerprint, utterance
 from mnemesh_retrieval.rerankers.reranking import Reranking, readable
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve
@@ -34,7 +33,6 @@ from mnemesh_recall.model.search import (
     MessageHit,
     MessageHits,
     MessageSearch,
-    SearchMode,
     SearchScope,
     Surroundings,
     WordCandidates,
@@ -144,7 +142,7 @@ class CandidateFinder:
         is_wide = scope.agent_id is None and scope.conversation_id is None
         return await self._vectors.compare(
             SearchQuery(
-                mode=IndexMode.DENSE,
+                mode=SearchMode.VECTOR,
                 vector=vector,
                 filter=condition(organization_id, scope),
                 limit=limit,

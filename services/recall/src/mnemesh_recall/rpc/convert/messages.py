@@ -18,6 +18,7 @@ from mnemesh_kit.time import (
     timestamp_to_proto,
     zone_from_name,
 )
+from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_from_proto
 from mnemesh_types.messages import Message, Role
@@ -25,7 +26,7 @@ from mnemesh_types.recall import WriterLease
 
 from mnemesh_recall.model.contexts import ContextFork, ContextReplacement, ContextWindow, NewContext, StepCommit
 from mnemesh_recall.model.messages import MessageBatch, MessageFilter, default_conversation_id
-from mnemesh_recall.model.search import MessageHit, MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.model.search import MessageHit, MessageSearch, SearchScope
 from mnemesh_recall.rpc.convert.episodes import commit_from_proto
 
 _MODE_FROM_PROTO: Final = {
