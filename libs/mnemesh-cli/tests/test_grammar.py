@@ -259,6 +259,8 @@ def test_logs_are_those_of_the_services(cli: CommandLine, tmp_path: Path) -> Non
 
     assert cli.run("logs", "blocks", "-n", "2", "--data-dir", str(tmp_path))[1] == "two\nthree\n"
     assert "recall       four" in cli.run("logs", "--data-dir", str(tmp_path))[1]
+    (logs / "mesh.log").write_text('{"event":"a","service":"blocks"}\n{"event":"b","service":"recall"}\n')
+    assert cli.run("logs", "recall", "--data-dir", str(tmp_path))[1] == 'four\n{"event":"b","service":"recall"}\n'
     assert cli.run("logs", "nothing", "--data-dir", str(tmp_path))[0] == 2
     assert cli.run("logs", "--data-dir", str(tmp_path / "no"))[0] == 3
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import json
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ from mnemesh_cli.supervisor.data_lock import LOCK_NAME, LockHolder, lock_holder
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_cli.supervisor.supervisor import _RESTART_BACKOFF, Supervisor
 from mnemesh_client import Mnemesh
+from mnemesh_client.addresses import Addresses
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.services import SERVICE_NAMES, SERVICES
 from mnemesh_testkit.timeouts import scaled
@@ -57,7 +59,7 @@ def config(tmp_path: Path, reserve_port: Callable[[], int]) -> MeshConfig:
 @pytest_asyncio.fixture
 async def supervisor(config: MeshConfig) -> AsyncIterator[Supervisor]:
     """The supervisor of two services, not started."""
-    supervisor = Supervisor(config, Notices(), SOME)
+    supervisor = Supervisor(config, Notices(), SOME, processes=True)
     yield supervisor
     await supervisor.stop()
 
@@ -78,14 +80,14 @@ async def test_services_serve_after_start_and_exit_on_stop(supervisor: Superviso
 
 async def test_start_waits_for_services_that_live_and_names_them(config: MeshConfig) -> None:
     notices = Notices()
-    supervisor = Supervisor(config, notices, SOME, notice_seconds=0.01)
+    supervisor = Supervisor(config, notices, SOME, processes=True, notice_seconds=0.01)
     try:
         await supervisor.start()
     finally:
         await supervisor.stop()
     assert any(line.startswith("still starting after ") for line in notices.lines)
 
-    impatient = Supervisor(replace(config, start_seconds=0.02), notices, SOME, notice_seconds=0.01)
+    impatient = Supervisor(replace(config, start_seconds=0.02), notices, SOME, processes=True, notice_seconds=0.01)
     with pytest.raises(StartupError, match=r"Not ready after 0 s: blocks, tools\. See the logs in "):
         await impatient.start()
     assert impatient.services == {}
@@ -93,7 +95,7 @@ async def test_start_waits_for_services_that_live_and_names_them(config: MeshCon
 
 async def test_killed_service_is_restarted_with_its_data(config: MeshConfig) -> None:
     notices = Notices()
-    supervisor = Supervisor(config, notices, SOME)
+    supervisor = Supervisor(config, notices, SOME, processes=True)
     await supervisor.start()
     async with Mnemesh(blocks=config.address("blocks")) as mnemesh:
         block = await mnemesh.blocks.create("notes", "Kept.")
@@ -109,6 +111,28 @@ async def test_killed_service_is_restarted_with_its_data(config: MeshConfig) -> 
     await supervisor.stop()
 
 
+async def test_one_process_runs_all_services_and_is_restarted_with_their_data(config: MeshConfig) -> None:
+    notices = Notices()
+    supervisor = Supervisor(config, notices)
+    await supervisor.start()
+    try:
+        (mesh,) = supervisor.services.values()
+        assert mesh.pid is not None
+        async with Mnemesh(Addresses(**config.addresses)) as mnemesh:
+            agent = await mnemesh.agents.create("ada", blocks={"human": "Likes tea."})
+            os.kill(mesh.pid, signal.SIGKILL)
+            await notices.wait_for("mesh was killed by SIGKILL; restarting it")
+            await notices.wait_for("mesh is ready again")
+            assert [block.value for block in (await agent.memory()).blocks] == ["Likes tea."]
+    finally:
+        await supervisor.stop()
+
+    log = (config.data_path / "logs" / "mesh.log").read_text().splitlines()
+    served = {(line["service"], line["method"]) for line in map(json.loads, log) if line["event"] == "call"}
+    assert ("blocks", "/mnemesh.blocks.v1.BlockService/CreateBlock") in served, "called by the orchestrator"
+    assert ("orchestrator", "/mnemesh.agents.v1.AgentService/CreateAgent") in served
+
+
 async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
     supervisor: Supervisor, config: MeshConfig
 ) -> None:
@@ -117,7 +141,7 @@ async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
         "from mnemesh_cli.supervisor.supervisor import Supervisor\n"
         "from mnemesh_cli.supervisor.config import MeshConfig\n"
         "async def main():\n"
-        "    supervisor = Supervisor(MeshConfig.from_env(), lambda _: None, sys.argv[1:])\n"
+        "    supervisor = Supervisor(MeshConfig.from_env(), lambda _: None, sys.argv[1:], processes=True)\n"
         "    await supervisor.start()\n"
         "    print(*(service.pid for service in supervisor.services.values()), flush=True)\n"
         "    await asyncio.Future()\n"
@@ -147,7 +171,7 @@ async def test_invalid_setting_of_a_service_is_one_error_line(
     supervisor: Supervisor, config: MeshConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MNEMESH_TOOLS_MEMORY_MB", "lots")
-    supervisor = Supervisor(config, Notices(), SOME)
+    supervisor = Supervisor(config, Notices(), SOME, processes=True)
 
     with pytest.raises(StartupError, match="MNEMESH_TOOLS_MEMORY_MB"):
         await supervisor.start()

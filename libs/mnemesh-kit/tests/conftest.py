@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.sql import Database
+
+from . import served_blocks
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "pgbouncer"])
@@ -23,3 +26,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     opened = Database.open(database_url)
     yield opened
     await opened.close()
+
+
+@pytest.fixture(params=["grpc", "local"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with calls over gRPC and with calls within the process."""
+    monkeypatch.setattr(served_blocks, "servers", LocalServers() if request.param == "local" else None)

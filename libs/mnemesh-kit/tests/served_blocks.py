@@ -12,8 +12,13 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.timeouts import scaled
+
+servers: LocalServers | None = None
+"""The servers of this process if calls go to them without a connection, see `transport`."""
+
 
 ME = Principal(new_id("org"), new_id("user"))
 SERVICE = "mnemesh.blocks.v1.BlockService"
@@ -59,7 +64,7 @@ async def serving(
     add: Callable[[FakeServicer, Any], None] = blocks_service_pb2_grpc.add_BlockServiceServicer_to_server,
     **settings: Any,
 ) -> AsyncIterator[Service]:
-    servicer, server = FakeServicer(), RunningServer()
+    servicer, server = FakeServicer(), RunningServer(servers)
     assembly = Assembly(
         name="blocks",
         servicers=[(add, servicer)],
@@ -74,7 +79,7 @@ async def serving(
 
 @asynccontextmanager
 async def calling(address: str, **settings: Any) -> AsyncIterator[Any]:
-    channels = Channels(**{"deadline": scaled(60), **settings})
+    channels = Channels(local=servers, **{"deadline": scaled(60), **settings})
     try:
         yield blocks_service_pb2_grpc.BlockServiceStub(channels.channel(address))
     finally:

@@ -23,6 +23,8 @@ from mnemesh_kit.call_context import (
 
 from .served_blocks import GET, ME, SERVICE, FakeServicer, ShopIsClosed, calling, raising, serving
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 
 @pytest.mark.parametrize(
     "kind",

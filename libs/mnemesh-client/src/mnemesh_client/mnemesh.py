@@ -79,6 +79,7 @@ class Mnemesh:
         deadline: float = DEADLINE_SECONDS,
         patience: float = PATIENCE_SECONDS,
         tls: TlsSettings | None = None,
+        channels: Channels | None = None,
     ) -> None:
         """Creates a client. It connects at the first call.
 
@@ -101,6 +102,7 @@ class Mnemesh:
                 before is away, in seconds.
             tls: the files for encrypted connections; None is MNEMESH_GRPC_TLS_CA_FILE and the variables like it. With
                 a file, all connections are encrypted.
+            channels: the channels of all calls, in place of `token`, `auth_key_file`, `deadline` and `tls`.
 
         Raises:
             ConfigError: a file of keys or certificates is missing or wrong.
@@ -126,7 +128,7 @@ class Mnemesh:
         if token is None and auth_key_file is None:
             token = os.environ.get("MNEMESH_TOKEN") or None
         tls = tls if tls is not None else TlsSettings.from_env()
-        self._channels = Channels(token=token, auth_key_file=auth_key_file, deadline=deadline, tls=tls)
+        self._channels = channels or Channels(token=token, auth_key_file=auth_key_file, deadline=deadline, tls=tls)
         self._patience = patience
         self._by_target: dict[str, Channel] = {}
         orchestrator = self._channel(self.addresses.orchestrator)

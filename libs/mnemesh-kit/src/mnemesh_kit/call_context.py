@@ -1,11 +1,11 @@
-"""What a call carries: its principal, the correlation id, the deadline."""
+"""What a call carries: its principal, the correlation id, the deadline, and the service that it is in."""
 
 import re
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -84,6 +84,26 @@ def set_correlation_id(value: str | None = None) -> str:
     correlation_id = value if value and _VALID.fullmatch(value) else uuid.uuid4().hex
     _correlation_id.set(correlation_id)
     return correlation_id
+
+
+_service: ContextVar[str] = ContextVar("mnemesh_service", default="")
+
+
+def current_service() -> str:
+    """Returns the short name of the service whose code runs, or "" outside of services."""
+    return _service.get()
+
+
+def set_service(name: str) -> None:
+    """Sets the current service for the rest of this task, and for the tasks that it creates."""
+    _service.set(name)
+
+
+def service_context(name: str) -> Context:
+    """Returns the context of a task that belongs to a service and to no call, also if a call creates it."""
+    context = Context()
+    context.run(set_service, name)
+    return context
 
 
 _deadline: ContextVar[float | None] = ContextVar("mnemesh_deadline", default=None)

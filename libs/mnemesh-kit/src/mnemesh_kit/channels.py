@@ -10,6 +10,7 @@ import grpc
 
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_kit.local_calls import LocalMethod, LocalServers
 from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS, OutgoingCalls, adding_request_id, bounded
 from mnemesh_kit.transport import Connections
 
@@ -22,6 +23,16 @@ class Channels(OutgoingCalls["Channel"]):
         >>> stub = BlockServiceStub(channels.channel("127.0.0.1:50051"))
         >>> response = await stub.GetBlock(GetBlockRequest(block_id=block_id))
     """
+
+    def __init__(self, *, local: LocalServers | None = None, **settings: Any) -> None:
+        """Reads the files of keys and certificates. Nothing connects before the first call.
+
+        Args:
+            local: the servers of this process, which are called without a connection.
+            settings: see `OutgoingCalls`.
+        """
+        super().__init__(**settings)
+        self.local = local
 
     def channel(self, target: str) -> "Channel":
         """Returns the channel to `target` for generated stubs.
@@ -46,7 +57,8 @@ class Channel(grpc.aio.Channel):
     """A channel for generated stubs. It has one gRPC channel per service, because the retry policy is per service."""
 
     def __init__(self, target: str, channels: Channels) -> None:
-        self._channels = channels
+        self.channels = channels
+        self._target = target
         self._connections = Connections(target, channels.tls)
 
     def unary_unary(
@@ -57,11 +69,9 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from a request to its response."""
-        serializer = adding_request_id(method, request_serializer)
-        inner = self._connections.callable(
-            method, lambda channel: channel.unary_unary(method, serializer, response_deserializer)
+        return _Single(
+            self, "unary_unary", method, adding_request_id(method, request_serializer), response_deserializer
         )
-        return _Single(method, inner, self._channels)
 
     def unary_stream(
         self,
@@ -71,11 +81,9 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from a request to an asynchronous iterator of responses."""
-        serializer = adding_request_id(method, request_serializer)
-        inner = self._connections.callable(
-            method, lambda channel: channel.unary_stream(method, serializer, response_deserializer)
+        return _Streaming(
+            self, "unary_stream", method, adding_request_id(method, request_serializer), response_deserializer
         )
-        return _Streaming(method, inner, self._channels)
 
     def stream_unary(
         self,
@@ -85,10 +93,7 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from an iterator of requests to one response."""
-        inner = self._connections.callable(
-            method, lambda channel: channel.stream_unary(method, request_serializer, response_deserializer)
-        )
-        return _Single(method, inner, self._channels)
+        return _Single(self, "stream_unary", method, request_serializer, response_deserializer)
 
     def stream_stream(
         self,
@@ -98,10 +103,17 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from an iterator of requests to an asynchronous iterator of responses."""
-        inner = self._connections.callable(
-            method, lambda channel: channel.stream_stream(method, request_serializer, response_deserializer)
-        )
-        return _Streaming(method, inner, self._channels)
+        return _Streaming(self, "stream_stream", method, request_serializer, response_deserializer)
+
+    def inner(self, kind: str, method: str, serialize: Any, parse: Any) -> Any:
+        """Returns what calls a method without the work of this module: in this process if it has the server."""
+
+        def connect() -> Any:
+            return self._connections.callable(method, lambda channel: getattr(channel, kind)(method, serialize, parse))
+
+        if self.channels.local is None:
+            return connect()
+        return LocalMethod(self.channels.local, self._target, kind, method, (serialize, parse), connect)
 
     async def close(self, grace: float | None = None) -> None:
         """Closes the gRPC channels."""
@@ -131,11 +143,11 @@ class Channel(grpc.aio.Channel):
 class _Single:
     """A method with one response."""
 
-    def __init__(self, method: str, inner: Any, channels: Channels) -> None:
+    def __init__(self, channel: "Channel", kind: str, method: str, serialize: Any, parse: Any) -> None:
         self._method = method
-        self._inner = inner
-        self._channels = channels
-        self._audience = channels.audience(method)
+        self._inner = channel.inner(kind, method, serialize, parse)
+        self._channels = channel.channels
+        self._audience = self._channels.audience(method)
 
     async def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Any:  # noqa: ASYNC109
         channels = self._channels
@@ -154,10 +166,10 @@ class _Single:
 class _Streaming:
     """A method with a stream of responses."""
 
-    def __init__(self, method: str, inner: Any, channels: Channels) -> None:
-        self._inner = inner
-        self._channels = channels
-        self._audience = channels.audience(method)
+    def __init__(self, channel: "Channel", kind: str, method: str, serialize: Any, parse: Any) -> None:
+        self._inner = channel.inner(kind, method, serialize, parse)
+        self._channels = channel.channels
+        self._audience = self._channels.audience(method)
 
     def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> "Stream":
         channels = self._channels

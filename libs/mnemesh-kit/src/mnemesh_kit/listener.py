@@ -1,5 +1,6 @@
 """The part that accepts the calls of a service: the interface of gRPC and HTTP servers, and that of gRPC."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mnemesh_kit.auth import Authenticator, is_loopback
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.forwarding import Forwarder, ForwardingHealth, import_contracts
 from mnemesh_kit.interceptors import Pipeline
+from mnemesh_kit.local_calls import LocalServer, LocalServers
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
 from mnemesh_kit.server_info import ServerInfoServicer
@@ -53,6 +55,8 @@ class ListenerParts:
     config: ServerConfig
     authenticator: Authenticator
     metrics: Metrics | None
+    local: LocalServers | None = None
+    """The servers of this process, which its services call without a connection."""
 
 
 def add_reflection(services: Iterable[str], registry: Any) -> None:
@@ -126,8 +130,10 @@ class GrpcListener:
         options = server_options(largest_request((*self._names, *self._forwarder.names)))
         server = grpc.aio.server(interceptors=(pipeline, *server_interceptors()), options=options)
         registry: Any = _Registry(server)
+        self._local_servers, self._local, self._address = parts.local, LocalServer(name, pipeline), ""
         for add, servicer in servicers:
             add(servicer, registry)
+            add(servicer, self._local)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
         info = ServerInfoServicer(name, self._names, properties, self._forwarder)
         server_service_pb2_grpc.add_ServerServiceServicer_to_server(info, registry)
@@ -137,6 +143,10 @@ class GrpcListener:
 
     def bind(self) -> str:
         """See `Listener`."""
+        self._address = self._bind()
+        return self._address
+
+    def _bind(self) -> str:
         host, port = self._config.host, self._config.port
         if host.startswith("unix:"):
             self._server.add_insecure_port(host)
@@ -152,11 +162,15 @@ class GrpcListener:
         await self._server.start()
         for name in ("", *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        if self._local_servers is not None:
+            self._local_servers.add(self._address, self._local)
 
     async def stop(self, grace_seconds: float) -> None:
         """See `Listener`."""
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_seconds)
+        if self._local_servers is not None:
+            self._local_servers.remove(self._address)
+        await asyncio.gather(self._local.stop(grace_seconds), self._server.stop(grace_seconds))
         await self._forwarder.close()
 
     def _add_port(self, address: str) -> int:

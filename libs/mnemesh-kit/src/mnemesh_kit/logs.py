@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final, TextIO, cast
 import msgspec
 import structlog
 
-from mnemesh_kit.call_context import current_correlation_id
+from mnemesh_kit.call_context import current_correlation_id, current_service
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.unicode import well_formed
 
@@ -24,12 +24,12 @@ def configure_logging(config: ServerConfig, service: str) -> None:
 
     Args:
         config: the format and the lowest level that is logged. Libraries log warnings and above only.
-        service: the value of the field `service` in every line.
+        service: the value of the field `service` in lines outside of services.
     """
     level = _LEVELS[config.log_level]
 
     def identify(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        event["service"] = service
+        event["service"] = current_service() or service
         if "correlation_id" not in event and (correlation_id := current_correlation_id()):
             event["correlation_id"] = correlation_id
         return event

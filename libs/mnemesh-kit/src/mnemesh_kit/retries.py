@@ -51,11 +51,15 @@ _REPEATABLE: Final = (
     descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS,
     descriptor_pb2.MethodOptions.IDEMPOTENT,
 )
+ATTEMPTS: Final = 5
+"""How often a repeatable call is tried while its server is unavailable."""
+RETRIES: Final = Backoff(first=0.05, maximum=1.0)
+"""The delays between these attempts."""
 _POLICY: Final = {
-    "maxAttempts": 5,
-    "initialBackoff": "0.05s",
-    "maxBackoff": "1s",
-    "backoffMultiplier": 2,
+    "maxAttempts": ATTEMPTS,
+    "initialBackoff": f"{RETRIES.first}s",
+    "maxBackoff": f"{RETRIES.maximum:.0f}s",
+    "backoffMultiplier": RETRIES.factor,
     "retryableStatusCodes": ["UNAVAILABLE"],
 }
 

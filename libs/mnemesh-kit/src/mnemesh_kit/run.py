@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -16,10 +16,12 @@ import uvloop
 
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.errors import DeadlineExceeded, StorageFull, Unavailable
+from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.logs import configure_logging
 from mnemesh_kit.private_files import make_new_files_private, private_directory, warn_of_readable_key
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.server_info import version_of
+from mnemesh_kit.services import MESH
 from mnemesh_kit.tracing import start_tracing
 from mnemesh_kit.transport import raise_open_files
 
@@ -37,12 +39,16 @@ _GC_THRESHOLD: Final = 20_000
 ConfigT = TypeVar("ConfigT", bound=ServerConfig)
 
 
-def run(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
-    """Runs a service until SIGTERM or SIGINT; returns the process's exit code.
+Service = tuple[Callable[[], Awaitable[Assembly]], ServerConfig]
+"""What wires a service, on the event loop and after its data directory was created, and the settings of the service."""
+
+
+def run(*services: Service, local: LocalServers | None = None) -> int:
+    """Runs services until SIGTERM or SIGINT; returns the process's exit code.
 
     Args:
-        build: wires the service. It runs on the event loop, after the data directory was created.
-        config: the service's settings.
+        services: in the order in which they start. They stop in the reverse order.
+        local: gets the servers of the process, for calls between them.
 
     Returns:
         0 after an orderly stop; 1 if a background task failed; 2 if the service could not start, with the reason in
@@ -51,7 +57,7 @@ def run(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
     make_new_files_private()
     raise_open_files()
     try:
-        return uvloop.run(_serve(build, config))
+        return uvloop.run(_serve(services, local))
     except StartupError as error:
         return report(error)
     except (Unavailable, DeadlineExceeded, StorageFull) as error:
@@ -91,7 +97,7 @@ def main(
         match sys.argv[1:]:
             case []:
                 config = read()
-                return run(lambda: build(config), config)
+                return run((lambda: build(config), config))
             case ["--version"]:
                 distribution = _package(build).replace("_", "-")
                 print(f"{distribution} {version_of(distribution)}")  # noqa: T201
@@ -116,37 +122,51 @@ async def _print_report(command: Callable[[ConfigT], AsyncIterator[str]], config
         print(line, flush=True)  # noqa: T201  (for the operator, not for the log)
 
 
-async def _serve(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
-    stopping = asyncio.Event()
+async def _serve(services: Sequence[Service], local: LocalServers | None) -> int:
+    stopping, failed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    configure_logging(config, "starting")
+    _, config = services[0]
+    name = _package(type(config)).removeprefix("mnemesh_") if len(services) == 1 else MESH
+    configure_logging(config, name)
     private_directory(config.data_path)
     if config.auth_key_file is not None:
         warn_of_readable_key(config.auth_key_file)
     # First: channels that were opened before would have no spans.
-    stop_tracing = start_tracing(_package(type(config)).removeprefix("mnemesh_"))
-    assembly = await build()
-    configure_logging(config, assembly.name)
-    server = RunningServer()
-    address = await server.start(assembly, config)
+    stop_tracing = start_tracing(name)
+    if stop_tracing is not None:
+        local = None  # traces have the spans of calls over gRPC
+    running: list[RunningServer] = []
+    try:
+        for build, config in services:
+            server = RunningServer(local, failed)
+            # A task of its own: what it sets for the service does not reach the next one.
+            address = await asyncio.create_task(server.start(await build(), config))
+            running.append(server)
+            _log.info("listening", address=address, data_dir=str(config.data_path), pid=os.getpid())
+        _settle_memory()
+        await _wait_for_first(stopping, failed)
+        _log.info("stopping")
+    finally:
+        for server in reversed(running):
+            await server.stop()
+    if stop_tracing is not None:
+        await asyncio.to_thread(stop_tracing)
+    _log.info("stopped")
+    return FAILED if failed.is_set() else OK
+
+
+def _settle_memory() -> None:
+    """Prepares the garbage collector for serving."""
     # The objects of the start stay. Freezing them saves full collections, which would delay calls by up to 50 ms.
     gc.collect()
     gc.freeze()
     # Reference counts free nearly all objects of a call. The default of 700 would run the collector for every call.
     gc.set_threshold(_GC_THRESHOLD, 10, 10)
-    _log.info("listening", address=address, data_dir=str(config.data_path), pid=os.getpid())
-    await _first(stopping, server.failed)
-    _log.info("stopping")
-    await server.stop()
-    if stop_tracing is not None:
-        await asyncio.to_thread(stop_tracing)
-    _log.info("stopped")
-    return FAILED if server.failed.is_set() else OK
 
 
-async def _first(*events: asyncio.Event) -> None:
+async def _wait_for_first(*events: asyncio.Event) -> None:
     waiting = [asyncio.create_task(event.wait()) for event in events]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

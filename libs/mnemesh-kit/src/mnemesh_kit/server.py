@@ -9,17 +9,18 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import structlog
 
 from mnemesh_kit.auth import authenticator
+from mnemesh_kit.call_context import service_context, set_service
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.errors import TEMPORARY
 from mnemesh_kit.heavy_work import return_memory
 from mnemesh_kit.listener import Listener, ListenerParts
+from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.metrics import Metric, Metrics
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql.database import TRANSACTIONS
@@ -112,15 +113,22 @@ class Assembly:
 class RunningServer:
     """One server, from its start to its stop. Used by `mnemesh_kit.run`, and by meshes within one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, local: LocalServers | None = None, failed: asyncio.Event | None = None) -> None:
+        """Prepares a server.
+
+        Args:
+            local: the servers of this process, which have this one while it serves.
+            failed: is set when a background task fails; None is an event of its own.
+        """
         self.address = ""
         self.metrics: Metrics | None = None
-        self.failed: asyncio.Event = asyncio.Event()
+        self.failed = failed or asyncio.Event()
         """Set when a background task has failed."""
         self._assembly: Assembly | None = None
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._grace = 0.0
+        self._local = local
         self._is_serving = False
 
     async def start(self, assembly: Assembly, config: ServerConfig) -> str:
@@ -132,6 +140,7 @@ class RunningServer:
         Raises:
             StartupError: the port is taken, or the host needs authentication. The assembly is closed.
         """
+        set_service(assembly.name)
         self._assembly, self._grace = assembly, config.shutdown_grace_seconds
         try:
             await _wait_for_ports(assembly.name, config)
@@ -146,9 +155,10 @@ class RunningServer:
         except BaseException:
             await self.stop()
             raise
-        # They belong to no call, also if a call of this process starts the server.
         background = (*assembly.background, periodic(RETURN_SECONDS, return_memory))
-        self._tasks = [asyncio.create_task(self._watch(task), context=Context()) for task in background]
+        self._tasks = [
+            asyncio.create_task(self._watch(task), context=service_context(assembly.name)) for task in background
+        ]
         return self.address
 
     async def stop(self) -> None:
@@ -174,7 +184,7 @@ class RunningServer:
         if config.metrics_port is not None:
             self.metrics = Metrics([TRANSACTIONS, *assembly.metrics])
             self.metrics.serve(config.host, config.metrics_port, self._readiness())
-        parts = ListenerParts(config, checked, self.metrics)
+        parts = ListenerParts(config, checked, self.metrics, self._local)
         if assembly.listener is not None:
             return assembly.listener(parts)
         from mnemesh_kit.listener import GrpcListener  # noqa: PLC0415  (only where calls come over gRPC)

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+MESH: Final = "mesh"
+"""The name of a process that runs several services."""
+
 
 class Protocol(StrEnum):
     """The protocol of a service, which decides how its health is asked for."""

@@ -7,6 +7,7 @@ from mnemesh.files.v1 import agent_files_service_pb2_grpc, files_service_pb2_grp
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.ids import IdSource, RandomIds
+from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
@@ -66,6 +67,7 @@ async def assemble(
     agents: AgentsClient | None = None,
     sandbox: Sandbox | None = None,
     blobs: BlobStore | None = None,
+    local: LocalServers | None = None,
 ) -> Assembly:
     """Migrates the database and returns the service, ready to start.
 
@@ -74,7 +76,7 @@ async def assemble(
     clock, ids = clock or SystemClock(), ids or RandomIds()
     database = await open_database(config, "mnemesh_files")
     tls = TlsSettings.of(config)
-    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=tls)
+    channels = Channels(local=local, errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=tls)
     archival = archival or ArchivalClient(channels.channel(config.archival_target))
     passages = passages or PassageSearchClient(channels.channel(config.archival_target))
     agents = agents or AgentsClient(channels.channel(config.orchestrator_target))

@@ -10,6 +10,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.heavy_work import ByteBudget, HeavyWork
 from mnemesh_kit.listener import Listener, ListenerParts
+from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_kit.tls.credentials import TlsSettings
@@ -39,11 +40,12 @@ BODY_BYTES = 512 << 20
 """The most bytes of request bodies in memory; half of them for one organization."""
 
 
-async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
+async def assemble(config: Config, *, clock: Clock | None = None, local: LocalServers | None = None) -> Assembly:
     """Returns the service, ready to start. Nothing connects before the first request."""
     clock = clock or SystemClock()
     # The tokens of clients are verified here. The gateway calls the mesh for their principals, as a client.
-    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, tls=TlsSettings.of(config))
+    tls = TlsSettings.of(config)
+    channels = Channels(local=local, errors=REMOTE, auth_key_file=config.auth_key_file, tls=tls)
     orchestrator = channels.channel(config.orchestrator_target)
     agents, runs = AgentService(orchestrator, clock), RunsClient(orchestrator)
     sessions = SessionService(orchestrator, channels.channel(config.blocks_target), clock)
@@ -68,8 +70,7 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
             tools=config.orchestrator_target,
             files=config.orchestrator_target,
         ),
-        auth_key_file=config.auth_key_file,
-        tls=TlsSettings.of(config),
+        channels=Channels(local=local, auth_key_file=config.auth_key_file, tls=tls),
     )
     work = HeavyWork()
     bodies = Bodies(config.max_body_mb << 20, work, ByteBudget(BODY_BYTES, BODY_BYTES // 2))
@@ -89,7 +90,7 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     letta_mesh = Mesh(orchestrator, client, stopping)
     letta = LettaApp(letta_mesh, Profile(config.letta_profile), bodies, app)
     # Callbacks of all organizations are called by the mesh itself.
-    own = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=TlsSettings.of(config))
+    own = Channels(local=local, errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=tls)
     caller = CallbackClient(
         config.callback_hosts, public_only=config.auth_key_file is not None and not config.callback_hosts
     )

@@ -18,6 +18,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.forwarding import forwarded_services
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.ids import IdSource, RandomIds
+from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
@@ -67,14 +68,20 @@ SHARED_RECOVERY_SECONDS = 1.0
 """How often a replica looks for runs of other replicas whose lease has expired."""
 
 
-async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
+async def assemble(
+    config: Config,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    local: LocalServers | None = None,
+) -> Assembly:
     """Returns the orchestrator over its migrated database, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     is_sqlite = config.database.startswith("sqlite")
     instance = Instance(config.data_path / "orchestrator.owner", alone=is_sqlite)
     database = await open_database(config, "mnemesh_orchestrator")
     tls = TlsSettings.of(config)
-    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=tls)
+    channels = Channels(local=local, errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=tls)
     stores = sql_stores(database, clock, PoolLimits(sleeptime=config.sleeptime_runs, batch=config.batch_runs))
     box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
     credentials = CredentialSealer(box)

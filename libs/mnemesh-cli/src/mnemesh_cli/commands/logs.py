@@ -12,10 +12,11 @@ from mnemesh_cli.display.records import print_json
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import mesh_config
 from mnemesh_kit.errors import NotFound
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import MESH, SERVICE_NAMES
 
 _POLL_SECONDS: Final = 0.2
-_NAMES: Final = (*SERVICE_NAMES, "up")
+_NAMES: Final = (*SERVICE_NAMES, MESH, "up")
+"""The services; the process that runs them all, whose log has the lines of each; and `mnemesh up --background`."""
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -38,11 +39,12 @@ def logs(
     if service is not None and service not in _NAMES:
         raise typer.BadParameter(f"There is no service {service!r}. Use {', '.join(_NAMES)}.", param_hint="SERVICE")
     directory = mesh_config(data_dir).data_path / "logs"
-    names = _NAMES if service is None else (service,)
+    names = _NAMES if service is None else (service, MESH) if service in SERVICE_NAMES else (service,)
     found = [name for name in names if (directory / f"{name}.log").exists()]
     if not found and not follow:
         raise NotFound(f"There are no logs in {directory}. Start the mesh with `mnemesh up`, or use --data-dir.")
-    logs_of = partial(_Log, directory, shows_name=service is None, as_json=context.obj.as_json)
+    only = service if service in SERVICE_NAMES else None
+    logs_of = partial(_Log, directory, only=only, shows_name=service is None, as_json=context.obj.as_json)
     followed = {name: logs_of(name) for name in found}
     for log in followed.values():
         log.print_last(lines)
@@ -60,9 +62,11 @@ def logs(
 class _Log:
     """A file to which lines are appended. It may be replaced by a new one, or not exist yet."""
 
-    def __init__(self, directory: Path, service: str, *, shows_name: bool, as_json: bool) -> None:
-        self._path, self._service = directory / f"{service}.log", service
-        self._prefix, self._as_json = f"{service:12} " if shows_name else "", as_json
+    def __init__(self, directory: Path, name: str, *, only: str | None, shows_name: bool, as_json: bool) -> None:
+        self._path, self._service = directory / f"{name}.log", name
+        # The log of one process for all services names the service in each line.
+        self._marks = (f'"service":"{only}"'.encode(), f"service={only}".encode()) if only and name == MESH else ()
+        self._prefix, self._as_json = f"{name:12} " if shows_name else "", as_json
         self._file: BinaryIO | None = None
         self._inode = 0
         self._rest = b""
@@ -71,7 +75,7 @@ class _Log:
         """Prints the last lines."""
         if self._open():
             assert self._file is not None  # noqa: S101  (it is open)
-            for line in deque(self._file, maxlen=count):
+            for line in deque(filter(self._is_wanted, self._file), maxlen=count):
                 self._print(line)
 
     def print_new(self) -> None:
@@ -82,7 +86,8 @@ class _Log:
         for line in self._file:
             self._rest += line
             if self._rest.endswith(b"\n"):
-                self._print(self._rest)
+                if self._is_wanted(self._rest):
+                    self._print(self._rest)
                 self._rest = b""
         if self._is_replaced():
             self.close()
@@ -106,6 +111,9 @@ class _Log:
             return self._path.stat().st_ino != self._inode
         except FileNotFoundError:
             return False
+
+    def _is_wanted(self, line: bytes) -> bool:
+        return not self._marks or any(mark in line for mark in self._marks)
 
     def _print(self, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip("\n")

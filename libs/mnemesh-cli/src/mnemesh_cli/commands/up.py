@@ -42,9 +42,12 @@ def up(
     context: typer.Context,
     chat: Annotated[bool, typer.Option("--chat", help="Chat with the first agent; stop the mesh afterwards.")] = False,
     background: Annotated[bool, typer.Option("--background", help="Return when the mesh is ready.")] = False,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="Run each service in a process of its own, as in a cluster.")
+    ] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Start all services of a mesh, and restart any that exits. Ctrl-C stops the mesh.
+    """Start all services of a mesh, and restart their process if it exits. Ctrl-C stops the mesh.
 
     With --json, one line on stdout says when the mesh is ready, and where its services listen.
     """
@@ -52,9 +55,9 @@ def up(
         raise typer.BadParameter("use only one of --chat and --background")
     config = mesh_config(data_dir)
     if background:
-        raise typer.Exit(_start_in_background(config, as_json=context.obj.as_json))
+        raise typer.Exit(_start_in_background(config, processes=processes, as_json=context.obj.as_json))
     try:
-        code = asyncio.run(_up(config, chat=chat, as_json=context.obj.as_json))
+        code = asyncio.run(_up(config, processes=processes, chat=chat, as_json=context.obj.as_json))
     except (KeyboardInterrupt, asyncio.CancelledError):
         code = 0
     raise typer.Exit(code)
@@ -85,14 +88,14 @@ def _print_stopped(config: MeshConfig, pid: int | None, text: str, *, as_json: b
         notice(text)
 
 
-async def _up(config: MeshConfig, *, chat: bool, as_json: bool) -> int:
+async def _up(config: MeshConfig, *, processes: bool, chat: bool, as_json: bool) -> int:
     """Runs a mesh until the chat ends or a signal cancels this task."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None  # noqa: S101  (a coroutine always runs in one)
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
     started = time.monotonic()
-    supervisor = Supervisor(config, notice)
+    supervisor = Supervisor(config, notice, processes=processes)
     await supervisor.start()
     finding = asyncio.create_task(_default_model(config))
     describing = asyncio.create_task(_describe_models(config, finding))
@@ -176,7 +179,7 @@ def _print_ready(config: MeshConfig, pid: int) -> None:
     print_json({"data_dir": str(config.data_path), "pid": pid, "addresses": addresses})
 
 
-def _start_in_background(config: MeshConfig, *, as_json: bool) -> int:
+def _start_in_background(config: MeshConfig, *, processes: bool, as_json: bool) -> int:
     """Starts `mnemesh up` in another session. Returns 0 when the mesh is ready, or the exit code if it exits before."""
     log = config.data_path / "logs" / "up.log"
     if private_directory(config.data_path):
@@ -193,7 +196,8 @@ def _start_in_background(config: MeshConfig, *, as_json: bool) -> int:
         start = log_file.tell()
         process = subprocess.Popen(  # noqa: S603  (this program)
             # -P: the directory in which the command runs has no modules of ours.
-            [sys.executable, "-P", "-m", "mnemesh_cli", "up", "--data-dir", str(config.data_path)],
+            [sys.executable, "-P", "-m", "mnemesh_cli", "up", "--data-dir", str(config.data_path)]
+            + (["--processes"] if processes else []),
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=log_file,

@@ -17,18 +17,27 @@ _ERROR_PREFIX: Final = "mnemesh: "
 
 
 class ServiceProcess:
-    """The process of one service. It writes to its log only, and ends when this process does."""
+    """The process of one service, or of several. It writes to its log only, and ends when this process does."""
 
-    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        services: Sequence[str] = (),
+    ) -> None:
         """Describes the process without starting it.
 
         Args:
-            name: the name of the service.
+            name: the name of the process, which is that of its service if there is one.
             arguments: the arguments of the Python interpreter.
             environment: the whole environment of the process.
             log: the file to which its output is appended.
+            services: the names of its services if there are several.
         """
         self.name = name
+        self.services = tuple(services) or (name,)
         self.log = log
         self._arguments = arguments
         self._environment = environment

@@ -15,13 +15,14 @@ from mnemesh_cli.supervisor.health import handshake_problem
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.retries import Backoff
-from mnemesh_kit.services import SERVICE_NAMES, SERVICES
+from mnemesh_kit.services import MESH, SERVICE_NAMES, SERVICES
 
 _RESTART_BACKOFF: Final = Backoff(first=0.25, maximum=5.0, jitter=0.0)
 _STABLE_SECONDS: Final = 10.0
 """The time after which a service counts as stable: its next restart has the first delay again."""
 _PORT_WAIT_SECONDS: Final = 3.0
 _PORT_POLL_SECONDS: Final = 0.1
+_ONE_PROCESS: Final = "mnemesh_cli.supervisor.one_process"
 _CALLERS: Final = ("gateway", "orchestrator")
 """The services that call others, in the order in which they are stopped before them."""
 
@@ -59,7 +60,13 @@ class Supervisor:
     """Runs the services of a mesh as child processes."""
 
     def __init__(
-        self, config: MeshConfig, notify: Notify, names: Sequence[str] = SERVICE_NAMES, *, notice_seconds: float = 15.0
+        self,
+        config: MeshConfig,
+        notify: Notify,
+        names: Sequence[str] = SERVICE_NAMES,
+        *,
+        processes: bool = False,
+        notice_seconds: float = 15.0,
     ) -> None:
         """Describes a mesh without starting it.
 
@@ -67,8 +74,10 @@ class Supervisor:
             config: the settings of the mesh.
             notify: receives one line for each event that an operator wants to see.
             names: the services to run.
+            processes: each service has a process of its own; otherwise one process runs them all.
             notice_seconds: the time between the lines about a service that is still starting.
         """
+        self._processes = processes
         self.config = config
         self._notice_seconds = notice_seconds
         self._notify = notify
@@ -90,15 +99,25 @@ class Supervisor:
             await self._wait_for_free_ports()
             self._notify(f"starting; data and logs are in {self.config.data_path}")
             modules = {name: service_module(name) for name in self._names}
-            for name, module in modules.items():
-                log = self.config.data_path / "logs" / f"{name}.log"
-                environment = service_environment(name, self.config)
-                self.services[name] = ServiceProcess(name, ("-P", "-m", module), environment, log)
+            if self._processes:
+                for name, module in modules.items():
+                    self._add(name, (name,), ("-m", module))
+            else:
+                # Each service starts after those that it calls.
+                names = sorted(self._names, key=SERVICE_NAMES.index, reverse=True)
+                self._add(MESH, names, ("-m", _ONE_PROCESS, *names))
             await self._start_services()
         except BaseException:
             await self.stop()
             raise
         self._restart_tasks = [asyncio.create_task(self._restart(service)) for service in self.services.values()]
+
+    def _add(self, name: str, services: Sequence[str], arguments: Sequence[str]) -> None:
+        environment: dict[str, str] = {}
+        for service in services:
+            environment |= service_environment(service, self.config)
+        log = self.config.data_path / "logs" / f"{name}.log"
+        self.services[name] = ServiceProcess(name, ("-P", *arguments), environment, log, services)
 
     def declare_ready(self) -> None:
         """Records in the data directory's lock file that the mesh is ready."""
@@ -161,10 +180,10 @@ class Supervisor:
 
     async def report_late(self, services: Sequence[ServiceProcess], waited: float) -> None:
         """Says which services are not ready yet. Raises StartupError if nobody can reach one of them."""
-        for service in services:
-            problem = await handshake_problem(service.name, self.config.address(service.name), self.config.tls)
+        for name in (name for service in services for name in service.services):
+            problem = await handshake_problem(name, self.config.address(name), self.config.tls)
             if problem is not None:
-                raise StartupError(f"{service.name}: {problem}")
+                raise StartupError(f"{name}: {problem}")
         names = ", ".join(service.name for service in services)
         self._notify(f"still starting after {waited:.0f} s: {names}")
         for service in services:
@@ -174,8 +193,7 @@ class Supervisor:
     async def _wait_until_ready(self, service: ServiceProcess) -> None:
         """Waits until the service serves. Raises StartupError if its process exits before."""
         exited = asyncio.create_task(service.wait())
-        address, tls = self.config.address(service.name), self.config.tls
-        serving = asyncio.create_task(health.wait_until_ready(service.name, address, tls))
+        serving = asyncio.create_task(self._wait_until_serving(service))
         try:
             await asyncio.wait((exited, serving), return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
@@ -186,6 +204,10 @@ class Supervisor:
         finally:
             exited.cancel()
             serving.cancel()
+
+    async def _wait_until_serving(self, process: ServiceProcess) -> None:
+        for name in process.services:
+            await health.wait_until_ready(name, self.config.address(name), self.config.tls)
 
     async def _restart(self, service: ServiceProcess) -> None:
         """Restarts the service whenever it exits, with a back-off while it keeps exiting."""

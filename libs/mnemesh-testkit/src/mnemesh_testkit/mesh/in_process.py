@@ -18,6 +18,7 @@ from mnemesh_files.config import Config as FilesConfig
 from mnemesh_files.wiring import assemble as assemble_files
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.ids import IdSource
+from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.server import RunningServer
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_kit.time import Clock
@@ -78,7 +79,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 
 class Mesh:
-    """All services, wired to each other; an async context manager.
+    """All services in one process, as `mnemesh up` runs them; an async context manager.
 
     ```python
     async with Mesh(tmp_path, openai_base_url=fake.base_url) as mesh:
@@ -120,7 +121,8 @@ class Mesh:
         self.directory = directory
         self._tls = client_tls(certificates) if certificates is not None else TlsSettings()
         self._services = (*(("gateway",) if gateway else ()), *STORE_NAMES)
-        self._dependencies: dict[str, Any] = {"clock": clock, "ids": ids}
+        self._local = LocalServers() if certificates is None else None
+        self._dependencies: dict[str, Any] = {"clock": clock, "ids": ids, "local": self._local}
         self._ports = {service: ReservedPort() for service in self._services}
         self.proxies = {service: FaultyProxy(self._ports[service].address) for service in proxied}
         self.addresses = {
@@ -192,7 +194,7 @@ class Mesh:
         }
         if service == "tools":
             dependencies["sandbox"] = await probed_sandbox(config.sandbox)
-        server = RunningServer()
+        server = RunningServer(self._local)
         await server.start(await assemble(config, **dependencies), config)
         self._running[service] = server
 

@@ -1,0 +1,38 @@
+"""The process that runs several services of a mesh: `python -m mnemesh_cli.supervisor.one_process blocks recall …`.
+
+Calls between them need no sockets. Each service listens on its port, as in a process of its own.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from inspect import signature
+
+from mnemesh_cli.supervisor.config import MeshConfig, service_environment
+from mnemesh_kit import run
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.local_calls import LocalServers
+from mnemesh_kit.services import service
+
+
+def main(names: Sequence[str]) -> int:
+    """Runs services, which start in the order of the names. Returns the exit code of the process; see `run.run`."""
+    try:
+        config, local = MeshConfig.from_env(), LocalServers()
+        return run.run(*(_service(name, config, local) for name in names), local=local)
+    except StartupError as error:
+        return run.report(error)
+
+
+def _service(name: str, mesh: MeshConfig, local: LocalServers) -> run.Service:
+    package = service(name).package
+    config = import_module(f"{package}.config").Config.from_env(service_environment(name, mesh, os.environ))
+    assemble = import_module(f"{package}.wiring").assemble
+    shared = {"local": local} if "local" in signature(assemble).parameters else {}
+    return partial(assemble, config, **shared), config
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
