@@ -205,7 +205,7 @@ async def test_imported_agent_has_a_partner_that_processes_nothing_again(mesh: M
     await client.passages.insert_many([archives_pb2.Passage(text="An oak.")], agent_id=agent.id)
     await client.archives.create("library", agent_ids=[agent.id])
     await turn(agent, "Hello.")
-    group = await client.groups.managed_by(agent.id)
+    group = await client.groups.find_managed_by(agent.id)
     assert group is not None
     assert group.proto.turns_counter == 1
     await client.blocks.create("own", agent_ids=[agent.id])
@@ -225,7 +225,7 @@ async def test_imported_agent_has_a_partner_that_processes_nothing_again(mesh: M
         assert names == {"Archival memory", "library"}
         assert [each.text async for each in client.passages.list(agent_id=holder.id)] == ["An oak."]
     assert (await client.sleeptime.preview(agent_id=restored.id)).message_count == 0
-    group = await client.groups.managed_by(restored.id)
+    group = await client.groups.find_managed_by(restored.id)
     assert group is not None
     assert group.proto.turns_counter == 1, "the partner goes on in its rhythm"
     off = await restored.update(enable_sleeptime=False)

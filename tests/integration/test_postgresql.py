@@ -57,7 +57,7 @@ async def test_agents_with_partners_are_created_and_deleted_at_once_on_postgresq
     )
     await asyncio.gather(*(plain.update(enable_sleeptime=True, description=f"{n}") for n in range(3)))
     for agent in (plain, *agents):
-        group = await client.groups.managed_by(agent.id)
+        group = await client.groups.find_managed_by(agent.id)
         assert group is not None
         (partner_id,) = group.agent_ids
         partner = await client.agents.find(partner_id)

@@ -31,7 +31,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING, SORT_ORDER_DESCENDING
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fuzzing.fuzzers import ACCEPTED_CODES, FuzzedService
 
 from .conftest import ArchivalServer
@@ -172,7 +172,7 @@ async def test_foreign_and_forged_page_tokens_are_refused(archival: ArchivalServ
             if other == index:
                 await call(foreign)
             else:
-                assert (await refused(call(foreign))).reason == "PAGE_TOKEN_INVALID"
+                assert (await catch_refusal(call(foreign))).reason == "PAGE_TOKEN_INVALID"
         for token in forged(tokens[index]):
             foreign.page_token = token
             outcome = await outcome_of(call, foreign)
@@ -232,11 +232,11 @@ async def test_megabytes_of_text_are_refused(archival: ArchivalServer, agent: st
         ),
     ]
     for call, field in calls:
-        error = await refused(call)
+        error = await catch_refusal(call)
         assert error.code is grpc.StatusCode.INVALID_ARGUMENT
         assert (error.field or "").endswith(field)
     over = InsertPassagesRequest(archive_id=archive, passages=[Passage(text="x" * 999_999)] * 70)
-    assert (await refused(archival.passages.InsertPassages(over))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (await catch_refusal(archival.passages.InsertPassages(over))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert await archival.texts(limit=100) == ["kept"]
     assert (await archival.summary(agent)).passage_count == 1
 

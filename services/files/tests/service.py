@@ -17,7 +17,7 @@ from mnemesh_files.ingestion.worker import IngestionWorker
 from mnemesh_files.wiring import assemble
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.mesh.local_services import in_process, local_services
 from mnemesh_testkit.suites.files.calls import Files
 
@@ -86,7 +86,7 @@ async def opened(directory: Path, archival: Any, clock: FrozenClock, **settings:
         **({"private_networks": "127.0.0.0/8"} | settings),
     )  # fmt: skip
     client = CountingArchival(archival)
-    sandbox = await probed_sandbox(replace(config.sandbox))
+    sandbox = await probe_sandbox(replace(config.sandbox))
     assembly = await assemble(config, archival=client, sandbox=sandbox, clock=clock)
     workers = [cast("Any", task).__self__ for task in assembly.background if hasattr(task, "__self__")]
     (worker,) = (each for each in workers if isinstance(each, IngestionWorker))

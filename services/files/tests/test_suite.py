@@ -8,7 +8,7 @@ from mnemesh_files.clients import ArchivalClient
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
 from mnemesh_files.wiring import assemble
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.mesh.local_services import local_services
 from mnemesh_testkit.suites.files import FilesSuite
 from mnemesh_testkit.suites.service_suite import InProcess, OnPgBouncer, OnPostgres, OnSqlite, OverTheWire, Parts
@@ -25,7 +25,7 @@ class WithArchival(FilesSuite):
             port=0, data_dir=str(directory), database_url=database_url, log_level="error", shutdown_grace_seconds=0
         )
         async with local_services(directory, "archival", errors=REMOTE) as services:
-            archival, sandbox = ArchivalClient(services["archival"]), await probed_sandbox(config.sandbox)
+            archival, sandbox = ArchivalClient(services["archival"]), await probe_sandbox(config.sandbox)
             yield await assemble(config, archival=archival, sandbox=sandbox), config
 
 

@@ -9,7 +9,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 AGENT, CONVERSATION = new_id("agent"), new_id("conv")
 LEASE = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
@@ -136,7 +136,7 @@ BAD: list[tuple[str, Any, str]] = [
 async def test_invalid_request_is_refused_by_field_and_stores_nothing(serve: Any) -> None:
     async with serve() as recall:
         for method, request, field in BAD:
-            error = await refused(getattr(recall, method)(request))
+            error = await catch_refusal(getattr(recall, method)(request))
             assert isinstance(error, InvalidArgument), (method, field, error)
             assert error.field == field
         assert not (await recall.ListMessages(rpc.ListMessagesRequest())).messages

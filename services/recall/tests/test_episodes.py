@@ -13,7 +13,7 @@ from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.timeouts import scaled
 
 from .episode_requests import (
@@ -92,17 +92,19 @@ async def test_failed_episode_commit_changes_nothing(recall: Any) -> None:
     new = (await supersede(recall, old, "Likes coffee")).fact
     add = Operation(add=episodes_pb2.Fact(text="Speaks French"))
     close = Operation(confirm=episodes_pb2.ConfirmOperation(fact_id=old.id))
-    error = await refused(recall.episodes.CommitEpisode(look_back(episode=summary(), operations=[add, close])))
+    error = await catch_refusal(recall.episodes.CommitEpisode(look_back(episode=summary(), operations=[add, close])))
     assert error.metadata["superseded_by_id"] == new.id
     lease = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=5)
     await recall.episodes.CommitEpisode(look_back(episode=summary("first"), conversation_id=CONVERSATION, lease=lease))
     lease.epoch = 4
-    error = await refused(
+    error = await catch_refusal(
         recall.episodes.CommitEpisode(look_back(episode=summary(), conversation_id=CONVERSATION, lease=lease))
     )
     assert error.reason == "LEASE_LOST"
     assert isinstance(
-        await refused(recall.episodes.CommitEpisode(look_back(episode=summary(), conversation_id=new_id("conv")))),
+        await catch_refusal(
+            recall.episodes.CommitEpisode(look_back(episode=summary(), conversation_id=new_id("conv")))
+        ),
         NotFound,
     )
     assert await held(recall) == ["Likes coffee"]
@@ -145,7 +147,7 @@ async def test_bundle_has_the_newest_episodes_and_the_most_salient_facts(recall:
     assert [item.text for item in bundle.facts] == ["fact 1", "fact 3", "fact 4"]
     none = rpc.GetMemoryBundleRequest(scopes=[MINE], max_facts=0, max_episodes=0)
     assert await recall.episodes.GetMemoryBundle(none) == rpc.GetMemoryBundleResponse()
-    assert (await refused(recall.episodes.GetMemoryBundle(rpc.GetMemoryBundleRequest()))).field == "scopes"
+    assert (await catch_refusal(recall.episodes.GetMemoryBundle(rpc.GetMemoryBundleRequest()))).field == "scopes"
 
 
 async def test_search_finds_by_stem_and_respects_time_and_tags(recall: Any, clock: FrozenClock) -> None:
@@ -210,7 +212,7 @@ async def test_fields_of_episodes_and_facts_can_be_updated(recall: Any) -> None:
     for paths in (["text"], [], ["confidence", "id"]):
         del again.update_mask.paths[:]
         again.update_mask.paths.extend(paths)
-        assert (await refused(recall.episodes.UpdateFact(again))).field == "update_mask"
+        assert (await catch_refusal(recall.episodes.UpdateFact(again))).field == "update_mask"
 
 
 async def test_repeated_request_id_returns_the_first_result(recall: Any) -> None:
@@ -218,7 +220,7 @@ async def test_repeated_request_id_returns_the_first_result(recall: Any) -> None
     first = await recall.episodes.CreateFact(request)
     assert await recall.episodes.CreateFact(request) == first
     request.fact.text = "Likes coffee"
-    assert (await refused(recall.episodes.CreateFact(request))).reason == "REQUEST_ID_REUSED"
+    assert (await catch_refusal(recall.episodes.CreateFact(request))).reason == "REQUEST_ID_REUSED"
     operation = episodes_pb2.SupersedeOperation(fact_id=first.fact.id, fact=episodes_pb2.Fact(text="Likes water"))
     twice = rpc.SupersedeFactRequest(request_id="s1", operation=operation)
     assert await recall.episodes.SupersedeFact(twice) == await recall.episodes.SupersedeFact(twice)
@@ -239,7 +241,7 @@ async def test_invalid_requests_are_refused_by_field(recall: Any, clock: FrozenC
         (fact("x", valid_from_time=now, invalid_time=now), "fact.invalid_time"),
         (fact("x", source=episodes_pb2.MemorySource(message_ids=["m"])), "fact.source.message_ids[0]"),
     ):
-        error = await refused(recall.episodes.CreateFact(rpc.CreateFactRequest(fact=wrong)))
+        error = await catch_refusal(recall.episodes.CreateFact(rpc.CreateFactRequest(fact=wrong)))
         assert (type(error), error.field) == (InvalidArgument, field)
     for request, field in (
         (rpc.CommitEpisodeRequest(scope=MINE), "episode"),
@@ -248,10 +250,10 @@ async def test_invalid_requests_are_refused_by_field(recall: Any, clock: FrozenC
         (look_back(operations=[Operation()]), "operations[0]"),
         (look_back(episode=summary(), lease=contexts_pb2.WriterLease(run_id=new_id("run"))), "conversation_id"),
     ):
-        error = await refused(recall.episodes.CommitEpisode(request))
+        error = await catch_refusal(recall.episodes.CommitEpisode(request))
         assert (type(error), error.field) == (InvalidArgument, field)
     filters = rpc.EpisodeFilter(turn_id="turn_0001")
-    error = await refused(recall.episodes.ListEpisodes(rpc.ListEpisodesRequest(filter=filters)))
+    error = await catch_refusal(recall.episodes.ListEpisodes(rpc.ListEpisodesRequest(filter=filters)))
     assert error.field == "filter.agent_id"
     assert not (await recall.episodes.ListMemoryScopes(rpc.ListMemoryScopesRequest())).scopes
 
@@ -270,7 +272,7 @@ async def test_lists_are_ordered_and_paged(recall: Any, clock: FrozenClock) -> N
     assert ([item.text for item in rest.facts], rest.next_page_token) == (["fact 1"], "")
     assert await held(recall, min_confidence=0.6) == ["fact 2", "fact 3"]
     bad = rpc.ListFactsRequest(after_id=new_id("fact"))
-    assert (await refused(recall.episodes.ListFacts(bad))).code is grpc.StatusCode.NOT_FOUND
+    assert (await catch_refusal(recall.episodes.ListFacts(bad))).code is grpc.StatusCode.NOT_FOUND
 
 
 async def test_erasing_an_agent_deletes_its_memories_and_refuses_new_ones(recall: Any) -> None:
@@ -288,9 +290,9 @@ async def test_erasing_an_agent_deletes_its_memories_and_refuses_new_ones(recall
         recall.episodes.CommitEpisode(look_back(episode=summary("late"))),
     ]
     for call in late:
-        assert (await refused(call)).reason == "ERASED"
-    assert isinstance(await refused(learn(recall, "late", scope=conversation)), NotFound)
-    assert isinstance(await refused(supersede(recall, before, "late")), NotFound)
+        assert (await catch_refusal(call)).reason == "ERASED"
+    assert isinstance(await catch_refusal(learn(recall, "late", scope=conversation)), NotFound)
+    assert isinstance(await catch_refusal(supersede(recall, before, "late")), NotFound)
 
 
 async def test_erased_scope_can_be_written_again(recall: Any) -> None:
@@ -318,7 +320,7 @@ async def test_organizations_do_not_see_each_other(recall: Any) -> None:
             supersede(recall, shared, "intruder"),
             recall.episodes.ListFactHistory(rpc.ListFactHistoryRequest(fact_id=mine.id)),
         ):
-            assert isinstance(await refused(call), NotFound)
+            assert isinstance(await catch_refusal(call), NotFound)
         await recall.episodes.DeleteFact(rpc.DeleteFactRequest(fact_id=mine.id))
         await recall.episodes.DeleteEpisode(rpc.DeleteEpisodeRequest(episode_id=episode.id))
         await recall.episodes.EraseMemoryScope(rpc.EraseMemoryScopeRequest(scope=TEAM))

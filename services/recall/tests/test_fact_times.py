@@ -10,7 +10,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as messages
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.model.facts import fact_times
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 from .episode_requests import DAY, MINE, at, held, learn, supersede
 
@@ -75,7 +75,7 @@ async def test_validity_and_knowledge_in_words(recall: Any, clock: FrozenClock) 
     found = await ask(recall, "Where did Ana live last year?", NOW)
     assert (found.times.expression, found.times.valid_since_time) == ("last year", at(day(1, 1, 2025)))
     assert not (await ask(recall, "Where does Ana live?", NOW)).HasField("times")
-    error = await refused(ask(recall, "Where did Ana live last year?", NOW, time_zone="Nowhere/Town"))
+    error = await catch_refusal(ask(recall, "Where did Ana live last year?", NOW, time_zone="Nowhere/Town"))
     assert error.field == "time_zone"
 
 

@@ -9,7 +9,7 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh_kit.errors import FailedPrecondition, MnemeshError, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 from .episode_requests import AGENT, CONVERSATION, DAY, TEAM, at, fact, held, learn, supersede
 
@@ -84,7 +84,7 @@ async def test_fact_with_the_same_text_is_confirmed(recall: Any, clock: FrozenCl
 async def test_closed_fact_cannot_change(recall: Any, clock: FrozenClock) -> None:
     old = await learn(recall, "Likes tea")
     new = (await supersede(recall, old, "Likes coffee")).fact
-    error = await refused(supersede(recall, old, "Likes water"))
+    error = await catch_refusal(supersede(recall, old, "Likes water"))
     assert (type(error), error.reason) == (FailedPrecondition, "FACT_CLOSED")
     assert error.metadata["superseded_by_id"] == new.id
     gone = clock.now() + timedelta(days=1)
@@ -102,12 +102,12 @@ async def test_closed_fact_cannot_change(recall: Any, clock: FrozenClock) -> Non
         assert closed.fact.invalid_time == at(gone), attempt
         assert (closed.fact.invalid_reason, len(closed.fact.invalid_source.message_ids)) == ("told so", 1)
     other = episodes_pb2.InvalidateOperation(fact_id=new.id, invalid_time=at(gone + timedelta(days=1)))
-    error = await refused(recall.episodes.InvalidateFact(rpc.InvalidateFactRequest(operation=other)))
+    error = await catch_refusal(recall.episodes.InvalidateFact(rpc.InvalidateFactRequest(operation=other)))
     assert error.reason == "FACT_CLOSED"
     assert "superseded_by_id" not in error.metadata
     update = rpc.UpdateFactRequest(fact=episodes_pb2.Fact(id=old.id, confidence=1.0))
     update.update_mask.paths.append("confidence")
-    assert (await refused(recall.episodes.UpdateFact(update))).reason == "FACT_CLOSED"
+    assert (await catch_refusal(recall.episodes.UpdateFact(update))).reason == "FACT_CLOSED"
 
 
 async def test_one_of_many_concurrent_supersedes_wins(recall: Any) -> None:
@@ -135,4 +135,4 @@ async def test_fact_in_the_middle_of_a_chain_can_be_deleted(recall: Any, clock: 
         ("one", "", ""), ("three", "", ""),
     ]  # fmt: skip
     assert await held(recall) == ["three"]
-    assert isinstance(await refused(recall.episodes.GetFact(rpc.GetFactRequest(fact_id=second.id))), NotFound)
+    assert isinstance(await catch_refusal(recall.episodes.GetFact(rpc.GetFactRequest(fact_id=second.id))), NotFound)

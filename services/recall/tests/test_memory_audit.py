@@ -9,7 +9,7 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument, PageTokenInvalid
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 from .episode_requests import DAY, MINE, TEAM, at, held, learn, look_back, open_window, rests_on, summary
 
@@ -115,7 +115,7 @@ async def test_contradicted_fact_is_closed_in_favour_of_the_newer(recall: Any, c
     third = await learn(recall, "Ana lives in Braga")
     for fact_id, successor in ((third.id, other.id), (third.id, third.id), (third.id, new.id)):
         wrong = episodes_pb2.InvalidateOperation(fact_id=fact_id, superseded_by_id=successor)
-        error = await refused(recall.episodes.InvalidateFact(rpc.InvalidateFactRequest(operation=wrong)))
+        error = await catch_refusal(recall.episodes.InvalidateFact(rpc.InvalidateFactRequest(operation=wrong)))
         assert error.field == "operation.superseded_by_id"
     assert (await recall.episodes.GetFact(rpc.GetFactRequest(fact_id=third.id))).fact == third
 
@@ -156,7 +156,7 @@ async def test_duplicates_are_merged_with_their_evidence(recall: Any) -> None:
     ],
 )
 async def test_invalid_audits_are_refused(recall: Any, fields: dict[str, Any], field: str) -> None:
-    error = await refused(recall.episodes.AuditMemory(rpc.AuditMemoryRequest(**fields)))
+    error = await catch_refusal(recall.episodes.AuditMemory(rpc.AuditMemoryRequest(**fields)))
     assert isinstance(error, InvalidArgument)
     assert error.field == field
 
@@ -167,7 +167,7 @@ async def test_page_token_belongs_to_its_audit(recall: Any) -> None:
     page = await recall.episodes.AuditMemory(rpc.AuditMemoryRequest(page_size=2, scopes=[MINE]))
     assert page.examined_count == 2
     other = rpc.AuditMemoryRequest(page_size=2, scopes=[TEAM], page_token=page.next_page_token)
-    assert isinstance(await refused(recall.episodes.AuditMemory(other)), PageTokenInvalid)
+    assert isinstance(await catch_refusal(recall.episodes.AuditMemory(other)), PageTokenInvalid)
 
 
 async def test_learned_near_duplicate_confirms_the_known_fact(recall: Any) -> None:

@@ -9,7 +9,7 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 from .episode_requests import DAY, at, held, learn, look_back, open_window, rests_on, supersede
 
@@ -90,7 +90,7 @@ async def test_facts_of_a_range_of_time(recall: Any, clock: FrozenClock) -> None
 )
 async def test_invalid_restorations_are_refused(recall: Any, fields: dict[str, Any], field: str) -> None:
     fact = await learn(recall, "Ana likes tea")
-    error = await refused(recall.episodes.RestoreFact(rpc.RestoreFactRequest(**{"fact_id": fact.id, **fields})))
+    error = await catch_refusal(recall.episodes.RestoreFact(rpc.RestoreFactRequest(**{"fact_id": fact.id, **fields})))
     assert error.field == field
     assert await held(recall) == ["Ana likes tea"]
 
@@ -100,7 +100,7 @@ async def test_facts_of_erased_messages_are_refused(recall: Any) -> None:
     add = episodes_pb2.FactOperation(add=episodes_pb2.Fact(text="Ana likes tea", source=rests_on(message)))
     lost = new_id("message")
     other = episodes_pb2.FactOperation(add=episodes_pb2.Fact(text="Ana likes cake", source=rests_on(message, lost)))
-    error = await refused(
+    error = await catch_refusal(
         recall.episodes.CommitEpisode(look_back(operations=[add, other], require_source_messages=True))
     )
     assert isinstance(error, NotFound)
@@ -114,5 +114,5 @@ async def test_facts_of_erased_messages_are_refused(recall: Any) -> None:
 async def test_invalid_range_is_refused(recall: Any, clock: FrozenClock, since: int) -> None:
     valid_at = {"valid_at_time": at(clock.now() + timedelta(days=1))} if since == 2 else {}
     filter_ = rpc.FactFilter(valid_since_time=at(clock.now() + timedelta(days=since)), **valid_at)
-    error = await refused(recall.episodes.ListFacts(rpc.ListFactsRequest(filter=filter_)))
+    error = await catch_refusal(recall.episodes.ListFacts(rpc.ListFactsRequest(filter=filter_)))
     assert error.field == "filter.valid_since_time"

@@ -13,7 +13,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import AlreadyExists, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 from .trace_requests import (
     AGENT,
@@ -277,7 +277,7 @@ async def test_import_with_a_conflicting_record_is_refused(recall: Any) -> None:
     other.raw_trace.content = "I will not."
     fresh = line("rt_100", 1, 1, turn="turn_0009", content="new")
     for wrong in (other, line("rt_101", 1, 1, turn="turn_0009", content="at the same place")):
-        error = await refused(take_in(recall, [fresh, wrong]))
+        error = await catch_refusal(take_in(recall, [fresh, wrong]))
         assert (type(error), error.metadata["record_id"]) == (AlreadyExists, wrong.raw_trace.id)
     assert "turn_0009" not in [turn.id for turn in await turns(recall, PEER)]
 
@@ -295,13 +295,13 @@ async def test_invalid_stream_writes_nothing_and_names_the_record(recall: Any) -
         (traces.TraceRecord(fact=episodes_pb2.Fact(id="f", create_time=at(0))), "record.fact.text"),
         (traces.TraceRecord(), "record"),
     ):  # fmt: skip
-        error = await refused(take_in(recall, [good, broken]))
+        error = await catch_refusal(take_in(recall, [good, broken]))
         assert (type(error), error.field, error.metadata["record"]) == (InvalidArgument, field, "2")
     only = traces.ImportTracesRequest(record=good)
-    assert (await refused(recall.traces.ImportTraces(iter([only])))).field == "header"
-    assert (await refused(recall.traces.ImportTraces(iter(())))).field == "header"
+    assert (await catch_refusal(recall.traces.ImportTraces(iter([only])))).field == "header"
+    assert (await catch_refusal(recall.traces.ImportTraces(iter(())))).field == "header"
     twice = [*parts([good]), *parts([])]
-    assert (await refused(recall.traces.ImportTraces(iter(twice)))).field == "record"
+    assert (await catch_refusal(recall.traces.ImportTraces(iter(twice)))).field == "record"
 
     def cut() -> Iterator[traces.ImportTracesRequest]:
         yield from parts([good], record_count=2)
@@ -309,9 +309,9 @@ async def test_invalid_stream_writes_nothing_and_names_the_record(recall: Any) -
 
     with pytest.raises(asyncio.CancelledError):
         await recall.traces.ImportTraces(cut())
-    short = await refused(recall.traces.ImportTraces(parts([good], record_count=2)))
+    short = await catch_refusal(recall.traces.ImportTraces(parts([good], record_count=2)))
     assert (type(short), short.field) == (InvalidArgument, "header.record_count")
-    no_window = await refused(take_in(recall, [good], extend_window=True))
+    no_window = await catch_refusal(take_in(recall, [good], extend_window=True))
     assert isinstance(no_window, NotFound)
     assert await turns(recall, PEER) == []
 
@@ -319,7 +319,7 @@ async def test_invalid_stream_writes_nothing_and_names_the_record(recall: Any) -
 async def test_import_is_idempotent(recall: Any) -> None:
     first = await take_in(recall, SEED, request_id="i1")
     assert await take_in(recall, SEED, request_id="i1") == first
-    error = await refused(take_in(recall, SEED[:1], request_id="i1"))
+    error = await catch_refusal(take_in(recall, SEED[:1], request_id="i1"))
     assert error.reason == "REQUEST_ID_REUSED"
 
 
@@ -331,23 +331,23 @@ async def test_exports_are_filtered(recall: Any) -> None:
     assert early == records[:1]
     assert await exported(recall, conversation_id=MAIN, record_types=[1]) == records[:8]
     for unknown in (exported(recall, conversation_id=new_id("conv")), exported(recall, new_id("agent"))):
-        assert isinstance(await refused(unknown), NotFound)
+        assert isinstance(await catch_refusal(unknown), NotFound)
     nowhere = take_in(recall, SEED, agent=AGENT, conversation_id=new_id("conv"))
-    assert isinstance(await refused(nowhere), NotFound)
+    assert isinstance(await catch_refusal(nowhere), NotFound)
 
 
 async def test_other_organizations_see_nothing_and_an_erased_agent_refuses_imports(recall: Any) -> None:
     await lived(recall)
     with as_principal(Principal(new_id("org"), new_id("user"))):
         assert await turns(recall) == []
-        assert isinstance(await refused(exported(recall)), NotFound)
+        assert isinstance(await catch_refusal(exported(recall)), NotFound)
         found = await recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest(agent_id=AGENT))
         assert not found.tool_interactions
-        assert isinstance(await refused(take_in(recall, SEED, agent=AGENT)), NotFound)
+        assert isinstance(await catch_refusal(take_in(recall, SEED, agent=AGENT)), NotFound)
     await recall.EraseAgent(rpc.EraseAgentRequest(agent_id=AGENT))
     assert await turns(recall) == []
     assert await exported(recall) == []
-    assert (await refused(take_in(recall, SEED, agent=AGENT))).reason == "ERASED"
+    assert (await catch_refusal(take_in(recall, SEED, agent=AGENT))).reason == "ERASED"
 
 
 async def test_invalid_requests_are_refused_by_field(recall: Any) -> None:
@@ -363,7 +363,7 @@ async def test_invalid_requests_are_refused_by_field(recall: Any) -> None:
         ),
         (recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest()), "agent_id"),
     ):
-        error = await refused(call)
+        error = await catch_refusal(call)
         assert (type(error), error.field) == (InvalidArgument, field)
     with pytest.raises(MnemeshError) as refusal:
         await exported(recall, record_types=[0])

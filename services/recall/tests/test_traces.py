@@ -11,7 +11,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 from .trace_requests import (
     AGENT,
@@ -187,7 +187,7 @@ async def test_tool_interactions_are_pending_then_complete(recall: Any) -> None:
     assert not waiting.HasField("return_message_id")
     assert await seen(after_id="c2", statuses=[PENDING]) == [("c3", PENDING)]
     unknown = traces.ListToolInteractionsRequest(agent_id=AGENT, after_id="unknown")
-    assert isinstance(await refused(recall.traces.ListToolInteractions(unknown)), NotFound)
+    assert isinstance(await catch_refusal(recall.traces.ListToolInteractions(unknown)), NotFound)
 
 
 def approved_calls() -> list[pb.Message]:

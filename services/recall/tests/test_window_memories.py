@@ -10,7 +10,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 from .episode_requests import AGENT, CONVERSATION, DAY, MINE, TEAM, held, learn, open_window, supersede
 
@@ -83,14 +83,14 @@ async def test_second_replacement_with_another_request_id_is_refused(recall: Any
     await recall.ReplaceContext(request)
     clock.advance(30 * DAY)
     request.request_id = "what-another-calls-it"
-    assert (await refused(recall.ReplaceContext(request))).reason == "WINDOW_MOVED"
+    assert (await catch_refusal(recall.ReplaceContext(request))).reason == "WINDOW_MOVED"
     assert await kept(recall) == ["of boats"]
     assert await held(recall) == ["Ada sails"]
 
 
 async def test_no_memory_is_stored_if_the_window_moved_or_the_lease_is_lost(recall: Any) -> None:
     request = await replacing(recall, memory("of boats", added("Ada sails")), base_version=7)
-    assert (await refused(recall.ReplaceContext(request))).reason == "WINDOW_MOVED"
+    assert (await catch_refusal(recall.ReplaceContext(request))).reason == "WINDOW_MOVED"
     lease = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=3)
     commit = rpc.CommitEpisodeRequest(
         scope=MINE, operations=[added("it rains")], conversation_id=CONVERSATION, lease=lease
@@ -101,7 +101,7 @@ async def test_no_memory_is_stored_if_the_window_moved_or_the_lease_is_lost(reca
     late.CopyFrom(request)
     late.base_version = 1
     late.lease.CopyFrom(lease)
-    assert (await refused(recall.ReplaceContext(late))).reason == "LEASE_LOST"
+    assert (await catch_refusal(recall.ReplaceContext(late))).reason == "LEASE_LOST"
     assert await kept(recall) == []
     assert await held(recall) == ["it rains"]
     assert (await window(recall))[1] == ["prompt", "one", "two"]
@@ -114,7 +114,7 @@ async def test_refused_memory_leaves_the_window_unchanged(recall: Any, place: in
     stale = memory("stale", Operation(confirm=episodes_pb2.ConfirmOperation(fact_id=red.id)))
     good = memory("good", added("Ada sails"))
     request = await replacing(recall, *((stale, good) if place == 0 else (good, stale)))
-    error = await refused(recall.ReplaceContext(request))
+    error = await catch_refusal(recall.ReplaceContext(request))
     assert (error.reason, error.metadata["fact_id"]) == ("FACT_CLOSED", red.id)
     assert await kept(recall) == []
     assert await held(recall) == ["the boat is blue"]
@@ -137,7 +137,7 @@ async def test_refused_memory_leaves_the_window_unchanged(recall: Any, place: in
 )
 async def test_invalid_memories_are_refused_by_field(recall: Any, commit: Commit, field: str) -> None:
     request = await replacing(recall, memory("good", added("Ada sails")), commit)
-    error: MnemeshError = await refused(recall.ReplaceContext(request))
+    error: MnemeshError = await catch_refusal(recall.ReplaceContext(request))
     assert isinstance(error, InvalidArgument)
     assert error.field == field
     assert (await kept(recall), await held(recall)) == ([], [])
@@ -146,7 +146,7 @@ async def test_invalid_memories_are_refused_by_field(recall: Any, commit: Commit
 
 async def test_more_than_a_hundred_memories_are_refused(recall: Any) -> None:
     request = await replacing(recall, *[memory(f"{number}") for number in range(101)])
-    assert (await refused(recall.ReplaceContext(request))).field == "memories"
+    assert (await catch_refusal(recall.ReplaceContext(request))).field == "memories"
     del request.memories[100]
     await recall.ReplaceContext(request)
     assert len(await kept(recall)) == 50, "a page of them"

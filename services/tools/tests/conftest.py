@@ -13,7 +13,7 @@ from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 from mnemesh.tools.v1.web_service_pb2_grpc import WebServiceStub
 from mnemesh_kit.server import RunningServer
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
@@ -43,7 +43,7 @@ class Stubs:
 async def serve(config: Config, mcp_limits: McpLimits | None = None) -> AsyncIterator[Stubs]:
     """Runs the service with these settings."""
     server = RunningServer()
-    sandbox = await probed_sandbox(config.sandbox)
+    sandbox = await probe_sandbox(config.sandbox)
     # A busy machine may need longer than a creator of a server waits by default.
     limits = mcp_limits or McpLimits(create_seconds=scaled(60))
     address = await server.start(await assemble(config, sandbox=sandbox, mcp_limits=limits), config)

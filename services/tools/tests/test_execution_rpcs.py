@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.timeouts import scaled
 
 REPEAT = '''def repeat(text: str, times: int = 2) -> str:
@@ -115,7 +115,7 @@ async def test_arguments_and_results_have_the_declared_types(stubs: Any) -> None
 
 async def test_tools_with_pydantic_models_are_refused(stubs: Any) -> None:
     source = "class Params(pydantic.BaseModel):\n    x: int\n" + REPEAT.replace("text: str", "text: Params")
-    error = await refused(_stored(stubs, source))
+    error = await catch_refusal(_stored(stubs, source))
     assert error.reason == "TOOL_REQUIREMENTS_UNMET"
     assert error.metadata == {"field": "tool.source_code", "missing": "pydantic"}
     schema = await stubs.tools.GenerateSchema(
@@ -248,7 +248,7 @@ async def test_invalid_arguments_are_refused_with_the_parameter(embedded: Any) -
         ('{"text": "a", "times": "x"}', "times"),
     ):
         request = pb.ExecuteToolRequest(tool_id=tool_id, arguments=arguments)
-        error = await refused(embedded.executions.ExecuteTool(request))
+        error = await catch_refusal(embedded.executions.ExecuteTool(request))
         assert (error.reason, error.metadata) == (
             "TOOL_ARGUMENTS_INVALID",
             {"field": "arguments", "parameter": parameter},
@@ -263,7 +263,7 @@ async def test_invalid_arguments_are_refused_with_the_parameter(embedded: Any) -
         ('{"text": "' + "x" * 1_048_576 + '"}', "must be at most 1,048,576 characters"),
     ):
         request = pb.ExecuteToolRequest(tool_id=tool_id, arguments=arguments)
-        error = await refused(embedded.executions.ExecuteTool(request))
+        error = await catch_refusal(embedded.executions.ExecuteTool(request))
         assert error.reason == "TOOL_ARGUMENTS_INVALID"
         assert text in error.message
 
@@ -291,7 +291,7 @@ async def test_tools_that_cannot_be_executed_are_refused_with_a_reason(embedded:
         ),
     ]
     for request, reason, code in cases:
-        error = await refused(embedded.executions.ExecuteTool(request))
+        error = await catch_refusal(embedded.executions.ExecuteTool(request))
         assert (error.reason, error.code) == (reason, code), request
 
 
@@ -341,7 +341,7 @@ async def test_tool_that_a_schema_has_renamed_executes_the_last_function_of_its_
         answer: tools_service_pb2.UpdateToolResponse = await embedded.tools.UpdateTool(request)
         return answer.tool
 
-    error = await refused(
+    error = await catch_refusal(
         update("source_code", "json_schema", source_code=source + "\n", json_schema=json.dumps(schema))
     )
     assert (error.reason, error.field) == ("INVALID_ARGUMENT", "tool.json_schema")

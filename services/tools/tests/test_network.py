@@ -16,8 +16,8 @@ from mnemesh_sandbox.egress.grants import grant_of
 from mnemesh_sandbox.egress.policy import EgressPolicy
 from mnemesh_sandbox.egress.proxy import EgressProxy
 from mnemesh_sandbox.egress.targets import Resolver
-from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import scaled
 
 POLICY = EgressPolicy(private_networks=(ipaddress.ip_network("127.0.0.0/8"),))
@@ -58,7 +58,7 @@ def port() -> Iterator[int]:
 @pytest_asyncio.fixture
 async def full() -> AsyncIterator[Sandbox]:
     """A sandbox that can confine network access."""
-    sandbox = (await probed_sandbox(SETTINGS)).warmed(0)
+    sandbox = (await probe_sandbox(SETTINGS)).warmed(0)
     if sandbox.isolation.level < Level.FULL:
         pytest.skip(f"this host cannot confine the network of tools: {dict(sandbox.isolation.missing)}")
     yield sandbox
@@ -197,5 +197,5 @@ async def test_update_takes_the_access_away(embedded: Any, full: Sandbox, port: 
 )
 async def test_refused_grants_name_the_field(embedded: Any, fields: dict[str, Any], field: str, reason: str) -> None:
     tool = tools_pb2.Tool(source_code=_source("http://example.com/"), **fields)
-    error = await refused(embedded.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=tool)))
+    error = await catch_refusal(embedded.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=tool)))
     assert (error.reason, error.metadata["field"]) == (reason, field)

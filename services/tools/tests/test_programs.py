@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as pb
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import Stubs
@@ -88,7 +88,7 @@ async def test_program_is_killed_at_its_limit_and_has_no_network(embedded: Stubs
 async def test_invalid_program_is_refused_with_the_field(
     embedded: Stubs, fields: dict[str, Any], code: Any, field: str
 ) -> None:
-    error = await refused(embedded.executions.RunCode(pb.RunCodeRequest(**{"code": "1", **fields})))
+    error = await catch_refusal(embedded.executions.RunCode(pb.RunCodeRequest(**{"code": "1", **fields})))
     assert (error.code, error.field) == (code, field)
 
 
@@ -160,7 +160,7 @@ async def test_request_out_of_place_is_refused(embedded: Stubs) -> None:
         (_converse(embedded, start, lambda _: pb.CodeToolResult(call_id=9)), "result.call_id"),
         (_converse(embedded, pb.RunCodeStart(tools=[pb.CallableTool(name="a b")]), lambda _: None), "tools"),
     ):
-        error = await refused(call)
+        error = await catch_refusal(call)
         assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
 
     async def none() -> AsyncIterator[pb.RunCodeWithToolsRequest]:
@@ -171,7 +171,7 @@ async def test_request_out_of_place_is_refused(embedded: Stubs) -> None:
         async for _ in embedded.executions.RunCodeWithTools(none()):
             pass
 
-    assert (await refused(drain())).field == "start"
+    assert (await catch_refusal(drain())).field == "start"
 
 
 async def test_disconnected_caller_ends_the_program(embedded: Stubs) -> None:

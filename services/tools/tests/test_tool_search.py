@@ -6,7 +6,7 @@ import grpc
 import pytest
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.tools.v1 import tools_service_pb2 as pb
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 TOOLS = {
     "get_weather": ("Returns the forecast for a city.", "city", "The town to look up."),
@@ -111,5 +111,5 @@ async def test_changed_and_deleted_tools(embedded: Any, source: Any) -> None:
     ],
 )
 async def test_bad_requests_name_the_field(embedded: Any, fields: dict[str, Any], field: str) -> None:
-    error = await refused(embedded.tools.SearchTools(pb.SearchToolsRequest(**fields)))
+    error = await catch_refusal(embedded.tools.SearchTools(pb.SearchToolsRequest(**fields)))
     assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)

@@ -10,7 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh.types.v1 import paging_pb2
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 UNKNOWN: Any = 9
 ROLL = '''def roll(sides: int) -> int:
@@ -103,7 +103,7 @@ async def test_created_tool_is_returned_with_its_name_schema_and_defaults(stubs:
 async def test_names_are_unique_and_upsert_keeps_the_id(stubs: Any) -> None:
     """Upsert also keeps the fields that the request does not set."""
     created = await _create(stubs, description="first", tags=["x"])
-    error = await refused(_create(stubs))
+    error = await catch_refusal(_create(stubs))
     assert (error.code, error.reason) == (grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS")
     changed = ROLL.replace("Rolls a die.", "Rolls it.")
     request = pb.UpsertToolRequest(tool=tools_pb2.Tool(source_code=changed))
@@ -121,7 +121,7 @@ async def test_repeated_requests_take_effect_once(stubs: Any) -> None:
     """A repeat returns the first result; the same request id with other content is refused."""
     created = await _create(stubs, request_id="r1")
     assert await _create(stubs, request_id="r1") == created
-    error = await refused(_create(stubs, source=_source("other"), request_id="r1"))
+    error = await catch_refusal(_create(stubs, source=_source("other"), request_id="r1"))
     assert (error.reason, error.field) == ("REQUEST_ID_REUSED", "request_id")
     upsert = pb.UpsertToolRequest(request_id="r2", tool=tools_pb2.Tool(source_code=_source("other")))
     first, again = await stubs.tools.UpsertTool(upsert), await stubs.tools.UpsertTool(upsert)
@@ -153,7 +153,7 @@ async def test_update_writes_the_fields_of_the_mask(stubs: Any) -> None:
     await _create(stubs)
     change = tools_pb2.Tool(id=created.id, source_code=ROLL)
     mask = FieldMask(paths=["source_code"])
-    error = await refused(stubs.tools.UpdateTool(pb.UpdateToolRequest(tool=change, update_mask=mask)))
+    error = await catch_refusal(stubs.tools.UpdateTool(pb.UpdateToolRequest(tool=change, update_mask=mask)))
     assert error.reason == "ALREADY_EXISTS"
 
 
@@ -166,7 +166,7 @@ async def test_schemas_of_the_client_are_used_unchanged(stubs: Any) -> None:
     whole = {"name": "g", "description": "", "parameters": parameters}
     tool = await _create(stubs, bare.replace("f(", "g("), json_schema=json.dumps(whole))
     assert json.loads(tool.json_schema) == whole
-    error = await refused(_create(stubs, _source("h"), json_schema=json.dumps(whole)))
+    error = await catch_refusal(_create(stubs, _source("h"), json_schema=json.dumps(whole)))
     assert (error.reason, error.field) == ("INVALID_ARGUMENT", "tool.json_schema")
 
 
@@ -175,7 +175,7 @@ async def test_delete_can_be_repeated(stubs: Any) -> None:
     created = await _create(stubs, tags=["x"])
     for _ in range(2):
         await stubs.tools.DeleteTool(pb.DeleteToolRequest(tool_id=created.id))
-    error = await refused(stubs.tools.GetTool(pb.GetToolRequest(tool_id=created.id)))
+    error = await catch_refusal(stubs.tools.GetTool(pb.GetToolRequest(tool_id=created.id)))
     assert (error.code, error.metadata["resource_id"]) == (grpc.StatusCode.NOT_FOUND, created.id)
     assert (await _create(stubs)).id != created.id
 
@@ -214,7 +214,7 @@ async def test_lists_filter_sort_and_page_and_counts_agree(stubs: Any) -> None:
     assert [tool.name for tool in (*first.tools, *second.tools)] == ["alpha", "beta", "gamma", "local"]
     assert second.next_page_token == ""
     request.filter.names.append("alpha")
-    assert (await refused(stubs.tools.ListTools(request))).reason == "PAGE_TOKEN_INVALID"
+    assert (await catch_refusal(stubs.tools.ListTools(request))).reason == "PAGE_TOKEN_INVALID"
     batch = pb.BatchGetToolsRequest(names=["gamma", "unknown", "alpha"], tool_ids=[newest[0].id])
     assert [tool.name for tool in (await stubs.tools.BatchGetTools(batch)).tools] == ["local", "gamma", "alpha"]
 
@@ -228,7 +228,7 @@ async def test_ensure_base_tools_restores_deleted_tools(stubs: Any) -> None:
     await stubs.tools.DeleteTool(pb.DeleteToolRequest(tool_id=first.id))
     restored = (await stubs.tools.EnsureBaseTools(request)).tools[0]
     assert (restored.name, restored.type) == ("send_message", tools_pb2.TOOL_TYPE_BUILTIN)
-    error = await refused(stubs.tools.CreateTool(pb.CreateToolRequest(tool=builtin)))
+    error = await catch_refusal(stubs.tools.CreateTool(pb.CreateToolRequest(tool=builtin)))
     assert error.field == "tool.type"
 
 
@@ -237,7 +237,7 @@ async def test_generate_schema_stores_nothing(embedded: Any) -> None:
     assert json.loads(answer.json_schema)["name"] == "roll"
     assert await _names(embedded) == []
     bad = pb.GenerateSchemaRequest(source_code=ROLL.replace("sides: How many sides.", "other: What."))
-    error = await refused(embedded.tools.GenerateSchema(bad))
+    error = await catch_refusal(embedded.tools.GenerateSchema(bad))
     assert error.message == "Parameter 'sides' in function 'roll' lacks a description in the docstring"
     assert (error.reason, error.metadata) == ("TOOL_SOURCE_INVALID", {"field": "source_code", "parameter": "sides"})
 
@@ -271,7 +271,7 @@ async def test_generate_schema_stores_nothing(embedded: Any) -> None:
 async def test_invalid_definitions_are_refused_with_the_field(
     embedded: Any, fields: dict[str, Any], field: str
 ) -> None:
-    error = await refused(embedded.tools.CreateTool(pb.CreateToolRequest(tool=tools_pb2.Tool(**fields))))
+    error = await catch_refusal(embedded.tools.CreateTool(pb.CreateToolRequest(tool=tools_pb2.Tool(**fields))))
     assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
     assert await _names(embedded) == []
 
@@ -288,12 +288,12 @@ async def test_tool_that_cannot_be_executed_is_refused_at_its_creation(
 ) -> None:
     """A tool that a client executes may need them."""
     tool = tools_pb2.Tool(source_code=ROLL, **fields)
-    error = await refused(embedded.tools.CreateTool(pb.CreateToolRequest(tool=tool)))
+    error = await catch_refusal(embedded.tools.CreateTool(pb.CreateToolRequest(tool=tool)))
     assert (error.reason, error.field) == (reason, field)
     created = await _create(embedded)
     tool.id = created.id
     mask = FieldMask(paths=[field.removeprefix("tool.")])
-    error = await refused(embedded.tools.UpdateTool(pb.UpdateToolRequest(tool=tool, update_mask=mask)))
+    error = await catch_refusal(embedded.tools.UpdateTool(pb.UpdateToolRequest(tool=tool, update_mask=mask)))
     assert (error.reason, error.field) == (reason, field)
     local = tools_pb2.Tool(type=tools_pb2.TOOL_TYPE_CLIENT, json_schema='{"name": "here"}', **fields)
     await embedded.tools.CreateTool(pb.CreateToolRequest(tool=local))
@@ -323,5 +323,5 @@ async def test_invalid_requests_are_refused_with_the_field(embedded: Any) -> Non
         (tools.ListTools(pb.ListToolsRequest(filter=pb.ToolFilter(types=[UNKNOWN]))), "filter.types"),
         (tools.BatchGetTools(pb.BatchGetToolsRequest(names=["a"] * 600, tool_ids=["a"] * 600)), "tool_ids"),
     ):
-        error = await refused(call)
+        error = await catch_refusal(call)
         assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_tools.config import Config
 
 from .conftest import Stubs, serve
@@ -54,7 +54,7 @@ async def test_stored_tool_runs_in_node(embedded: Stubs) -> None:
     ), answer
     assert answer.changed_blocks == {"notes": "shouted"}
     wrong = pb.ExecuteToolRequest(tool_id=tool.id, arguments='{"lines": [], "mark": "?"}')
-    assert (await refused(embedded.executions.ExecuteTool(wrong))).metadata["parameter"] == "mark"
+    assert (await catch_refusal(embedded.executions.ExecuteTool(wrong))).metadata["parameter"] == "mark"
 
 
 async def test_a_tool_returns_an_image(embedded: Stubs) -> None:
@@ -78,14 +78,14 @@ async def test_changed_source_gives_a_new_schema(embedded: Stubs) -> None:
 
 
 async def test_source_without_schema_is_refused(embedded: Stubs) -> None:
-    error = await refused(_create(embedded, "/** F. */\nexport function f(when: Date) {}"))
+    error = await catch_refusal(_create(embedded, "/** F. */\nexport function f(when: Date) {}"))
     assert (error.reason, error.metadata["parameter"]) == ("TOOL_SOURCE_INVALID", "when")
     source = "/** F. */\nfunction f() {}"
     for fields, field in (
         ({"pip_requirements": [tools_pb2.PackageRequirement(name="requests")]}, "tool.pip_requirements"),
         ({"npm_requirements": [tools_pb2.PackageRequirement(name="Not A Name")]}, "tool.npm_requirements"),
     ):
-        error = await refused(_create(embedded, source, **fields))
+        error = await catch_refusal(_create(embedded, source, **fields))
         assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
 
 
@@ -101,11 +101,11 @@ async def test_server_without_node_refuses_at_once(tmp_path: Path) -> None:
         port=0, data_dir=str(tmp_path), min_sandbox="minimal", warm_processes=0, node=str(tmp_path / "absent")
     )
     async with serve(config) as stubs:
-        error = await refused(_create(stubs))
+        error = await catch_refusal(_create(stubs))
         assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "TOOL_REQUIREMENTS_UNMET")
         assert "MNEMESH_TOOLS_NODE" in error.message
         ad_hoc = pb.AdHocTool(source_code=SHOUT, source_type=TYPESCRIPT)
-        error = await refused(stubs.executions.ExecuteTool(pb.ExecuteToolRequest(ad_hoc=ad_hoc)))
+        error = await catch_refusal(stubs.executions.ExecuteTool(pb.ExecuteToolRequest(ad_hoc=ad_hoc)))
         assert (error.reason, error.field) == ("TOOL_REQUIREMENTS_UNMET", "ad_hoc.source_type")
 
 

@@ -130,7 +130,7 @@ async def with_free_name(mnemesh: Mnemesh, agent: Agent) -> Agent:
     return agent
 
 
-async def first_agent(mnemesh: Mnemesh) -> Agent | None:
+async def find_first_agent(mnemesh: Mnemesh) -> Agent | None:
     """Returns the agent that `mnemesh up --chat` created, or None if there is none."""
     async for agent in mnemesh.agents.list(tags_all=[FIRST_AGENT_TAG], order="asc", limit=1):
         return agent
@@ -146,7 +146,7 @@ async def choose_agent(mnemesh: Mnemesh, key: str | None) -> Agent:
     """
     if key is not None:
         return await mnemesh.agents.find(key)
-    first = await first_agent(mnemesh)
+    first = await find_first_agent(mnemesh)
     if first is not None:
         return first
     agents = [agent async for agent in mnemesh.agents.list(limit=_NAMED + 1)]

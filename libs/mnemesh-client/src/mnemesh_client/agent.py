@@ -228,7 +228,7 @@ class Agent:
 
     async def sleeptime_group(self) -> Group | None:
         """Returns the sleeptime group that it manages. Its members are the partners. None if there is none."""
-        return await self._calls.groups.managed_by(self.id)
+        return await self._calls.groups.find_managed_by(self.id)
 
     async def refresh(self) -> "Agent":
         """Reads `proto` from the server. Returns the handle itself."""

@@ -359,7 +359,7 @@ class GroupsClient:
         async for proto in paginate(self.stub.ListGroups, request, "groups", limit):
             yield Group(self, proto)
 
-    async def managed_by(self, agent_id: str) -> Group | None:
+    async def find_managed_by(self, agent_id: str) -> Group | None:
         """Returns the sleeptime group that an agent manages, or None if there is none."""
         async for group in self.list(agent_id=agent_id, manager_types=("sleeptime", "voice_sleeptime")):
             if group.manager_agent_id == agent_id:

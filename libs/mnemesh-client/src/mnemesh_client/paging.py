@@ -64,11 +64,11 @@ async def whole_answer(call: Callable[[Any], Awaitable[Any]], request: Any, fiel
     """
     for _ in range(_ATTEMPTS - 1):
         with suppress(Aborted):
-            return await _followed(call, request, attrgetter(field))
-    return await _followed(call, request, attrgetter(field))
+            return await _follow(call, request, attrgetter(field))
+    return await _follow(call, request, attrgetter(field))
 
 
-async def _followed(call: Callable[[Any], Awaitable[Any]], request: Any, rows: Callable[[Any], Any]) -> Any:
+async def _follow(call: Callable[[Any], Awaitable[Any]], request: Any, rows: Callable[[Any], Any]) -> Any:
     request.page_token = ""
     answer = await call(request)
     while answer.next_page_token:

@@ -280,11 +280,11 @@ class Upload:
         except FailedPrecondition as error:
             if "offset" not in error.metadata:
                 raise
-            return await self._received()  # The server lost data after a crash, for example.
+            return await self._ask_received()  # The server lost data after a crash, for example.
         except MnemeshError as error:
             self._raise_unread()
             await self._patience.wait(error)
-            received = await self._received()
+            received = await self._ask_received()
             if received > offset:
                 self._patience.progressed()
             return received
@@ -296,7 +296,7 @@ class Upload:
         async for piece in self._pieces(offset, end):
             yield files_service_pb2.WriteUploadRequest(data=piece)
 
-    async def _received(self) -> int:
+    async def _ask_received(self) -> int:
         request = files_service_pb2.GetUploadRequest(upload_id=self._upload_id)
         while True:
             try:

@@ -86,7 +86,7 @@ class OpenService:
         async def serve(requests: AsyncIterator[Any], context: Any) -> Any:
             try:
                 with self:
-                    bounded = self._bounded(readable(requests))
+                    bounded = self._bound(readable(requests))
                     if handler.request_streaming:
                         return await _write_all(behavior(bounded, context), context)
                     async for request in bounded:
@@ -127,7 +127,7 @@ class OpenService:
         finally:
             self._waiting -= 1
 
-    async def _bounded(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def _bound(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         while True:
             try:
                 request = await self._read(requests)

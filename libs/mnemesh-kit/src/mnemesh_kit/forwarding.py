@@ -161,7 +161,7 @@ class _Forwarded:
             InvalidArgument: the call has no request.
         """
         metadata = _end_to_end(self._context.invocation_metadata())
-        sent: Any = self._sent(requests) if is_streamed else await anext(requests, None)
+        sent: Any = self._send(requests) if is_streamed else await anext(requests, None)
         if sent is None:
             raise InvalidArgument("The call has no request.")
         self._call = call(sent, timeout=self._context.time_remaining(), metadata=metadata)
@@ -183,7 +183,7 @@ class _Forwarded:
                 raise Unavailable("The service of this method cannot be reached. Try again.") from error
             await self._context.abort(error.code(), error.details() or "", trailers)
 
-    async def _sent(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _send(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yields the requests. One that is refused here ends the call with its error."""
         try:
             async for request in requests:

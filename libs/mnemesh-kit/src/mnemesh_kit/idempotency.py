@@ -130,7 +130,7 @@ class Ledger:
             lambda conn: read(conn, self.once(conn, key, lambda: effect(conn))[0]), name=name or effect
         )
 
-    async def recorded(self, key: RequestKey | None) -> tuple[str, ...] | None:
+    async def find_recorded(self, key: RequestKey | None) -> tuple[str, ...] | None:
         """Returns the ids that a request returned when it ran; None if it has not run, or has no key.
 
         Raises:

@@ -275,11 +275,11 @@ async def whole_answer(
     """
     for _ in range(_ATTEMPTS - 1):
         with suppress(Aborted):
-            return await _followed(method, request, seconds, attrgetter(field))
-    return await _followed(method, request, seconds, attrgetter(field))
+            return await _follow(method, request, seconds, attrgetter(field))
+    return await _follow(method, request, seconds, attrgetter(field))
 
 
-async def _followed(
+async def _follow(
     method: Callable[..., Awaitable[R]], request: Message, seconds: float, rows: Callable[[Any], Any]
 ) -> R:
     answer: Any = await method(request, timeout=seconds)

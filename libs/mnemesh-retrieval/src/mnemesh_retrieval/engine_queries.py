@@ -253,7 +253,7 @@ class SearchedComparison:
         return {id_: known[id_] for id_ in ids if id_ in known}
 
 
-async def compared_by_search(search: Search, collection: str, query: SearchQuery) -> SearchedComparison:
+async def compare_by_search(search: Search, collection: str, query: SearchQuery) -> SearchedComparison:
     """Returns the comparison of a query with an index that `search` searches."""
     query = replace(query, mode=SearchMode.VECTOR, with_payload=False)
     return SearchedComparison(search, collection, query, await search(collection, query))

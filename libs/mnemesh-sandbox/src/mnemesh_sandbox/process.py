@@ -255,7 +255,7 @@ class SandboxProcess:
             timed_out = True
         finally:
             await _to_its_end(end())
-            await _to_its_end(_ended(writing))
+            await _to_its_end(_wait_until_ended(writing))
         writing.result()
         result, *streams = await asyncio.gather(*self._reading[:_REPORT], *self._reading[_REPORT + 1 :])
         stdout, stderr = streams or (Captured(b"", 0), Captured(b"", 0))
@@ -321,7 +321,7 @@ def _write_with_content(stdin: int, task: bytes, content: Path) -> None:
             _write_all(stdin, chunk)
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def _wait_until_ended(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 

@@ -210,7 +210,7 @@ class Sandbox:
         """
         self._require(access)
         settings = self._settings
-        ended = await self._started(task, self._isolation.layers, seconds, access, held=held)
+        ended = await self._start(task, self._isolation.layers, seconds, access, held=held)
         limits = OutcomeLimits(seconds, settings.cpu_seconds, settings.memory_mb, settings.disk_mb, settings.files)
         size = len(ended.result.data) + len(ended.stdout.data) + len(ended.stderr.data)
         paths = {**dict.fromkeys(access.packages, "<packages>"), **self._paths}
@@ -237,7 +237,7 @@ class Sandbox:
         task = program.task(confined=confined, has_home=access.output is not None)
         layers = self._isolation.layers if confined else ()
         supervision = Supervision(PROGRAM_MEASURE_SECONDS, confined, program.in_node)
-        ended = await self._started(task, layers, None, access, supervision)
+        ended = await self._start(task, layers, None, access, supervision)
         settings = self._settings
         limits = OutcomeLimits(0, settings.cpu_seconds, settings.memory_mb, settings.disk_mb, settings.files)
         return end_of_program(ended, limits)
@@ -283,7 +283,7 @@ class Sandbox:
         if access.serve is not None and problem is not None:
             raise NetworkUnavailable(problem)
 
-    async def _started(
+    async def _start(
         self,
         task: Task,
         layers: Collection[str],

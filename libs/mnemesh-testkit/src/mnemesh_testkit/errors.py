@@ -8,7 +8,7 @@ import pytest
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
 
 
-async def refused(call: Awaitable[Any]) -> MnemeshError:
+async def catch_refusal(call: Awaitable[Any]) -> MnemeshError:
     """Returns the error with which a call is refused, in process or over the wire."""
     try:
         answer = await call

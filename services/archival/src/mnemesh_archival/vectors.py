@@ -244,9 +244,9 @@ class PassageSource:
         points = await self._records.page(self.embedder.handle, UUID(after) if after is not None else None, limit)
         return [(str(point), str(point)) for point in points]
 
-    async def existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
+    async def find_existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
         """See Source.existing."""
-        return await self._records.existing(self.embedder.handle, points)
+        return await self._records.find_existing(self.embedder.handle, points)
 
     async def count(self) -> int:
         """See Source.count."""
@@ -280,7 +280,9 @@ class PassageIndex:
     async def open(self) -> None:
         """Registers and opens the collections of all archives and of all changes, and applies changes that wait."""
         dimensions = await self._records.embedders()
-        for handle in dict.fromkeys([*dimensions, *await self._records.pending_collections(), self._embedders.default]):
+        for handle in dict.fromkeys(
+            [*dimensions, *await self._records.list_pending_collections(), self._embedders.default]
+        ):
             try:
                 await self._source(handle, dimensions)
             except EmbedderUnknown as error:
@@ -336,7 +338,7 @@ class PassageIndex:
             return None
         if not self._indexer.is_behind(embedder):
             return ()
-        return [source.point_id(subject) for subject in await self._indexer.unapplied(embedder, limit)]
+        return [source.point_id(subject) for subject in await self._indexer.list_unapplied(embedder, limit)]
 
     async def candidates(
         self, scope: PassageScope, *, mode: SearchMode, text: str, vector: Vector | None, limit: int

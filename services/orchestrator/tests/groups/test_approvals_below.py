@@ -216,7 +216,7 @@ async def test_cancellation_of_the_top_run_withdraws_an_approval_two_agents_belo
     await following.task
     assert (await process.runs.get(ME, run.id)).status is RunStatus.CANCELLED
     assert (await process.outcome(cast.agents["Ben"])).status is RunStatus.CANCELLED
-    assert await process.agents.pending_approvals(ME, [cast.agents["Eve"]]) == {}
+    assert await process.agents.list_pending_approvals(ME, [cast.agents["Eve"]]) == {}
     for name in ("Ann", "Ben", "Eve"):
         require_valid(cast.world.window(cast.agents[name]).messages)
 

@@ -36,7 +36,7 @@ def deny(*call_ids: str, reason: str | None = "not now") -> list[ApprovalDecisio
 
 
 async def pending(process: Process, agent: Agent) -> str | None:
-    return (await process.agents.pending_approvals(ME, [agent])).get(agent.id)
+    return (await process.agents.list_pending_approvals(ME, [agent])).get(agent.id)
 
 
 async def gated(world: World, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:

@@ -165,7 +165,7 @@ async def test_approval_and_its_answer_survive_a_crash_at_every_point(
             for run in runs:
                 assert kinds(await second.follow(run))[-2:] == ["StopEvent", "UsageEvent"], where
             assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
-            assert await second.approvals._store.pending(ApprovalFilter()) == (), where
+            assert await second.approvals._store.list_pending(ApprovalFilter()) == (), where
             await second.worker.stop()
 
 
@@ -198,14 +198,14 @@ async def test_cancellation_continues_after_a_crash(world: World) -> None:
         second = world.process()
         await second.recover()
         require_valid(world.window(agent).messages)
-        assert await second.approvals._store.pending(ApprovalFilter()) == ()
+        assert await second.approvals._store.list_pending(ApprovalFilter()) == ()
         assert await world.archival.texts(agent.id) == []
         assert sum(message.role is Role.TOOL for message in world.turn(agent)) == 1
         await second.worker.stop()
 
 
 async def _approve_all(process: Process, agent: Agent) -> None:
-    waiting = (await process.approvals._store.pending(ApprovalFilter()))[0]
+    waiting = (await process.approvals._store.list_pending(ApprovalFilter()))[0]
     await process.answer(agent, *(Approve(item.call.id) for item in waiting.asked.gated))
 
 
@@ -252,12 +252,12 @@ async def test_reset_of_a_waiting_conversation_survives_a_crash_at_every_point(t
             world.faults = Faults()
             second = world.process()
             await second.windows.reset(*place, add_default=False)
-            assert await second.approvals._store.pending(ApprovalFilter()) == (), point
+            assert await second.approvals._store.list_pending(ApprovalFilter()) == (), point
             assert lines(world.window(agent).messages[1:]) == [], point
             # A repeat leaves alone what was asked since.
             await second.send(agent, "Keep one.")
             await second.windows.reset(*place, add_default=False)
-            assert len(await second.approvals._store.pending(ApprovalFilter())) == 1, point
+            assert len(await second.approvals._store.list_pending(ApprovalFilter())) == 1, point
             await second.approvals.cancel(ME, RunFilter(), [(await second.outcome(agent)).id])
             require_valid(world.window(agent).messages)
             await second.worker.stop()

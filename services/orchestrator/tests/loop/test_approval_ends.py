@@ -72,7 +72,7 @@ async def test_conversation_and_agent_are_deleted_with_their_approval_requests(w
     await process.lifecycle.delete(ME, agent.id)
     with pytest.raises(MnemeshError):
         await process.answer(agent, *approve(*asked(first)))
-    assert await process.approvals._store.pending(ApprovalFilter()) == ()
+    assert await process.approvals._store.list_pending(ApprovalFilter()) == ()
 
 
 async def test_fork_of_a_waiting_conversation_accepts_messages(world: World, process: Process) -> None:

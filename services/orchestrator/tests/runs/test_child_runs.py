@@ -81,7 +81,7 @@ async def test_child_runs_once_and_its_words_are_returned(world: World, process:
         parent.id, RunOrigin.AGENT, (Ancestor(parent.id, parent.conversation_id, asker.id),), 1
     )
     assert (outcome.run.background, outcome.run.subject_id) == (True, parent.subject_id)
-    assert [known.id for known in await children.children(parent)] == [child.id]
+    assert [known.id for known in await children.list_children(parent)] == [child.id]
     assert [line for line in lines(world.turn(helper)) if "Hello?" in line] == ["system text: Hello?"]
     answer.released.set()
     await process.idle()

@@ -63,7 +63,7 @@ class ApprovalStoreSuite:
         self, agents: AgentStore, runs: RunStore, approvals: ApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
-        assert await approvals.pending(ApprovalFilter()) == (approval,)
+        assert await approvals.list_pending(ApprovalFilter()) == (approval,)
         for where in (
             ApprovalFilter(ORG),
             ApprovalFilter(agent_ids=(agent.id,)),
@@ -71,7 +71,7 @@ class ApprovalStoreSuite:
             ApprovalFilter(conversation_id=approval.conversation_id),
             ApprovalFilter(expired_at=clock.now(), asked_before=clock.now()),
         ):
-            assert await approvals.pending(where) == (approval,)
+            assert await approvals.list_pending(where) == (approval,)
         early = clock.now() - timedelta(seconds=1)
         for where in (
             ApprovalFilter(OTHER_ORG),
@@ -79,7 +79,7 @@ class ApprovalStoreSuite:
             ApprovalFilter(expired_at=clock.now(), asked_before=early),
             ApprovalFilter(expired_at=clock.now()),
         ):
-            assert await approvals.pending(where) == ()
+            assert await approvals.list_pending(where) == ()
 
     async def test_no_run_starts_while_an_approval_is_pending(
         self, agents: AgentStore, runs: RunStore, clock: FrozenClock
@@ -110,7 +110,7 @@ class ApprovalStoreSuite:
         assert resumes is not None
         assert (resumes.request_id, resumes.asked) == (approval.id, approval.asked)
         assert won[0].run.config == approval.config
-        assert await approvals.pending(ApprovalFilter()) == ()
+        assert await approvals.list_pending(ApprovalFilter()) == ()
         assert (await runs.get(ORG, won[0].run.id)).resumes == resumes
 
     async def test_repeated_decisions_return_the_same_run(
@@ -133,7 +133,7 @@ class ApprovalStoreSuite:
         ):
             with pytest.raises(kind):
                 await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=answer)
-        assert await approvals.pending(ApprovalFilter()) == (approval,)
+        assert await approvals.list_pending(ApprovalFilter()) == (approval,)
 
     async def test_unfinished_decision_is_kept_with_its_journal(
         self, agents: AgentStore, runs: RunStore, clock: FrozenClock
@@ -180,7 +180,7 @@ class ApprovalStoreSuite:
         agent, approval = await self.paused(agents, runs, clock)
         await approvals.withdraw(approval.id)
         await approvals.withdraw(approval.id)
-        assert await approvals.pending(ApprovalFilter()) == ()
+        assert await approvals.list_pending(ApprovalFilter()) == ()
         with pytest.raises(NoPendingApproval, match="withdrawn"):
             await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=approving("call_b"))
         assert (await runs.start(None, a_run(agent, clock), ME, reject_busy=False)).claim is not None
@@ -190,5 +190,5 @@ class ApprovalStoreSuite:
     ) -> None:
         agent, _ = await self.paused(agents, runs, clock)
         await agents.begin_deletion(ORG, agent.id)
-        assert await approvals.pending(ApprovalFilter()) == ()
+        assert await approvals.list_pending(ApprovalFilter()) == ()
         await agents.remove(agent.id)

@@ -36,20 +36,20 @@ class RunRelationSuite:
         parent = await self.started(ann)
         children = [await self.started(ben, parent), await self.started(cleo, parent, awaited=False)]
         queued = await self.started(ben, parent)
-        assert await relations.children(ORG, parent.id) == (
+        assert await relations.list_children(ORG, parent.id) == (
             ChildRun(children[0].id, ben.id, RunStatus.RUNNING, None, True),
             ChildRun(children[1].id, cleo.id, RunStatus.RUNNING, None, False),
             ChildRun(queued.id, ben.id, RunStatus.CREATED, None, True),
         )
-        assert await relations.children(ORG, children[0].id) == ()
-        assert await relations.children(OTHER_ORG, parent.id) == ()
+        assert await relations.list_children(ORG, children[0].id) == ()
+        assert await relations.list_children(OTHER_ORG, parent.id) == ()
 
     async def test_child_is_stored_once_under_its_id(self, relations: RunRelationStore) -> None:
         ann, ben = await self.agent("Ann"), await self.agent("Ben")
         child = await self.started(ben, parent := await self.started(ann))
         repeat = await self.runs.start(None, child, "me", reject_busy=False)
         assert (repeat.replayed, repeat.run.id, repeat.claim) == (True, child.id, None)
-        assert len(await relations.children(ORG, parent.id)) == 1
+        assert len(await relations.list_children(ORG, parent.id)) == 1
 
     async def test_run_in_an_idle_queue_and_behind_other_runs_waits(self, relations: RunRelationStore) -> None:
         ann, ben = await self.agent("Ann"), await self.agent("Ben")

@@ -53,17 +53,17 @@ class VectorCollection:
 
     async def nearest(self, query: SearchQuery) -> list[Hit]:
         """Returns the best hits. Raises VectorIndexUnavailable if the index cannot be read now."""
-        return await self._reading(self.index.search(self.schema.name, query))
+        return await self._read(self.index.search(self.schema.name, query))
 
     async def compare(self, query: SearchQuery) -> Comparison:
         """Compares the vector of a query. Raises VectorIndexUnavailable if the index cannot be read now."""
-        return await self._reading(self.index.compare(self.schema.name, query))
+        return await self._read(self.index.compare(self.schema.name, query))
 
     async def similarities(self, comparison: Comparison, ids: AbstractCollection[bytes]) -> dict[bytes, float]:
         """Returns the similarities of points. Raises VectorIndexUnavailable if the index cannot be read now."""
-        return await self._reading(comparison.similarities(ids))
+        return await self._read(comparison.similarities(ids))
 
-    async def _reading(self, read: Awaitable[T]) -> T:
+    async def _read(self, read: Awaitable[T]) -> T:
         try:
             return await read
         except VectorIndexError as error:
@@ -197,9 +197,9 @@ class MessageSource:
         """See Source."""
         return await self._messages.list_ids(after, limit)
 
-    async def existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
+    async def find_existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
         """See Source."""
-        return {uuid_of(id_) for id_ in await self._messages.existing([message_id_of(point) for point in points])}
+        return {uuid_of(id_) for id_ in await self._messages.find_existing([message_id_of(point) for point in points])}
 
     async def count(self) -> int:
         """See Source."""
@@ -308,10 +308,10 @@ class MemorySource:
         """See Source."""
         return [(id_, id_) for id_ in await self._memories.list_ids(after, limit)]
 
-    async def existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
+    async def find_existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
         """See Source."""
         ids = [f"{kind}-{point}" for point in points for kind in ("episode", "fact")]
-        return {_uuid(id_) for id_ in await self._memories.existing(ids)}
+        return {_uuid(id_) for id_ in await self._memories.find_existing(ids)}
 
     async def count(self) -> int:
         """See Source."""

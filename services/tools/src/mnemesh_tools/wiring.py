@@ -96,7 +96,7 @@ async def assemble(
         clock,
         config.found_node[0],
     )
-    await programs.sweep(store.existing_mcp_servers)
+    await programs.sweep(store.find_existing_mcp_servers)
     limits = mcp_limits or McpLimits()
     pool = McpPool(None if config.auth_key_file is None else config.egress.allows_address, limits, programs)
     mcp_servers, mcp_tools = _mcp(box, store, clock, ids, pool, programs, definitions)
@@ -117,7 +117,7 @@ async def assemble(
         service_names=service("tools").proto_services,
         background=[
             periodic(PURGE_SECONDS, store.purge_ledger),
-            periodic(PURGE_SECONDS, lambda: programs.sweep(store.existing_mcp_servers)),
+            periodic(PURGE_SECONDS, lambda: programs.sweep(store.find_existing_mcp_servers)),
             periodic(MCP_IDLE_SECONDS, pool.close_idle),
         ],
         metrics=[

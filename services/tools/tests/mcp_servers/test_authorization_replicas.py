@@ -15,7 +15,7 @@ from mnemesh_kit.errors import from_rpc_error
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fakes.mcp_server import Protected, protected
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
@@ -99,7 +99,7 @@ async def test_the_answer_may_arrive_at_another_replica(tmp_path: Path, postgres
         assert (await _receive(second, **answer)).status == COMPLETED
         assert (await _get(first, server_id, started.state)).status == COMPLETED
         assert [await _whoami(stubs, server_id) for stubs in (first, second)] == ["you", "you"]
-        assert (await refused(_receive(first, **answer))).reason == "FAILED_PRECONDITION", "a state works once"
+        assert (await catch_refusal(_receive(first, **answer))).reason == "FAILED_PRECONDITION", "a state works once"
     assert remote.grants == ["authorization_code"]
 
 
@@ -167,14 +167,14 @@ async def test_a_later_start_replaces_an_earlier_one(embedded: Stubs, remote: Pr
     first, second = [await _start(embedded, server_id) for _ in range(2)]
     answer = await remote.approve(first.authorization_url)
     for call in (_receive(embedded, **answer), _get(embedded, server_id, first.state)):
-        assert (await refused(call)).reason == "FAILED_PRECONDITION"
+        assert (await catch_refusal(call)).reason == "FAILED_PRECONDITION"
     assert (await _receive(embedded, **await remote.approve(second.authorization_url))).status == COMPLETED
 
 
 async def test_an_answer_needs_a_known_state(embedded: Stubs) -> None:
-    assert (await refused(_receive(embedded, state="unknown", code="a"))).reason == "FAILED_PRECONDITION"
-    assert (await refused(_receive(embedded, code="a"))).field == "state"
-    assert (await refused(_get(embedded, new_id("mcp_server"), "a"))).reason == "NOT_FOUND"
+    assert (await catch_refusal(_receive(embedded, state="unknown", code="a"))).reason == "FAILED_PRECONDITION"
+    assert (await catch_refusal(_receive(embedded, code="a"))).field == "state"
+    assert (await catch_refusal(_get(embedded, new_id("mcp_server"), "a"))).reason == "NOT_FOUND"
 
 
 async def test_the_time_of_the_person_ends(tmp_path: Path, remote: Protected) -> None:
@@ -182,10 +182,10 @@ async def test_the_time_of_the_person_ends(tmp_path: Path, remote: Protected) ->
     async with serve(_config(tmp_path), limits) as stubs:
         server_id = await _create(stubs, remote)
         started = await _start(stubs, server_id)
-        error = await refused(_get(stubs, server_id, started.state))
+        error = await catch_refusal(_get(stubs, server_id, started.state))
         assert (error.reason, "in time" in error.message) == ("FAILED_PRECONDITION", True)
         answer = await remote.approve(started.authorization_url)
-        assert (await refused(_receive(stubs, **answer))).reason == "FAILED_PRECONDITION"
+        assert (await catch_refusal(_receive(stubs, **answer))).reason == "FAILED_PRECONDITION"
     assert remote.grants == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fakes.mcp_server import Protected, protected
 from mnemesh_tools.config import Config
 
@@ -57,18 +57,18 @@ async def test_a_person_authorizes_a_server_and_the_session_survives(tmp_path: P
                 False,
             ), server.status_message
             refresh = stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id))
-            assert (await refused(refresh)).reason == "MCP_SERVER_UNAUTHORIZED"
-            assert (await refused(_complete(stubs, server, code="a", state="b"))).reason == "FAILED_PRECONDITION"
+            assert (await catch_refusal(refresh)).reason == "MCP_SERVER_UNAUTHORIZED"
+            assert (await catch_refusal(_complete(stubs, server, code="a", state="b"))).reason == "FAILED_PRECONDITION"
             started = await _start(stubs, server)
             answer = await remote.approve(started.authorization_url)
             assert answer["state"] == started.state
             wrong = _complete(stubs, server, code=answer["code"], state="other")
-            assert (await refused(wrong)).field == "state"
+            assert (await catch_refusal(wrong)).field == "state"
             server = await _complete(stubs, server, **answer)
             assert (server.status, server.tool_count) == (pb.MCP_SERVER_STATUS_REACHABLE, 2), server.status_message
             assert server.streamable_http.oauth.authorized
             assert server.streamable_http.oauth.HasField("expire_time")
-            assert (await refused(_complete(stubs, server, **answer))).reason == "FAILED_PRECONDITION"
+            assert (await catch_refusal(_complete(stubs, server, **answer))).reason == "FAILED_PRECONDITION"
             assert await _whoami(stubs, server) == "you"
         async with serve(_config(tmp_path)) as stubs:  # after a restart
             assert await _whoami(stubs, server) == "you"
@@ -114,7 +114,7 @@ async def test_client_credentials_need_no_person(embedded: Stubs) -> None:
         assert server.status == pb.MCP_SERVER_STATUS_REACHABLE, server.status_message
         assert not server.streamable_http.oauth.client_secret.HasField("value")
         assert await _whoami(embedded, server) == "you"
-        assert (await refused(_start(embedded, server))).reason == "FAILED_PRECONDITION"
+        assert (await catch_refusal(_start(embedded, server))).reason == "FAILED_PRECONDITION"
         # The secret is sent to no other authorization server.
         other = await embedded.mcp.TestMcpServer(
             rpc.TestMcpServerRequest(
@@ -146,7 +146,7 @@ async def test_a_refused_authorization_is_an_error_and_can_be_started_again(embe
     async with protected(refuses=True) as remote:
         server = await _create(embedded, remote)
         answer = await remote.approve((await _start(embedded, server)).authorization_url)
-        error = await refused(_complete(embedded, server, **answer))
+        error = await catch_refusal(_complete(embedded, server, **answer))
         assert (error.reason, "invalid_client" in error.message) == ("MCP_SERVER_UNREACHABLE", True)
         assert answer["code"] not in error.message
         remote.refuses = False
@@ -164,7 +164,7 @@ async def test_a_moved_server_gets_no_secret_and_no_session(embedded: Stubs) -> 
         after = (await embedded.mcp.UpdateMcpServer(request)).mcp_server
         assert not after.streamable_http.oauth.authorized
         refresh = embedded.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id))
-        assert (await refused(refresh)).reason == "MCP_SERVER_UNAUTHORIZED"
+        assert (await catch_refusal(refresh)).reason == "MCP_SERVER_UNAUTHORIZED"
 
         token = pb.HttpAuth(token=pb.McpSecret(value="a-token-0123456789"))
         transport = pb.StreamableHttpTransport(url=remote.url, auth=token)
@@ -177,10 +177,10 @@ async def test_a_moved_server_gets_no_secret_and_no_session(embedded: Stubs) -> 
         )
         for paths in (["streamable_http"], ["streamable_http.url"]):
             update = rpc.UpdateMcpServerRequest(mcp_server=kept, update_mask=FieldMask(paths=paths))
-            error = await refused(embedded.mcp.UpdateMcpServer(update))
+            error = await catch_refusal(embedded.mcp.UpdateMcpServer(update))
             assert error.field == "mcp_server.streamable_http.auth.token.value"
         tested = embedded.mcp.TestMcpServer(rpc.TestMcpServerRequest(mcp_server=kept))
-        assert (await refused(tested)).field == "mcp_server.streamable_http.auth.token.value"
+        assert (await catch_refusal(tested)).field == "mcp_server.streamable_http.auth.token.value"
         kept.streamable_http.url = f"{remote.url}/other"  # the same host
         await embedded.mcp.UpdateMcpServer(
             rpc.UpdateMcpServerRequest(mcp_server=kept, update_mask=FieldMask(paths=["streamable_http"]))
@@ -197,11 +197,11 @@ async def test_a_moved_server_gets_no_secret_and_no_session(embedded: Stubs) -> 
 )
 async def test_bad_settings_name_the_field(embedded: Stubs, oauth: dict[str, Any], field: str) -> None:
     remote = Protected(base="http://127.0.0.1:9")
-    assert (await refused(_create(embedded, remote, **oauth))).field == f"mcp_server.streamable_http.{field}"
+    assert (await catch_refusal(_create(embedded, remote, **oauth))).field == f"mcp_server.streamable_http.{field}"
 
 
 async def test_a_redirect_uri_must_be_safe(embedded: Stubs) -> None:
     async with protected() as remote:
         server = await _create(embedded, remote)
         request = rpc.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri="http://evil.example/")
-        assert (await refused(embedded.mcp.StartMcpAuthorization(request))).field == "redirect_uri"
+        assert (await catch_refusal(embedded.mcp.StartMcpAuthorization(request))).field == "redirect_uri"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fakes.mcp_server import ECHO, running
 from mnemesh_testkit.timeouts import growing, scaled
 from mnemesh_tools.config import Config
@@ -26,7 +26,7 @@ async def test_a_server_that_refuses_or_redirects_is_a_result(embedded: Stubs) -
         assert server.status == pb.MCP_SERVER_STATUS_UNREACHABLE
         assert "401" in server.status_message
         assert wrong not in server.status_message
-        error = await refused(embedded.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
+        error = await catch_refusal(embedded.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
         assert error.reason == "MCP_SERVER_UNREACHABLE"
         tested = await embedded.mcp.TestMcpServer(
             rpc.TestMcpServerRequest(mcp_server=server_at(remote, name="", token=SECRET))
@@ -47,7 +47,7 @@ async def test_a_server_that_hangs_is_bounded(embedded: Stubs) -> None:
     async with running(tools={"hang": {"type": "object"}}) as remote:
         server = await created(embedded, server_at(remote))
         for seconds in growing(0.2):
-            error = await refused(run_tool(embedded, server, "hang", seconds=seconds))
+            error = await catch_refusal(run_tool(embedded, server, "hang", seconds=seconds))
             if remote.entered.is_set():
                 break
         assert error.reason == "DEADLINE_EXCEEDED"
@@ -87,12 +87,12 @@ async def test_a_session_recovers_and_a_broken_call_is_not_repeated(embedded: St
         for _ in range(2):
             await run_tool(embedded, server, "echo", '{"text": "a"}')
         before = remote.connections
-        error = await refused(run_tool(embedded, server, "die", request_id="deadly"))
+        error = await catch_refusal(run_tool(embedded, server, "die", request_id="deadly"))
         assert (error.reason, [name for name, _ in remote.calls].count("die")) == ("ABORTED", 1)
-        again = await refused(run_tool(embedded, server, "die", request_id="deadly"))
+        again = await catch_refusal(run_tool(embedded, server, "die", request_id="deadly"))
         assert (again.reason, [name for name, _ in remote.calls].count("die")) == ("ABORTED", 1)
         await remote.stop()
-        unreachable = await refused(run_tool(embedded, server, "echo", '{"text": "b"}', request_id="later"))
+        unreachable = await catch_refusal(run_tool(embedded, server, "echo", '{"text": "b"}', request_id="later"))
         assert unreachable.reason == "MCP_SERVER_UNREACHABLE", unreachable.message
         await remote.start(kind)
         answer = await run_tool(embedded, server, "echo", '{"text": "b"}', request_id="later")

@@ -11,7 +11,7 @@ from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fakes.mcp_server import running
 from mnemesh_tools.config import Config
 
@@ -57,7 +57,7 @@ async def test_secrets_are_kept_and_never_shown(embedded: Stubs, tmp_path: Path,
         assert again.id == server.id
         other = server_at(remote, token="another-token", headers={"x-key": "hidden-header", "x-agent": "{{ NAME }}"})
         reused = created(embedded, other, request_id="one")
-        assert (await refused(reused)).reason == "REQUEST_ID_REUSED"
+        assert (await catch_refusal(reused)).reason == "REQUEST_ID_REUSED"
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("tools.db*"))
     output = "".join(capfd.readouterr())
     for secret in (SECRET, "hidden-header"):
@@ -90,7 +90,7 @@ async def test_organizations_are_separate_and_private_addresses_are_refused(tmp_
             stubs.mcp.RunMcpServerTool(rpc.RunMcpServerToolRequest(**own, tool=reference), metadata=theirs),
             stubs.mcp.TestMcpServer(rpc.TestMcpServerRequest(**own), metadata=theirs),
         ):
-            assert (await refused(call)).reason == "NOT_FOUND"
+            assert (await catch_refusal(call)).reason == "NOT_FOUND"
         await stubs.mcp.DeleteMcpServer(rpc.DeleteMcpServerRequest(mcp_server_id=server.id), metadata=theirs)
         assert not (await stubs.mcp.ListMcpServers(rpc.ListMcpServersRequest(), metadata=theirs)).mcp_servers
         assert len((await stubs.mcp.ListMcpServers(rpc.ListMcpServersRequest(), metadata=mine)).mcp_servers) == 1
@@ -121,7 +121,7 @@ async def test_organizations_are_separate_and_private_addresses_are_refused(tmp_
     ],
 )
 async def test_bad_input_names_the_field(embedded: Stubs, server: pb.McpServer, field: str) -> None:
-    assert (await refused(created(embedded, server))).field == field
+    assert (await catch_refusal(created(embedded, server))).field == field
     assert not (await embedded.mcp.ListMcpServers(rpc.ListMcpServersRequest())).mcp_servers
 
 
@@ -135,19 +135,19 @@ async def test_servers_are_listed_changed_and_deleted(stubs: Stubs) -> None:
     assert [server.name for server in listed.mcp_servers] == ["a"]
     assert listed.next_page_token
     refresh = stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=servers[0].id))
-    assert (await refused(refresh)).reason == "MCP_TRANSPORT_DISABLED"
+    assert (await catch_refusal(refresh)).reason == "MCP_TRANSPORT_DISABLED"
     rename = rpc.UpdateMcpServerRequest(
         mcp_server=pb.McpServer(id=servers[0].id, name="a"), update_mask=FieldMask(paths=["name"])
     )
-    assert (await refused(stubs.mcp.UpdateMcpServer(rename))).reason == "ALREADY_EXISTS"
+    assert (await catch_refusal(stubs.mcp.UpdateMcpServer(rename))).reason == "ALREADY_EXISTS"
     rename.mcp_server.name, rename.base_revision = "c", 7
-    assert (await refused(stubs.mcp.UpdateMcpServer(rename))).reason == "ABORTED"
+    assert (await catch_refusal(stubs.mcp.UpdateMcpServer(rename))).reason == "ABORTED"
     rename.base_revision = 1
     assert (await stubs.mcp.UpdateMcpServer(rename)).mcp_server.revision == 2
     for _ in range(2):
         await stubs.mcp.DeleteMcpServer(rpc.DeleteMcpServerRequest(mcp_server_id=servers[0].id))
     gone = stubs.mcp.GetMcpServer(rpc.GetMcpServerRequest(mcp_server_id=servers[0].id))
-    assert (await refused(gone)).reason == "NOT_FOUND"
+    assert (await catch_refusal(gone)).reason == "NOT_FOUND"
 
 
 async def test_deleting_a_server_deletes_its_tools(embedded: Stubs) -> None:
@@ -156,4 +156,4 @@ async def test_deleting_a_server_deletes_its_tools(embedded: Stubs) -> None:
         tool_id = (await tools_by_name(embedded, server))["echo"].tool_id
         await embedded.mcp.DeleteMcpServer(rpc.DeleteMcpServerRequest(mcp_server_id=server.id))
         missing = embedded.tools.GetTool(tools_service_pb2.GetToolRequest(tool_id=tool_id))
-        assert (await refused(missing)).reason == "NOT_FOUND"
+        assert (await catch_refusal(missing)).reason == "NOT_FOUND"

@@ -14,7 +14,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_sandbox import Level
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
@@ -77,7 +77,7 @@ async def stubs(tmp_path: Path) -> AsyncIterator[Stubs]:
     config = Config(
         port=0, data_dir=str(tmp_path), min_sandbox="minimal", warm_processes=0, private_networks="127.0.0.0/8"
     )
-    if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
+    if (await probe_sandbox(config.sandbox)).isolation.level < Level.FULL:
         pytest.skip("this host cannot confine the network of a program")
     async with serve(config, McpLimits(connect_seconds=scaled(60))) as found:
         yield found

@@ -11,7 +11,7 @@ from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import SystemClock
 from mnemesh_sandbox import Level
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
@@ -58,7 +58,7 @@ async def test_a_program_runs_with_the_same_versions_on_every_host(
     tmp_path: Path, database_url: str, index: PackageIndex
 ) -> None:
     config = _config(tmp_path / "one", database_url, index)
-    if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
+    if (await probe_sandbox(config.sandbox)).isolation.level < Level.FULL:
         pytest.skip("this host cannot confine a build")
     requirement = tools_pb2.PackageRequirement(name="greeting")
     stdio = pb.StdioTransport(command="python3", args=["-c", WORD], pip_requirements=[requirement])

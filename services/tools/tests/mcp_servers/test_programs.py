@@ -18,8 +18,8 @@ from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
 from mnemesh_sandbox import Level
-from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import growing, scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
@@ -36,7 +36,7 @@ KEY = "k" * 32
 async def stubs(tmp_path: Path) -> AsyncIterator[Stubs]:
     """A running service."""
     config = _config(tmp_path)
-    if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
+    if (await probe_sandbox(config.sandbox)).isolation.level < Level.FULL:
         pytest.skip("this host cannot confine a program with a directory")
     async with serve(config, LIMITS) as found:
         yield found
@@ -141,7 +141,7 @@ async def test_a_directory_outlives_the_program_and_is_deleted_with_the_server(s
     settings = _program(env={"WHO": "{{ AGENT_ID | all }}"}, persistent_directory=True)
     server = await _create(stubs, settings)
     assert await _text(stubs, server, "note", arguments={"text": "one"}) == "one"
-    await refused(_run(stubs, server, "crash"))
+    await catch_refusal(_run(stubs, server, "crash"))
     assert await _text(stubs, server, "note", arguments={"text": "two"}) == "one two"
     caller = rpc.McpCaller(agent_id="agent-1")
     assert await _text(stubs, server, "note", arguments={"text": "mine"}, caller=caller) == "mine"
@@ -164,7 +164,7 @@ async def test_a_program_whose_directory_is_too_large_starts_and_can_remove_file
             )
         )
         path.write_bytes(b"x" * (6 << 20))
-        more = await refused(_run(stubs, server, "fill", arguments={"mb": 20}))
+        more = await catch_refusal(_run(stubs, server, "fill", arguments={"mb": 20}))
         assert more.reason == "ABORTED", "it must not have more than it had"
         path.write_bytes(b"x" * (6 << 20))
         assert await _text(stubs, server, "drop") == "removed"
@@ -189,7 +189,7 @@ async def test_a_failed_call_is_reported_and_the_next_one_works(
         settings.name = f"within {seconds:g}"
         server = await _create(stubs, settings)
         before = _children()
-        error = await refused(_run(stubs, server, tool, seconds=seconds))
+        error = await catch_refusal(_run(stubs, server, tool, seconds=seconds))
         assert error.reason == reason, error.message
         if tool != "slow" or "progress" in error.message:
             break
@@ -219,8 +219,10 @@ async def test_a_program_that_does_not_start_is_a_clear_status(tmp_path: Path, a
         assert text in server.status_message
         await _until(lambda: _children() <= before)
         if arguments == ["dies"]:
-            await refused(stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
-            again = await refused(stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
+            await catch_refusal(stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
+            again = await catch_refusal(
+                stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id))
+            )
             assert "2 times in a row" in again.message, "it is not started at every call"
             health = (await _get(stubs, server)).program
             assert (health.starts, health.crashes) == (2, 2)
@@ -265,8 +267,8 @@ async def test_a_program_that_crashes_for_one_agent_starts_for_others(stubs: Stu
     server = await _create(stubs, _program(env={"WHO": "{{ AGENT_ID | all }}"}))
     crashing, other = rpc.McpCaller(agent_id="agent-1"), rpc.McpCaller(agent_id="agent-2")
     for _ in range(2):
-        await refused(_run(stubs, server, "crash", caller=crashing))
-    waiting = await refused(_run(stubs, server, "echo", caller=crashing))
+        await catch_refusal(_run(stubs, server, "crash", caller=crashing))
+    waiting = await catch_refusal(_run(stubs, server, "echo", caller=crashing))
     assert "2 times in a row" in waiting.message
     assert await _text(stubs, server, "echo", arguments={"text": "a"}, caller=other) == "a"
 
@@ -301,7 +303,7 @@ async def test_an_idle_program_gives_its_place_to_another(tmp_path: Path) -> Non
         async with asyncio.timeout(scaled(60)):
             while "the call hangs" not in (await _get(stubs, second)).program.stderr:
                 await asyncio.sleep(0.01)
-        error = await refused(_run(stubs, first, "echo"))
+        error = await catch_refusal(_run(stubs, first, "echo"))
         assert "1 programs already" in error.message
         hanging.cancel()
         await asyncio.wait({hanging})
@@ -336,7 +338,7 @@ async def test_an_update_starts_another_program(stubs: Stubs) -> None:
     ],
 )
 async def test_bad_settings_name_the_field(stubs: Stubs, transport: pb.StdioTransport, field: str) -> None:
-    error = await refused(_create(stubs, pb.McpServer(name="a", stdio=transport)))
+    error = await catch_refusal(_create(stubs, pb.McpServer(name="a", stdio=transport)))
     assert error.field == field, error.message
 
 
@@ -353,7 +355,7 @@ async def test_another_program_does_not_get_the_secrets_of_the_first(stubs: Stub
         other.MergeFrom(pb.McpServer(stdio=pb.StdioTransport(**{field: value})))
         for written in (paths, FieldMask(paths=[f"stdio.{field}"])):
             update = rpc.UpdateMcpServerRequest(mcp_server=other, update_mask=written)
-            error = await refused(stubs.mcp.UpdateMcpServer(update))
+            error = await catch_refusal(stubs.mcp.UpdateMcpServer(update))
             assert (error.reason, error.field) == ("INVALID_ARGUMENT", "mcp_server.stdio.env.value")
             assert "another program" in error.message
     assert (await _get(stubs, server)).stdio.args == server.stdio.args

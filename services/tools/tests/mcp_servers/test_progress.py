@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fakes.mcp_server import Remote, running
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
@@ -91,7 +91,7 @@ async def test_a_repeated_stream_returns_the_first_result(embedded: Stubs) -> No
 async def test_a_refused_stream_has_the_error_of_a_run(embedded: Stubs, tool: str, arguments: str, reason: str) -> None:
     async with running() as remote:
         server = await _created(embedded, remote)
-        error = await refused(_collected(_stream(embedded, server, tool, arguments)))
+        error = await catch_refusal(_collected(_stream(embedded, server, tool, arguments)))
         assert (error.reason, remote.calls) == (reason, [])
 
 

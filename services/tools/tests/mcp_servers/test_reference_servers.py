@@ -18,7 +18,7 @@ from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import OUTPUT_DIRECTORY, Level
 from mnemesh_sandbox.inside.root import WORK_DIRECTORY
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
@@ -41,7 +41,7 @@ async def stubs(tmp_path: Path) -> AsyncIterator[Stubs]:
         private_networks="127.0.0.0/8",
         package_wait_seconds=scaled(240),
     )
-    if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
+    if (await probe_sandbox(config.sandbox)).isolation.level < Level.FULL:
         pytest.skip("this host cannot confine a build of packages")
     limits = McpLimits(connect_seconds=scaled(240), create_seconds=scaled(60))
     async with serve(config, limits) as found:

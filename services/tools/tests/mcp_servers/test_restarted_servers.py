@@ -7,7 +7,7 @@ from aiohttp import web
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 
 from ..conftest import Stubs
 from .remote_calls import run_tool
@@ -88,7 +88,7 @@ async def test_a_server_that_refuses_each_session_is_unreachable_and_ran_nothing
     async with scripted(answer=plain(404)) as remote:
         server = await _stored(embedded, remote)
         for _ in range(2):
-            error = await refused(run_tool(embedded, server, "echo", request_id="same"))
+            error = await catch_refusal(run_tool(embedded, server, "echo", request_id="same"))
             assert (error.reason, remote.runs) == ("MCP_SERVER_UNREACHABLE", 0)
             assert "404" in error.message
         remote.answer = lambda _, __: None
@@ -125,6 +125,6 @@ async def test_a_refused_call_does_not_end_others_of_its_session(embedded: Stubs
         remote.answer = answer
         slow = asyncio.ensure_future(run_tool(embedded, server, "slow"))
         await entered.wait()
-        assert (await refused(run_tool(embedded, server, "no"))).reason == "MCP_SERVER_UNREACHABLE"
+        assert (await catch_refusal(run_tool(embedded, server, "no"))).reason == "MCP_SERVER_UNREACHABLE"
         proceed.set()
         assert (await slow).content[0].text.text == "slow"

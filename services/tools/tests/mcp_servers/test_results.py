@@ -8,7 +8,7 @@ import pytest
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_sandbox.redaction import Redactor
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_tools.mcp_clients.transports import ProgramOutput
 
 from ..conftest import Stubs
@@ -58,7 +58,7 @@ async def test_neither_errors_nor_definitions_show_a_value(embedded: Stubs) -> N
         assert "[secret token]" in answer.content[0].text.text
         assert HEADER not in str(answer)
         remote.answer = rpc_error(404, -32000, f"bad key {HEADER}")
-        assert HEADER not in (await refused(run_tool(embedded, server, "echo"))).message
+        assert HEADER not in (await catch_refusal(run_tool(embedded, server, "echo"))).message
 
 
 async def test_a_number_that_is_a_secret_is_removed_and_the_agent_may_be_named(embedded: Stubs) -> None:

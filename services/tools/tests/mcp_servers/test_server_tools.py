@@ -11,7 +11,7 @@ from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fakes.mcp_server import ECHO, PNG, running
 
 from ..conftest import Stubs
@@ -47,8 +47,8 @@ async def test_tools_are_read_and_run(embedded: Stubs, kind: str) -> None:
         assert "truncated from 200000 to 50000 characters" in long.content[1].text.text
         picture = await run_tool(embedded, server, "picture")
         assert (picture.content[1].image.inline.data, picture.structured_content) == (PNG, '{"width": 1}')
-        assert (await refused(run_tool(embedded, server, "echo", "{}"))).reason == "TOOL_ARGUMENTS_INVALID"
-        assert (await refused(run_tool(embedded, server, "missing"))).reason == "NOT_FOUND"
+        assert (await catch_refusal(run_tool(embedded, server, "echo", "{}"))).reason == "TOOL_ARGUMENTS_INVALID"
+        assert (await catch_refusal(run_tool(embedded, server, "missing"))).reason == "NOT_FOUND"
 
 
 async def test_a_changed_server_is_refreshed_under_the_same_ids(embedded: Stubs) -> None:
@@ -64,7 +64,7 @@ async def test_a_changed_server_is_refreshed_under_the_same_ids(embedded: Stubs)
         assert answer.updated[0].tool_id == before["echo"].tool_id
         tool_id = before["gone"].tool_id
         missing = embedded.tools.GetTool(tools_service_pb2.GetToolRequest(tool_id=tool_id))
-        assert (await refused(missing)).reason == "NOT_FOUND"
+        assert (await catch_refusal(missing)).reason == "NOT_FOUND"
         again = await embedded.mcp.RefreshMcpServer(
             rpc.RefreshMcpServerRequest(mcp_server_id=server.id, request_id="once")
         )
@@ -217,7 +217,7 @@ async def test_a_tool_keeps_its_settings_while_its_schema_is_not_usable(stubs: S
         for _ in range(2):
             remote.tools = {"echo": {**unusable, "description": f"{_}"}}
             await stubs.mcp.RefreshMcpServer(refresh(mcp_server_id=server.id))
-            assert (await refused(stubs.tools.GetTool(request))).reason == "NOT_FOUND"
+            assert (await catch_refusal(stubs.tools.GetTool(request))).reason == "NOT_FOUND"
         remote.tools = {"echo": {"type": "object", "properties": {"number": {"type": "integer"}}}}
         await stubs.mcp.RefreshMcpServer(refresh(mcp_server_id=server.id))
         found = (await stubs.tools.GetTool(request)).tool
@@ -254,4 +254,4 @@ async def test_a_repeated_run_returns_the_first_result(embedded: Stubs) -> None:
         assert first == second == third
         assert len(remote.calls) == 1
         other = run_tool(embedded, server, "echo", '{"text": "b"}', request_id="one")
-        assert (await refused(other)).reason == "REQUEST_ID_REUSED"
+        assert (await catch_refusal(other)).reason == "REQUEST_ID_REUSED"

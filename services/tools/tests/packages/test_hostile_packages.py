@@ -12,8 +12,8 @@ from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_sandbox import OUTPUT_DIRECTORY, Level
-from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools import config as settings
 from mnemesh_tools.config import Config
@@ -67,7 +67,7 @@ async def service(data: Path, index: PackageIndex, build_seconds: float) -> Asyn
             min_sandbox="minimal",
             warm_processes=0,
         )
-        if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
+        if (await probe_sandbox(config.sandbox)).isolation.level < Level.FULL:
             pytest.skip("this host cannot confine a build")
         async with serve(config) as found:
             yield found
@@ -84,7 +84,7 @@ async def run(stubs: Stubs, body: str, package: str, *, seconds: int = 0) -> pb.
 
 
 async def refusal(stubs: Stubs, package: str) -> MnemeshError:
-    return await refused(run(stubs, "return ''", package))
+    return await catch_refusal(run(stubs, "return ''", package))
 
 
 async def refused_or(stubs: Stubs, body: str, package: str, result: str) -> None:

@@ -9,8 +9,8 @@ import pytest_asyncio
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh_sandbox import Level
-from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_tools.config import Config
 from mnemesh_tools.model.packages import npm_line
 from mnemesh_types.tools import Requirement
@@ -51,7 +51,7 @@ def _config(tmp_path: Path, registry: str) -> Config:
 async def stubs(tmp_path: Path, registry: Registry) -> AsyncIterator[Stubs]:
     """A running service with that registry."""
     config = _config(tmp_path, registry.url)
-    if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
+    if (await probe_sandbox(config.sandbox)).isolation.level < Level.FULL:
         pytest.skip("this host cannot confine a build")
     async with serve(config) as found:
         yield found
@@ -94,7 +94,7 @@ async def test_tool_imports_its_packages_and_theirs(stubs: Stubs, registry: Regi
 async def test_changed_file_is_not_installed(stubs: Stubs, registry: Registry) -> None:
     registry.packages["greeting"]["versions"]["1.0.0"]["dist"]["integrity"] = "sha512-" + "A" * 86 + "=="
     tool = await _create(stubs, greeting="1.0.0", at_tests__accent="2.1.0")
-    error = await refused(_greet(stubs, tool))
+    error = await catch_refusal(_greet(stubs, tool))
     assert (error.reason, error.field) == ("TOOL_REQUIREMENTS_UNMET", "npm_requirements")
     assert "integrity" in error.message.lower(), error.message
 
@@ -102,23 +102,23 @@ async def test_changed_file_is_not_installed(stubs: Stubs, registry: Registry) -
 @pytest.mark.full
 async def test_package_of_a_repository_is_refused(stubs: Stubs) -> None:
     tool = await _create(stubs, GREET, linked="1.0.0")
-    assert (await refused(_greet(stubs, tool))).reason == "TOOL_REQUIREMENTS_UNMET"
+    assert (await catch_refusal(_greet(stubs, tool))).reason == "TOOL_REQUIREMENTS_UNMET"
 
 
 @pytest.mark.full
 async def test_package_that_does_not_exist_is_named(stubs: Stubs) -> None:
     tool = await _create(stubs, GREET, absent="1.0.0")
-    error = await refused(_greet(stubs, tool))
+    error = await catch_refusal(_greet(stubs, tool))
     assert error.reason == "TOOL_REQUIREMENTS_UNMET"
     assert "absent" in error.message
 
 
 async def test_without_the_registry_executions_fail_at_once(tmp_path: Path) -> None:
     config = _config(tmp_path, "http://127.0.0.1:9")
-    if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
+    if (await probe_sandbox(config.sandbox)).isolation.level < Level.FULL:
         pytest.skip("this host cannot confine a build")
     async with serve(config) as stubs:
-        error = await refused(_greet(stubs, await _create(stubs, GREET, greeting="1.0.0")))
+        error = await catch_refusal(_greet(stubs, await _create(stubs, GREET, greeting="1.0.0")))
         assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "TOOL_REQUIREMENTS_UNMET")
         assert error.message == "The packages of the tool cannot be installed: the package index cannot be reached."
 

@@ -10,8 +10,8 @@ import pytest_asyncio
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh_sandbox import Level
-from mnemesh_testkit.errors import refused
-from mnemesh_testkit.mesh.in_process import probed_sandbox
+from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 
@@ -51,7 +51,7 @@ def _config(tmp_path: Path, index: PackageIndex, **settings: Any) -> Config:
 async def stubs(tmp_path: Path, index: PackageIndex) -> AsyncIterator[Stubs]:
     """A running service with that index."""
     config = _config(tmp_path, index)
-    if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
+    if (await probe_sandbox(config.sandbox)).isolation.level < Level.FULL:
         pytest.skip("this host cannot confine a build")
     async with serve(config) as found:
         yield found
@@ -176,14 +176,14 @@ async def test_packages_that_cannot_be_resolved(
 ) -> None:
     index.add_source("native", "1.0", "open('/tmp/ran', 'w')")
     tool = await _create(stubs, **requirements)
-    error = await refused(_greet(stubs, tool))
+    error = await catch_refusal(_greet(stubs, tool))
     assert error.reason == "TOOL_REQUIREMENTS_UNMET"
     assert words in error.message
     found = await _get(stubs, tool)
     assert found.packages.state == tools_pb2.PACKAGES_STATE_FAILED
     assert words in found.packages.error
     index.requests.clear()
-    assert (await refused(_greet(stubs, tool))).message == error.message
+    assert (await catch_refusal(_greet(stubs, tool))).message == error.message
     assert index.requests == [], "a failure is not repeated at once"
 
 
@@ -192,7 +192,7 @@ async def test_index_that_cannot_be_reached_fails_at_once(tmp_path: Path, index:
     config = _config(tmp_path, index, package_index="http://127.0.0.1:9/simple")
     async with serve(config) as stubs:
         tool = await _create(stubs, greeting="1.0")
-        error = await asyncio.wait_for(refused(_greet(stubs, tool)), scaled(60))
+        error = await asyncio.wait_for(catch_refusal(_greet(stubs, tool)), scaled(60))
     assert "the package index cannot be reached" in error.message
 
 
@@ -201,7 +201,7 @@ async def test_file_on_another_host_is_refused(stubs: Stubs, index: PackageIndex
     """An index can name files of any host. Only those of the operator are reached."""
     real = index.files["accent"].pop("accent-2.0-py3-none-any.whl")
     index.files["accent"]['http://files.example/accent-2.0-py3-none-any.whl"><i a="'] = real
-    error = await refused(_greet(stubs, await _create(stubs, greeting="1.0")))
+    error = await catch_refusal(_greet(stubs, await _create(stubs, greeting="1.0")))
     assert "cannot be installed" in error.message
 
 
@@ -210,7 +210,7 @@ async def test_wait_for_packages_is_bounded(tmp_path: Path, index: PackageIndex)
     config = _config(tmp_path, index, package_wait_seconds=0.2)
     async with serve(config) as stubs:
         tool = await _create(stubs, greeting="1.0")
-        error = await refused(_greet(stubs, tool))
+        error = await catch_refusal(_greet(stubs, tool))
         assert "still being installed after 0.2 seconds" in error.message
         found = await _get(stubs, tool)
         assert found.packages.state == tools_pb2.PACKAGES_STATE_RESOLVING
@@ -220,7 +220,7 @@ async def test_wait_for_packages_is_bounded(tmp_path: Path, index: PackageIndex)
 
 async def test_packages_can_be_switched_off(tmp_path: Path, index: PackageIndex) -> None:
     async with serve(_config(tmp_path, index, packages="none")) as stubs:
-        error = await refused(_create(stubs, greeting="1.0"))
+        error = await catch_refusal(_create(stubs, greeting="1.0"))
     assert (error.reason, error.metadata["field"]) == ("TOOL_REQUIREMENTS_UNMET", "tool.pip_requirements")
 
 
@@ -234,7 +234,7 @@ async def test_packages_can_be_switched_off(tmp_path: Path, index: PackageIndex)
 )
 async def test_requirements_that_name_no_package_are_refused(stubs: Stubs, name: str, version: str | None) -> None:
     tool = tools_pb2.Tool(source_code=GREET, pip_requirements=[_requirement(name, version)])
-    error = await refused(stubs.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=tool)))
+    error = await catch_refusal(stubs.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=tool)))
     assert (error.reason, error.metadata["field"]) == ("INVALID_ARGUMENT", "tool.pip_requirements")
 
 
@@ -248,7 +248,7 @@ async def test_pydantic_models_need_the_package(stubs: Stubs, index: PackageInde
     source = "from pydantic import BaseModel\nclass Person(BaseModel):\n    name: str\n" + GREET.replace(
         "name: str) ->", "name: Person) ->"
     ).replace("    import greeting\n    return greeting.greet(name)", "    return type(name).__name__ + name.name")
-    assert (await refused(_create(stubs, source))).metadata["missing"] == "pydantic"
+    assert (await catch_refusal(_create(stubs, source))).metadata["missing"] == "pydantic"
     tool = await _create(stubs, source, pydantic="2.0")
     request = pb.ExecuteToolRequest(tool_id=tool.id, arguments='{"name": {"name": "Ana"}}')
     assert (await stubs.executions.ExecuteTool(request)).result == "PersonAna"

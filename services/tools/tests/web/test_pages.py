@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from mnemesh.tools.v1 import web_service_pb2 as pb
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_tools.config import Config
 
 from ..conftest import Stubs, serve
@@ -125,7 +125,7 @@ async def fetch(stubs: Stubs, url: str, **options: int) -> pb.FetchWebpageRespon
 
 
 async def refusal(stubs: Stubs, url: str, **options: int) -> MnemeshError:
-    return await refused(fetch(stubs, url, **options))
+    return await catch_refusal(fetch(stubs, url, **options))
 
 
 async def test_article_becomes_markdown(stubs: Stubs, site: str) -> None:

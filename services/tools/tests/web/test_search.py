@@ -14,7 +14,7 @@ from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.time import SystemClock
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fakes.search_provider import KEY, FakeSearchProvider, FoundPage
 from mnemesh_tools.config import Config
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
@@ -279,7 +279,7 @@ async def test_over_the_wire(server: FakeSearchProvider, tmp_path: Path) -> None
 
 
 async def test_not_configured(embedded: Any) -> None:
-    error = await refused(embedded.web.SearchWeb(pb.SearchWebRequest(query="bees")))
+    error = await catch_refusal(embedded.web.SearchWeb(pb.SearchWebRequest(query="bees")))
     assert (error.reason, error.code) == ("WEB_SEARCH_NOT_CONFIGURED", grpc.StatusCode.FAILED_PRECONDITION)
 
 

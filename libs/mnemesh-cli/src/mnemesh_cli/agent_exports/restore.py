@@ -163,7 +163,7 @@ class ConversationImport:
         not created.
         """
         created = 0
-        known = {} if not self._lines else await self._known(records)
+        known = {} if not self._lines else await self._find_known(records)
         used = {record.raw_trace.conversation_id for record in records}
         for line in self._lines:
             given = from_line(line.get("conversation", {}), conversations_pb2.Conversation(), CONVERSATIONS)
@@ -201,7 +201,7 @@ class ConversationImport:
             holder.agent_id = self._agent.id
         return record
 
-    async def _known(self, records: Sequence[traces_service_pb2.TraceRecord]) -> dict[str, str]:
+    async def _find_known(self, records: Sequence[traces_service_pb2.TraceRecord]) -> dict[str, str]:
         """Returns the agent's conversation for each exported one that it has."""
         known = {item.id: item.id async for item in self._mnemesh.conversations.list(agent_id=self._agent.id)}
         if all(line.get("conversation", {}).get("id") in known for line in self._lines):

@@ -104,7 +104,7 @@ class AgentConversation(Conversation):
         try:
             await self._agent.refresh()
             running = await active_run(self.mnemesh, self._agent, self._conversation)
-            self._pending = await pending_calls(self.mnemesh, self._agent, self._conversation)
+            self._pending = await list_pending_calls(self.mnemesh, self._agent, self._conversation)
             await self._read_price()
         except MnemeshError as error:
             self.renderer.show_error(error_text(error))
@@ -225,7 +225,7 @@ async def active_run(mnemesh: Mnemesh, agent: Agent, conversation_id: str) -> st
     return ""
 
 
-async def pending_calls(mnemesh: Mnemesh, agent: Agent, conversation_id: str) -> tuple[message_pb2.ToolCall, ...]:
+async def list_pending_calls(mnemesh: Mnemesh, agent: Agent, conversation_id: str) -> tuple[message_pb2.ToolCall, ...]:
     """Returns the tool calls in a conversation of the agent that wait for a decision."""
     if not agent.proto.HasField("pending_approval_request_id"):
         return ()

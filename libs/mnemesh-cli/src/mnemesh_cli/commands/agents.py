@@ -171,12 +171,12 @@ async def create_agent(
         )
     except NotFound as error:
         if error.field == "tools":
-            raise await _unknown_tool(mnemesh, error) from error
+            raise await _describe_unknown_tool(mnemesh, error) from error
         raise
     print_done(agent.id, agent.proto, as_json=context.obj.as_json)
 
 
-async def _unknown_tool(mnemesh: Mnemesh, error: NotFound) -> NotFound:
+async def _describe_unknown_tool(mnemesh: Mnemesh, error: NotFound) -> NotFound:
     """Returns the error with the names that are similar to the unknown one."""
     known = [tool.name async for tool in mnemesh.tools.list(limit=1_000)]
     similar = get_close_matches(error.metadata.get("resource_id", ""), known, n=3)

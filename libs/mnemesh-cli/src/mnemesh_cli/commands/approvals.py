@@ -30,7 +30,7 @@ async def list_approvals(
     mnemesh: Mnemesh, context: typer.Context, agent: OfAgentOption = None, limit: LimitOption = 100
 ) -> None:
     """List the tool calls that wait for an approval."""
-    rows = [row async for row in _pending(mnemesh, agent)][:limit]
+    rows = [row async for row in _list_pending(mnemesh, agent)][:limit]
     await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty="No tool call waits for an approval.")
 
 
@@ -71,12 +71,12 @@ async def answer(
         return approve(call_id) if approved else deny(call_id, reason)
 
     found = await mnemesh.agents.find(agent)
-    calls = [row["tool_call"]["id"] async for row in _pending(mnemesh, found.id)]
+    calls = [row["tool_call"]["id"] async for row in _list_pending(mnemesh, found.id)]
     if not calls:
         raise NotFound(f"No tool call of {found.name} waits for an approval.", resource_id=found.id)
     named = {_named(each, calls) for each in call or ()}
     renderer, failed = PlainRenderer(output()), False
-    conversation = next(iter([row["conversation_id"] async for row in _pending(mnemesh, found.id)]))
+    conversation = next(iter([row["conversation_id"] async for row in _list_pending(mnemesh, found.id)]))
     events = found.answer([decision(id_, named) for id_ in calls], conversation_id=conversation or None)
     async for event in events:
         failed = failed or event.HasField("error")
@@ -97,7 +97,7 @@ def _named(key: str, calls: Sequence[str]) -> str:
     return found[0]
 
 
-async def _pending(mnemesh: Mnemesh, key: str | None) -> AsyncIterator[dict[str, Any]]:
+async def _list_pending(mnemesh: Mnemesh, key: str | None) -> AsyncIterator[dict[str, Any]]:
     """Yields the calls that wait, of one agent or of all."""
     one = None if key is None else await mnemesh.agents.find(key)
     for agent in [agent async for agent in mnemesh.agents.list()] if one is None else [one]:

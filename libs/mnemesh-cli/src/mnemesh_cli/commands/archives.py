@@ -92,11 +92,11 @@ async def update(
         )
     updated = await mnemesh.archives.update(archive, **fields)
     if wait and updated.HasField("reembedding"):
-        updated = await _reembedded(mnemesh, updated)
+        updated = await _wait_for_reembedding(mnemesh, updated)
     print_record(updated, as_json=context.obj.as_json)
 
 
-async def _reembedded(mnemesh: Mnemesh, archive: archives_pb2.Archive) -> archives_pb2.Archive:
+async def _wait_for_reembedding(mnemesh: Mnemesh, archive: archives_pb2.Archive) -> archives_pb2.Archive:
     """Waits with a bar until an archive has its new embedder, and returns the archive."""
     with counted_bar("Embedding", "passages", archive.reembedding.total_passages) as on_count:
         return await mnemesh.archives.wait(

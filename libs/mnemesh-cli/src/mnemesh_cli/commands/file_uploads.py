@@ -194,14 +194,14 @@ async def _upload(connection: Connection, request: _Request) -> bool:
 async def _destination(mnemesh: Mnemesh, request: _Request) -> tuple[files_pb2.Folder, FolderFiles]:
     """Returns the folder of an upload, and those of its files that the upload may have."""
     folder = await find_or_create_folder(mnemesh, request.folder)
-    return folder, FolderFiles([file async for file in _known(mnemesh, folder.id, request.items)])
+    return folder, FolderFiles([file async for file in _list_known(mnemesh, folder.id, request.items)])
 
 
 def _waits() -> None:
     notice(f"the files service does not answer; waiting for up to {PATIENCE_SECONDS:.0f} seconds")
 
 
-async def _known(mnemesh: Mnemesh, folder_id: str, items: Sequence[Item]) -> AsyncIterator[files_pb2.File]:
+async def _list_known(mnemesh: Mnemesh, folder_id: str, items: Sequence[Item]) -> AsyncIterator[files_pb2.File]:
     """Yields the files of a folder that may be those of the upload."""
     if len(items) > _FEW or any(item.path is not None for item in items):
         async for file in mnemesh.files.list(folder_id=folder_id):

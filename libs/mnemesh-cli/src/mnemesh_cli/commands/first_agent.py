@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from mnemesh_cli.connection import FIRST_AGENT_TAG, first_agent, with_free_name
+from mnemesh_cli.connection import FIRST_AGENT_TAG, find_first_agent, with_free_name
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import new_request_id
 from mnemesh_client.mnemesh import Mnemesh
@@ -31,7 +31,7 @@ async def ensure_first_agent(mnemesh: Mnemesh, model: str, directory: Path, *, o
         override: give the agent `model` in any case. Otherwise it gets `model` only if its own model is the rehearsal
             model or is no longer served.
     """
-    agent = await first_agent(mnemesh)
+    agent = await find_first_agent(mnemesh)
     if agent is None:
         agent = await _create(mnemesh, model, PendingRequest(directory / _PENDING_FILE))
         await with_free_name(mnemesh, agent)

@@ -409,7 +409,7 @@ async def update_group(
     fields |= cleared_fields(group.manager_type, clear or [])
     fields |= await manager_fields(mnemesh, group.manager_type, settings)
     if add or remove:
-        fields["agent_ids"] = await _changed_members(mnemesh, group, add or [], remove or [])
+        fields["agent_ids"] = await _change_members(mnemesh, group, add or [], remove or [])
     await _print_group(mnemesh, await group.update(**fields), as_json=context.obj.as_json)
 
 
@@ -420,7 +420,7 @@ def _group_fields(settings: dict[str, Any], **values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-async def _changed_members(mnemesh: Mnemesh, group: Group, add: list[str], remove: list[str]) -> list[str]:
+async def _change_members(mnemesh: Mnemesh, group: Group, add: list[str], remove: list[str]) -> list[str]:
     agent_ids = group.agent_ids
     for key in remove:
         # The id of a deleted agent can be removed too.

@@ -57,7 +57,7 @@ async def sleep(
 async def _show_runs(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run], *, as_json: bool) -> int:
     """Waits for runs and prints what each one wrote. Returns 1 if any failed, else 0."""
     names, failed = AgentNames(mnemesh), False
-    for run in await _ended(mnemesh, runs):
+    for run in await _wait_for_ends(mnemesh, runs):
         edits = [edit async for edit in _edits(mnemesh, run)]
         if as_json:
             print_json(run, edits=[as_dict(edit) for edit in edits])
@@ -84,7 +84,7 @@ def _print_run(name: str, run: runs_pb2.Run, edits: Sequence[blocks_pb2.BlockRev
         console.print(Text("  no edits of memory", style="dim"))
 
 
-async def _ended(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run]) -> list[runs_pb2.Run]:
+async def _wait_for_ends(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run]) -> list[runs_pb2.Run]:
     """Waits for the end of runs, and returns them with those that processed what they had no space for."""
 
     async def follow() -> list[runs_pb2.Run]:

@@ -253,7 +253,7 @@ class FolderSync:
         began = self._clock()
         found = await asyncio.to_thread(scan, self.root, self.rules, self._mounts)
         if self._folder is None:
-            self._folder = await self._listed()
+            self._folder = await self._list_files()
         folder = self._folder
         settled = {path: state for path, state in found.files.items() if self._settling.is_settled(path, state)}
         missing = {
@@ -281,7 +281,7 @@ class FolderSync:
         self._settling.keep({*found.files, *folder.from_directories()})
         return result
 
-    async def _listed(self) -> FolderFiles:
+    async def _list_files(self) -> FolderFiles:
         await self._mnemesh.folders.get(self._folder_id)
         return FolderFiles([file async for file in self._mnemesh.files.list(folder_id=self._folder_id)])
 

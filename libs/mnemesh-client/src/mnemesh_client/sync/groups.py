@@ -357,7 +357,7 @@ class GroupsClient:
         for proto in paginate(self.stub.ListGroups, request, "groups", limit):
             yield Group(self, proto)
 
-    def managed_by(self, agent_id: str) -> Group | None:
+    def find_managed_by(self, agent_id: str) -> Group | None:
         """Returns the sleeptime group that an agent manages, or None if there is none."""
         for group in self.list(agent_id=agent_id, manager_types=("sleeptime", "voice_sleeptime")):
             if group.manager_agent_id == agent_id:

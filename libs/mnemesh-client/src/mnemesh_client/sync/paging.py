@@ -63,11 +63,11 @@ def whole_answer(call: Callable[[Any], Any], request: Any, field: str = "hits") 
     """
     for _ in range(_ATTEMPTS - 1):
         with suppress(Aborted):
-            return _followed(call, request, attrgetter(field))
-    return _followed(call, request, attrgetter(field))
+            return _follow(call, request, attrgetter(field))
+    return _follow(call, request, attrgetter(field))
 
 
-def _followed(call: Callable[[Any], Any], request: Any, rows: Callable[[Any], Any]) -> Any:
+def _follow(call: Callable[[Any], Any], request: Any, rows: Callable[[Any], Any]) -> Any:
     request.page_token = ""
     answer = call(request)
     while answer.next_page_token:

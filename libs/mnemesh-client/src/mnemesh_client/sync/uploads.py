@@ -280,11 +280,11 @@ class Upload:
         except FailedPrecondition as error:
             if "offset" not in error.metadata:
                 raise
-            return self._received()  # The server lost data after a crash, for example.
+            return self._ask_received()  # The server lost data after a crash, for example.
         except MnemeshError as error:
             self._raise_unread()
             self._patience.wait(error)
-            received = self._received()
+            received = self._ask_received()
             if received > offset:
                 self._patience.progressed()
             return received
@@ -296,7 +296,7 @@ class Upload:
         for piece in self._pieces(offset, end):
             yield files_service_pb2.WriteUploadRequest(data=piece)
 
-    def _received(self) -> int:
+    def _ask_received(self) -> int:
         request = files_service_pb2.GetUploadRequest(upload_id=self._upload_id)
         while True:
             try:

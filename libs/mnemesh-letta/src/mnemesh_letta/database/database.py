@@ -69,7 +69,7 @@ class LettaDatabase:
             table = self._tables.get(name)
             if table is not None:
                 query = select(table.c.organization_id).distinct()
-                used |= set(await self._completed(partial(self._connection.scalars, query)))
+                used |= set(await self._complete(partial(self._connection.scalars, query)))
         return [row for row in rows if row["id"] in used]
 
     def select_organization(self, organization_id: str) -> None:
@@ -98,9 +98,9 @@ class LettaDatabase:
         keys = [table.c[key] for key in order if key in table.c]
         query = select(*columns).where(self._filter(table, equal)).order_by(*keys)
         options = {"yield_per": _BATCH_ROWS}
-        stream = await self._completed(partial(self._connection.stream, query, execution_options=options))
+        stream = await self._complete(partial(self._connection.stream, query, execution_options=options))
         mappings = stream.mappings()
-        while batch := await self._completed(mappings.fetchmany):
+        while batch := await self._complete(mappings.fetchmany):
             for row in batch:
                 yield {key: well_formed_value(value) for key, value in row.items()}
 
@@ -114,15 +114,15 @@ class LettaDatabase:
         if table is None:
             return 0
         query = select(func.count()).select_from(table).where(self._filter(table, equal))
-        return int(await self._completed(partial(self._connection.scalar, query)) or 0)
+        return int(await self._complete(partial(self._connection.scalar, query)) or 0)
 
     async def close(self) -> None:
         """Closes the connection, after a read whose reader was cancelled. A read that takes long is given up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._completed(self._connection.close)
+                await self._complete(self._connection.close)
 
-    async def _completed(self, operation: Callable[[], Awaitable[T]]) -> T:
+    async def _complete(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Returns the result of an operation, which ends even if its caller is cancelled.
 
         gRPC cancels the reader of a call that ends early. A connection that is cancelled in an operation is lost for

@@ -309,15 +309,15 @@ class AgentRecords:
         yield AgentRecord(end=RecordsEnd(record_count=count))
 
     async def _resources(self) -> AsyncIterator[AgentRecord]:
-        identity_ids = await self._linked("identities_agents", "identity_id")
-        tools = await self._rows_of("tools", await self._linked("tools_agents", "tool_id"))
+        identity_ids = await self._list_linked("identities_agents", "identity_id")
+        tools = await self._rows_of("tools", await self._list_linked("tools_agents", "tool_id"))
         yield AgentRecord(agent=await self._agent(identity_ids, tools))
         for row in await self._rows_of("identities", identity_ids):
             yield AgentRecord(identity=resources.identity(row))
         for row in tools:
             if (row.get("tool_type") or "custom") == "custom" and resources.is_runnable(row):
                 yield AgentRecord(tool=resources.custom_tool(row))
-        for row in await self._rows_of("sources", await self._linked("sources_agents", "source_id")):
+        for row in await self._rows_of("sources", await self._list_linked("sources_agents", "source_id")):
             yield AgentRecord(folder=resources.folder(row))
         for read in (self._blocks, self._conversations, self._runs, self._messages, self._archives, self._groups):
             async for record in read():
@@ -367,7 +367,7 @@ class AgentRecords:
             self._report.change("agents", agent.id, f"the tool {name} of the type {kind} is not attached")
 
     async def _blocks(self) -> AsyncIterator[AgentRecord]:
-        held = await self._linked("blocks_agents", "block_id")
+        held = await self._list_linked("blocks_agents", "block_id")
         owners: dict[str, str] = {}
         for conversation in await self._database.all("conversations", agent_id=self.agent_id):
             links = self._database.rows("blocks_conversations", order=("block_id",), conversation_id=conversation["id"])
@@ -496,19 +496,19 @@ class AgentRecords:
             self._report.change("messages", message_id, "nothing waits for this approval here: send a message instead")
 
     async def _archives(self) -> AsyncIterator[AgentRecord]:
-        ids = await self._linked("archives_agents", "archive_id")
+        ids = await self._list_linked("archives_agents", "archive_id")
         async for record in archive_records(self._database, ids, self._target.embedders, self._report):
             yield record
 
     async def _groups(self) -> AsyncIterator[AgentRecord]:
-        ids = await self._linked("groups_agents", "group_id")
+        ids = await self._list_linked("groups_agents", "group_id")
         managed = await self._database.all("groups", manager_agent_id=self.agent_id)
         for row in await self._rows_of("groups", sorted({*ids, *(group["id"] for group in managed)})):
             links = self._database.rows("groups_blocks", order=("block_id",), group_id=row["id"])
             block_ids = [link["block_id"] async for link in links]
             yield AgentRecord(group=resources.group(row, row.get("agent_ids") or (), block_ids))
 
-    async def _linked(self, table: str, column: str) -> list[str]:
+    async def _list_linked(self, table: str, column: str) -> list[str]:
         """The ids in a table that links agents with other resources."""
         return [row[column] async for row in self._database.rows(table, order=(column,), agent_id=self.agent_id)]
 

@@ -24,7 +24,7 @@ from mnemesh_retrieval.edge.engine import (
     write_back,
 )
 from mnemesh_retrieval.edge.shard import Shard
-from mnemesh_retrieval.engine_queries import SearchedComparison, compared_by_search
+from mnemesh_retrieval.engine_queries import SearchedComparison, compare_by_search
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
@@ -134,7 +134,7 @@ class EdgeIndex:
 
     async def compare(self, collection: str, query: SearchQuery) -> SearchedComparison:
         """See NearestIndex.compare."""
-        return await compared_by_search(self.search, collection, query)
+        return await compare_by_search(self.search, collection, query)
 
     async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""

@@ -193,9 +193,9 @@ class Indexer:
         expected = BEHIND_SECONDS if self._instance_id is None else BEHIND_SECONDS + 2 * self._flush_seconds
         return (tracked is not None and tracked.failure is not None) or self.lag_seconds() > expected
 
-    async def unapplied(self, key: str, limit: int) -> list[str]:
+    async def list_unapplied(self, key: str, limit: int) -> list[str]:
         """Returns the records whose changes this process has not applied to a collection: the newest, each once."""
-        return await self._pending.unapplied(key, limit)
+        return await self._pending.list_unapplied(key, limit)
 
     def failures(self) -> dict[str, Exception]:
         """Returns the last error of each collection whose changes wait, by its name in the index."""
@@ -244,7 +244,7 @@ class Indexer:
         applied = 0
         async with self._catching_up:
             self._pending.expect_new()
-            while changes := await self._pending.next_batch(BATCH, self._collections.ready()):
+            while changes := await self._pending.claim_batch(BATCH, self._collections.ready()):
                 try:
                     await self._apply(changes)
                 except BaseException:

@@ -49,13 +49,13 @@ class PendingChanges:
         """Makes the next batch look for changes that were added since the last one."""
         self._end = None
 
-    async def next_batch(self, limit: int, collections: AbstractSet[str]) -> list[Change]:
+    async def claim_batch(self, limit: int, collections: AbstractSet[str]) -> list[Change]:
         """Returns the oldest changes of these collections that were not applied; empty if there are none.
 
         See `expect_new` for changes that were added while the last batch was applied.
         """
         if self._instance_id is not None:
-            return await self._claimed(self._instance_id, limit, collections)
+            return await self._claim(self._instance_id, limit, collections)
         if collections != self._collections:
             self._collections = collections
             self.rewind()
@@ -104,7 +104,7 @@ class PendingChanges:
         """Returns whether this process has applied the change."""
         return change.row_id in self._applied
 
-    async def unapplied(self, collection: str, limit: int) -> list[str]:
+    async def list_unapplied(self, collection: str, limit: int) -> list[str]:
         """Returns the records whose changes this process has not applied: the newest, each once."""
         subjects: dict[str, None] = {}
         after = 0
@@ -154,7 +154,7 @@ class PendingChanges:
             for change in released:
                 self._renounced.pop(change.row_id, None)
 
-    async def _claimed(self, instance_id: str, limit: int, collections: AbstractSet[str]) -> list[Change]:
+    async def _claim(self, instance_id: str, limit: int, collections: AbstractSet[str]) -> list[Change]:
         await self._release_renounced()
         claimed = await self._outbox.claim(instance_id, CLAIM_DURATION, limit, collections) if collections else []
         known = claimed or await self._outbox.read(0, limit)

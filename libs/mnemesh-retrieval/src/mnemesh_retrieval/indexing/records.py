@@ -101,7 +101,7 @@ class Source(Protocol):
             limit: the largest number.
         """
 
-    async def existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
+    async def find_existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
         """Returns those of the points that have a record in the collection."""
 
     async def count(self) -> int:

@@ -142,7 +142,7 @@ class Walks:
         logged_at = time.monotonic()
         while page := await tracked.source.list_subjects(position, PAGE):
             began = time.monotonic()
-            missing = await self._missing(tracked, [subject for _, subject in page])
+            missing = await self._find_missing(tracked, [subject for _, subject in page])
             if missing:
                 still = await self._add_points(tracked, missing)
                 indexed += len(missing) - len(still)
@@ -164,14 +164,14 @@ class Walks:
         """Indexes records. Returns those that still have no point."""
         # The records of new changes have no points yet.
         await self._catch_up()
-        missing = await self._missing(tracked, missing)
+        missing = await self._find_missing(tracked, missing)
         if not missing:
             return ()
         changes = await self._outbox.add(tracked.key, missing, self._pending.claim())
         if not await self._apply(changes):
             tracked.complete = False
             raise CheckInterrupted(str(tracked.failure))
-        still = await self._missing(tracked, missing)
+        still = await self._find_missing(tracked, missing)
         if len(still) < len(missing):
             tracked.complete = False
         return still
@@ -198,7 +198,7 @@ class Walks:
         last: UUID | None = None
         while points := await self._index.scan(tracked.name, EVERYTHING, after=last, limit=PAGE):
             began = time.monotonic()
-            existing = await tracked.source.existing(points)
+            existing = await tracked.source.find_existing(points)
             extra = [tracked.source.subject_of(point) for point in points if point not in existing]
             if extra:
                 changes = await self._outbox.add(tracked.key, extra, self._pending.claim())
@@ -209,7 +209,7 @@ class Walks:
             await self._pause(tracked, began)
         return deleted
 
-    async def _missing(self, tracked: Tracked, subjects: Sequence[str]) -> list[str]:
+    async def _find_missing(self, tracked: Tracked, subjects: Sequence[str]) -> list[str]:
         """Returns the subjects without a point."""
         ids = {tracked.source.point_id(subject): subject for subject in subjects}
         found = await self._index.scan(tracked.name, HasId(tuple(ids)), limit=len(ids))

@@ -14,7 +14,7 @@ from mnemesh_retrieval.engine_queries import (
     PointQuery,
     Scored,
     SearchedComparison,
-    compared_by_search,
+    compare_by_search,
     listed_ids,
     query_vector,
     require_one_list,
@@ -64,7 +64,7 @@ class PointSearch:
         self._client = client
         self._features = features
 
-    async def scored(self, name: str, dimension: int, query: SearchQuery) -> Scored:
+    async def score(self, name: str, dimension: int, query: SearchQuery) -> Scored:
         """Returns the nearest points by vector, or those by words."""
         if query.mode is SearchMode.VECTOR:
             return await self._nearest(name, query_vector(query, dimension), DENSE, query)
@@ -287,7 +287,7 @@ class ServerIndex:
         require_one_list(query)
         name, known = self._named(collection)
         async with answered(collection):
-            found = await self._searches.scored(name, known.dimension, query)
+            found = await self._searches.score(name, known.dimension, query)
         if not query.with_payload:
             return [Hit(id_, score, {}) for id_, score in found]
         payloads = {point.id: point.payload for point in await self.get(collection, [id_ for id_, _ in found])}
@@ -295,7 +295,7 @@ class ServerIndex:
 
     async def compare(self, collection: str, query: SearchQuery) -> SearchedComparison:
         """See NearestIndex.compare."""
-        return await compared_by_search(self.search, collection, query)
+        return await compare_by_search(self.search, collection, query)
 
     async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
@@ -392,7 +392,7 @@ class ServerIndex:
 
     async def _positions(self, collection: str, request: PointQuery, query: ListQuery) -> list[Position]:
         if isinstance(request, AllPoints):
-            return [Position(EPOCH, id_) for id_ in await self._all_ids(collection, request.condition)]
+            return [Position(EPOCH, id_) for id_ in await self._list_ids(collection, request.condition)]
         direction = models.Direction.DESC if query.descending else models.Direction.ASC
         name, _ = self._named(collection)
         async with answered(collection):
@@ -405,7 +405,7 @@ class ServerIndex:
             )
         return [position_of(record, query.order_by) for record in records]
 
-    async def _all_ids(self, collection: str, condition: Filter, page: int = 10_000) -> list[UUID]:
+    async def _list_ids(self, collection: str, condition: Filter, page: int = 10_000) -> list[UUID]:
         ids: list[UUID] = []
         while True:
             found = await self.scan(collection, condition, after=ids[-1] if ids else None, limit=page)

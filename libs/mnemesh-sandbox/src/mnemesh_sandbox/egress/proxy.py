@@ -22,7 +22,7 @@ from mnemesh_sandbox.egress.requests import (
     HEAD_BYTES,
     ProxyRequest,
     answer_bytes,
-    forwarded_request,
+    forward_request,
     read_head,
     refusal_bytes,
 )
@@ -73,7 +73,7 @@ class EgressProxy:
         try:
             for _ in range(self._policy.max_attempts):
                 await free.acquire()
-                accepted = await _accepted(listener)
+                accepted = await _accept(listener)
                 task = asyncio.create_task(self._handle(accepted))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
@@ -223,7 +223,7 @@ class EgressProxy:
             await _copy(reader, writer, count)
             return
         try:
-            async for data in forwarded_request(request, reader):
+            async for data in forward_request(request, reader):
                 count(len(data))
                 writer.write(data)
                 await writer.drain()
@@ -237,7 +237,7 @@ class EgressProxy:
             raise EgressRefused(503, Refusal.TOO_MUCH, text)
 
 
-async def _accepted(listener: socket.socket) -> socket.socket:
+async def _accept(listener: socket.socket) -> socket.socket:
     """Returns the next connection; also if this process has no descriptor for it at the moment.
 
     `loop.sock_accept` loses a connection, and leaves it open, if its caller is cancelled just after it arrived.

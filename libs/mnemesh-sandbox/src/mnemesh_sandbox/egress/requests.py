@@ -61,7 +61,7 @@ async def read_head(reader: asyncio.StreamReader) -> ProxyRequest:
         connection.receive_data(await reader.read(_CHUNK))
 
 
-async def forwarded_request(request: ProxyRequest, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def forward_request(request: ProxyRequest, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yields a plain request in the form in which its server receives it, with its body. It closes the connection.
 
     Raises:

@@ -79,7 +79,7 @@ class Protected:
                 Route("/.well-known/oauth-authorization-server", self._metadata),
                 Route("/register", self._register, methods=["POST"]),
                 Route("/authorize", self._authorize),
-                Route("/token", self._token, methods=["POST"]),
+                Route("/token", self._issue_token, methods=["POST"]),
                 Route("/mcp", Guarded()),
             ],
             lifespan=inner.router.lifespan_context,
@@ -125,7 +125,7 @@ class Protected:
         found = await self.approve(str(request.url))
         return RedirectResponse(f"{request.query_params['redirect_uri']}?{urlencode(found)}")
 
-    async def _token(self, request: Request) -> Response:
+    async def _issue_token(self, request: Request) -> Response:
         form = {key: str(value) for key, value in (await request.form()).items()}
         grant = form["grant_type"]
         self.grants.append(grant)

@@ -158,7 +158,7 @@ class NoteSource:
         ids = await self.database.read(lambda conn: conn.execute(page).scalars().all())
         return [(id_, id_) for id_ in ids]
 
-    async def existing(self, points: Sequence[UUID]) -> Collection[UUID]:
+    async def find_existing(self, points: Sequence[UUID]) -> Collection[UUID]:
         """See Source."""
         found = sa.select(notes.c.id).where(notes.c.id.in_([self.subject_of(point) for point in points]))
         ids = await self.database.read(lambda conn: conn.execute(found).scalars().all())

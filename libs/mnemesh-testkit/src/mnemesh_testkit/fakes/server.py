@@ -300,9 +300,9 @@ class FakeProvider:
     def _good(self, reply: Reply, body: dict[str, Any]) -> Response:
         if reply.is_plain or not body.get("stream"):
             return JSONResponse(self._whole(reply, body))
-        return self._event_stream(self._gated(reply, body))
+        return self._event_stream(self._gate(reply, body))
 
-    async def _gated(self, reply: Reply, body: dict[str, Any]) -> AsyncIterator[bytes]:
+    async def _gate(self, reply: Reply, body: dict[str, Any]) -> AsyncIterator[bytes]:
         for event, ordinal in self._events(reply, body):
             if ordinal is not None and ordinal < len(reply.gates):
                 self._releases.append(reply.gates[ordinal])
@@ -317,7 +317,7 @@ class FakeProvider:
                 streamed, plain = self._empty(body)
                 return self._event_stream(_once(streamed)) if body.get("stream") else JSONResponse(plain)
             case "cut" | "clean_cut" | "error_event":
-                return self._event_stream(self._broken(fault, body))
+                return self._event_stream(self._break(fault, body))
             case "hang":
                 release = fault.release or asyncio.Event()
                 self._releases.append(release)
@@ -327,7 +327,7 @@ class FakeProvider:
                 status, error = self._error(fault)
                 return JSONResponse(error, status, dict(fault.headers))
 
-    async def _broken(self, fault: Fault, body: dict[str, Any]) -> AsyncIterator[bytes]:
+    async def _break(self, fault: Fault, body: dict[str, Any]) -> AsyncIterator[bytes]:
         for position, (event, _) in enumerate(self._events(fault.reply, body)):
             if position == fault.after:
                 break

@@ -56,7 +56,7 @@ class FuzzedService(ABC):
         """The existing ids by prefix."""
 
     @abstractmethod
-    async def stored(self) -> list[bytes]:
+    async def read_stored(self) -> list[bytes]:
         """Returns everything that is stored, in a fixed order."""
 
     async def send(self, method: MethodDescriptor, raw: bytes) -> grpc.StatusCode:
@@ -85,21 +85,21 @@ class FuzzedService(ABC):
         codes: Sequence[grpc.StatusCode] = (grpc.StatusCode.INVALID_ARGUMENT,),
     ) -> None:
         """Checks that each request is refused with one of the codes, and that the store is unchanged."""
-        before = await self.stored()
+        before = await self.read_stored()
         for method, raw in requests:
             assert await self.send(method, raw) in codes, (method.name, raw[:200])
-        assert await self.stored() == before
+        assert await self.read_stored() == before
 
     async def _require_answered(self, method: MethodDescriptor, requests: Iterable[tuple[str, Any]]) -> None:
-        before = await self.stored()
+        before = await self.read_stored()
         for number, (where, request) in enumerate(requests, start=1):
             code = await self.send(method, request.SerializeToString())
             assert code in ACCEPTED_CODES, (method.name, where, request)
             if code is grpc.StatusCode.OK:
-                before = await self.stored()
+                before = await self.read_stored()
             elif number % self.looks_every == 0:
-                assert await self.stored() == before, (method.name, where, request)
-        assert await self.stored() == before, method.name
+                assert await self.read_stored() == before, (method.name, where, request)
+        assert await self.read_stored() == before, method.name
 
 
 DEFECTS: Final = frozenset(

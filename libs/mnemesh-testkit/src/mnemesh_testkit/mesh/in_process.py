@@ -64,7 +64,7 @@ def _own_files(directory: Path, name: str) -> dict[str, str]:
 _OPEN: Final[dict[SandboxSettings, Sandbox]] = {}
 
 
-async def probed_sandbox(settings: SandboxSettings) -> Sandbox:
+async def probe_sandbox(settings: SandboxSettings) -> Sandbox:
     """Returns the sandbox with these settings. The first call opens it, which probes the host."""
     if settings not in _OPEN:
         _OPEN[settings] = await Sandbox.open(settings)
@@ -193,7 +193,7 @@ class Mesh:
             name: value for name, value in self._dependencies.items() if name in accepted and value is not None
         }
         if service == "tools":
-            dependencies["sandbox"] = await probed_sandbox(config.sandbox)
+            dependencies["sandbox"] = await probe_sandbox(config.sandbox)
         server = RunningServer(self._local)
         await server.start(await assemble(config, **dependencies), config)
         self._running[service] = server

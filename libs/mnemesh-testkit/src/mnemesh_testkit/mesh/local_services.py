@@ -230,7 +230,7 @@ class ChannelOnDemand:
         """See LocalChannel.unary_unary."""
 
         async def call(request: Any, **more: Any) -> Any:
-            channel = await self.opened()
+            channel = await self.open()
             return await channel.unary_unary(method, *serializers, **options)(request, **more)
 
         return call
@@ -245,7 +245,7 @@ class ChannelOnDemand:
 
     stream_unary = stream_stream = unary_stream
 
-    async def opened(self) -> LocalChannel:
+    async def open(self) -> LocalChannel:
         """Returns the channel into the open service."""
         async with self._lock:
             if self._channel is None:

@@ -331,7 +331,7 @@ class ReembeddingStore:
         """Renews the claim. Returns False if the change is over."""
         return await self._database.write(lambda conn: self._renew(conn, job))
 
-    async def next_batch(
+    async def begin_batch(
         self, job: ReembeddingJob, copied: CopyBatch | None, limit: int, claim: Claim | None
     ) -> CopyBatch | None:
         """Records that a batch was copied, adds the changes of the next one, and renews the claim of the job.

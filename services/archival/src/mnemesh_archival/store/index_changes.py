@@ -113,7 +113,7 @@ class IndexRecords:
 
         return await self._database.read(read)
 
-    async def pending_collections(self) -> Sequence[str]:
+    async def list_pending_collections(self) -> Sequence[str]:
         """Returns the collections that the outbox or a collection that an archive has left names."""
         named = sa.union(
             sa.select(index_tables.changes.c.collection).distinct(), sa.select(left_collections.c.embedder).distinct()
@@ -148,7 +148,7 @@ class IndexRecords:
             UUID(id_) for id_ in await self._database.read(lambda conn: conn.execute(_PAGE, values).scalars().all())
         ]
 
-    async def existing(self, embedder: str, point_ids: Sequence[UUID]) -> set[UUID]:
+    async def find_existing(self, embedder: str, point_ids: Sequence[UUID]) -> set[UUID]:
         """Returns those of the points whose passages belong to the collection."""
         return {UUID(row.point_id) for row in await self._rows(_EXISTING, embedder, point_ids)}
 

@@ -402,7 +402,7 @@ class PassageStore:
         """Returns the passages of these points that exist and are in the scope."""
         return await self._in_scope(scope, point_ids, with_text=True)
 
-    async def matching(self, scope: PassageScope, point_ids: Sequence[UUID]) -> set[UUID]:
+    async def match(self, scope: PassageScope, point_ids: Sequence[UUID]) -> set[UUID]:
         """Returns those of the points whose passages exist and are in the scope."""
         return set(await self._in_scope(scope, point_ids, with_text=False))
 

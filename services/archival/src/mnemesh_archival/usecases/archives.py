@@ -58,7 +58,7 @@ class ReembeddingWorker:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._wake.clear()
-                for job in await self._claimed(everything):
+                for job in await self._claim(everything):
                     tasks.create_task(self._try(job), name=f"reembedding of {job.archive_id}")
                 everything = False
                 await self._remove_left()
@@ -78,7 +78,7 @@ class ReembeddingWorker:
         while more:
             more = await self._store.remove_left(REMOVAL_BATCH, everything=everything)
 
-    async def _claimed(self, everything: bool) -> list[ReembeddingJob]:
+    async def _claim(self, everything: bool) -> list[ReembeddingJob]:
         try:
             return await self._store.claim(everything=everything)
         except MnemeshError:
@@ -101,7 +101,7 @@ class ReembeddingWorker:
 
     async def _reembed(self, job: ReembeddingJob) -> bool:
         """Returns whether the archive has the new embedder; False if the change is over for another reason."""
-        batch = await self._store.next_batch(job, None, BATCH, self._index.claim())
+        batch = await self._store.begin_batch(job, None, BATCH, self._index.claim())
         while batch is not None and batch.changes:
             waits = False
             while not await self._index.apply(batch.changes, within=None):
@@ -111,7 +111,7 @@ class ReembeddingWorker:
                 await asyncio.sleep(RETRY_SECONDS)
                 if not await self._store.renew(job):
                     return False
-            batch = await self._store.next_batch(job, batch, BATCH, self._index.claim())
+            batch = await self._store.begin_batch(job, batch, BATCH, self._index.claim())
         if batch is None:
             return False
         await self._store.switch(job)

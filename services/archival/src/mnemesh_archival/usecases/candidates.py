@@ -29,7 +29,7 @@ class WordScan:
         self._passages = passages
         self._scanning = asyncio.Lock()
 
-    async def everything(self, scope: PassageScope, query: str, limit: int) -> list[WordMatch]:
+    async def scan(self, scope: PassageScope, query: str, limit: int) -> list[WordMatch]:
         """Returns the best passages of a scope by their words, in no particular order."""
         async with self._scanning:
             sizes = await self._passages.newest_sizes(scope, SCANNED)
@@ -38,7 +38,7 @@ class WordScan:
     async def among(self, scope: PassageScope, query: str, points: Sequence[UUID], limit: int) -> list[WordMatch]:
         """Returns the best of these passages by their words, without those that are not in the scope."""
         async with self._scanning:
-            inside = await self._passages.matching(scope, points)
+            inside = await self._passages.match(scope, points)
             found = [str(point) for point in points if point in inside]
             batches = (found[start : start + BATCH] for start in range(0, len(found), BATCH))
             return _best(await self._matches(query, batches), limit)
@@ -152,7 +152,7 @@ class CandidateFinder:
             return Found(group, (), dense, vector, outdated, degraded=True)
         words = [match for match in found.text if match.id not in outdated]
         if behind is None:
-            words = await self._scan.everything(group.scope, query, count)
+            words = await self._scan.scan(group.scope, query, count)
         else:
             words += await self._scan.among(group.scope, query, behind, count)
         return Found(group, words, dense, vector, outdated, degraded=True)

@@ -124,7 +124,7 @@ class RankedSearch:
             return
         if neighbours := [id_ for id_ in ranked.receivers() if id_ not in candidates]:
             scopes = [each.group.scope for each in found]
-            inside = await asyncio.gather(*(self._passages.matching(scope, neighbours) for scope in scopes))
+            inside = await asyncio.gather(*(self._passages.match(scope, neighbours) for scope in scopes))
             ranked.exclude(set(neighbours).difference(*inside))
 
     async def _likenesses(
@@ -228,7 +228,7 @@ class PassageSearchService:
         else:
             newest = await self._passages.list_page(scope, PageQuery(limit=search.limit, ascending=False))
             hits = [PassageHit(passage, 0.0) for passage in newest.items]
-        shown = await self._completed(caller.organization_id, hits[search.offset :], search)
+        shown = await self._complete(caller.organization_id, hits[search.offset :], search)
         return SearchResult(
             tuple(shown),
             degraded,
@@ -340,7 +340,7 @@ class PassageSearchService:
             ]
         return hits
 
-    async def _completed(
+    async def _complete(
         self, organization_id: str, hits: Sequence[PassageHit], search: PassageSearch
     ) -> list[PassageHit]:
         """Returns the hits with what the search requests beside them: vectors, and the passages around them."""

@@ -87,7 +87,7 @@ class BlobStore(Protocol):
 class Pieces(Protocol):
     """A stream of bytes."""
 
-    async def taken(self, at_most: int) -> bytes:
+    async def take(self, at_most: int) -> bytes:
         """Returns the next piece, not larger than this; b"" at the end."""
 
 
@@ -140,7 +140,7 @@ class Contents:
             sha256 = digest.hexdigest()
             verify_content(header, size, sha256)
             until = self._clock.now() + HOLD
-            shared = await self._records.shared(organization_id, sha256, until)
+            shared = await self._records.find_shared(organization_id, sha256, until)
             if shared is not None:
                 await writer.abort()
                 self.received_contents.inc("shared")
@@ -179,7 +179,7 @@ class Contents:
         writer = await self._blobs.create(blob_id)
         try:
             size = 0
-            while size < max_bytes and (piece := await pieces.taken(max_bytes - size)):
+            while size < max_bytes and (piece := await pieces.take(max_bytes - size)):
                 size += len(piece)
                 self.received_bytes.inc(by=len(piece))
                 if offset + size > self._max_bytes:

@@ -80,7 +80,7 @@ class S3BlobStore:
         size = await self._size(blob_id)
         if offset >= size:
             return
-        got = await self._found(blob_id, "get_object", Range=f"bytes={offset}-")
+        got = await self._find(blob_id, "get_object", Range=f"bytes={offset}-")
         body = got["Body"]
         try:
             while piece := await _in_thread(lambda: body.read(PIECE_BYTES)):
@@ -130,9 +130,9 @@ class S3BlobStore:
             return
 
     async def _size(self, blob_id: str) -> int:
-        return int((await self._found(blob_id, "head_object"))["ContentLength"])
+        return int((await self._find(blob_id, "head_object"))["ContentLength"])
 
-    async def _found(self, blob_id: str, operation: str, **arguments: Any) -> Any:
+    async def _find(self, blob_id: str, operation: str, **arguments: Any) -> Any:
         try:
             return await self.call(operation, Key=self._key(blob_id), **arguments)
         except FileNotFoundError:

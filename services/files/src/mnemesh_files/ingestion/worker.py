@@ -158,7 +158,7 @@ class Importer:
         except (DownloadFailed, FileTooLarge, ContentMismatch) as error:
             raise ImportFailed(f"The download failed: {error}") from error
         known = media_type not in _GENERIC
-        await self._store.fetched(job, content, media_type if known else "")
+        await self._store.record_fetched(job, content, media_type if known else "")
 
 
 class TextReader:
@@ -267,11 +267,11 @@ class IngestionWorker:
         try:
             while True:
                 self._added.clear()
-                while len(running) < self._concurrency and (job := await self._next(running)) is not None:
+                while len(running) < self._concurrency and (job := await self._claim_next(running)) is not None:
                     task = asyncio.create_task(self.process(job), name=f"processing of {job.file.id}")
                     running[task] = _is_large(job)
                     task.add_done_callback(lambda ended: self._ended(running, ended))
-                self.figures.waiting = await self._store.waiting()
+                self.figures.waiting = await self._store.count_waiting()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._added.wait()
@@ -284,20 +284,20 @@ class IngestionWorker:
         del running[task]
         self._added.set()
 
-    async def _next(self, running: Mapping[asyncio.Task[None], bool]) -> Job | None:
+    async def _claim_next(self, running: Mapping[asyncio.Task[None], bool]) -> Job | None:
         """Claims the next file. Large files leave one of several workers to small ones."""
         is_reserved = self._concurrency > 1 and sum(running.values()) >= self._concurrency - 1
-        return await self._claimed(SMALL_BYTES if is_reserved else None)
+        return await self._claim(SMALL_BYTES if is_reserved else None)
 
     async def run_due(self) -> int:
         """Processes everything that is due, one file after another; returns the number of files."""
         count = 0
-        while (job := await self._claimed()) is not None:
+        while (job := await self._claim()) is not None:
             await self.process(job)
             count += 1
         return count
 
-    async def _claimed(self, max_bytes: int | None = None) -> Job | None:
+    async def _claim(self, max_bytes: int | None = None) -> Job | None:
         job = await self._store.claim(self._last, self._clock.now() + LEASE, max_bytes)
         if job is not None:
             self._last = job.organization_id
@@ -319,13 +319,13 @@ class IngestionWorker:
             except TEMPORARY as error:
                 measured.outcome = "postponed"
                 _log.warning("file_postponed", **fields, error=error.message)
-                await _recorded(self._store.postpone(job, self._clock.now() + RETRY))
+                await _record(self._store.postpone(job, self._clock.now() + RETRY))
             except (DocumentUnreadable, ParserUnavailable, ImportFailed, ArchiveGone) as error:
                 _log.info("file_failed", **fields, error=str(error))
-                await _recorded(self._store.fail(job, str(error)))
+                await _record(self._store.fail(job, str(error)))
             except Exception:
                 _log.exception("file_processing_failed", **fields)
-                await _recorded(self._store.fail(job, _INTERNAL))
+                await _record(self._store.fail(job, _INTERNAL))
 
     async def _process(self, job: Job) -> None:
         if job.failures > MAX_FAILURES:
@@ -373,7 +373,7 @@ class IngestionWorker:
             file = (job.file.id, job.file.name)
             await self._archival.insert_passages(request_id, job.archive_id, job.file.folder_id, file, new)
             positions = [each.position for each in some]
-            await self._store.embedded(job, text_id, positions, self._clock.now() + LEASE)
+            await self._store.record_embedded(job, text_id, positions, self._clock.now() + LEASE)
 
     @asynccontextmanager
     async def _renewed(self, job: Job) -> AsyncIterator[None]:
@@ -411,7 +411,7 @@ def _is_large(job: Job) -> bool:
     return job.file.size_bytes > SMALL_BYTES or job.file.status is FileStatus.FETCHING
 
 
-async def _recorded(ending: Awaitable[None]) -> None:
+async def _record(ending: Awaitable[None]) -> None:
     """Records the end of a claim. If that fails, the file is claimed again after the lease."""
     try:
         await ending

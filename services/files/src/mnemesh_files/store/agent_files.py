@@ -67,7 +67,7 @@ class AnnouncementStore:
 
         return await self._database.read(read)
 
-    async def announced(self, announcement: Announcement, *, at: datetime | None) -> None:
+    async def record_announcement(self, announcement: Announcement, *, at: datetime | None) -> None:
         """Records that the orchestrator was told, with `at` None, or that it is to be told again then."""
 
         def write(conn: sa.Connection) -> None:
@@ -191,11 +191,11 @@ class AgentFileStore:
 
         return await self._database.read(read)
 
-    async def all_files(self, organization_id: str, agent_id: str) -> list[HeldFile]:
+    async def list_all(self, organization_id: str, agent_id: str) -> list[HeldFile]:
         """Returns all files of an agent, by name."""
         return await self._database.read(lambda conn: AgentRow(conn, organization_id, agent_id).all_files())
 
-    async def held(self, organization_id: str, agent_id: str, file_ids: Sequence[str]) -> dict[str, HeldFile]:
+    async def find_held(self, organization_id: str, agent_id: str, file_ids: Sequence[str]) -> dict[str, HeldFile]:
         """Returns those of the files that the agent holds, by id."""
         return await self._database.read(lambda conn: AgentRow(conn, organization_id, agent_id).held(file_ids))
 

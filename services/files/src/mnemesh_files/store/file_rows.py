@@ -106,7 +106,7 @@ class BlobRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def shared(self, organization_id: str, sha256: str, hold_until: datetime) -> str | None:
+    async def find_shared(self, organization_id: str, sha256: str, hold_until: datetime) -> str | None:
         """Returns the id of a stored content with this hash, which is then not removed before `hold_until`."""
 
         def write(conn: sa.Connection) -> str | None:

@@ -306,9 +306,9 @@ class FileStore:
 
         return await self._database.write(write)
 
-    async def found(self, key: RequestKey | None) -> tuple[str, UploadOutcome] | None:
+    async def find_repeated(self, key: RequestKey | None) -> tuple[str, UploadOutcome] | None:
         """Returns what `add` returned for a key; None if it did not run. Raises RequestIdReused."""
-        found = await self._requests.recorded(key)
+        found = await self._requests.find_recorded(key)
         return None if found is None else (found[0], UploadOutcome(found[1]))
 
     async def lines(self, organization_id: str, file_id: str, first: int, last: int, max_bytes: int) -> TextPart:

@@ -171,7 +171,7 @@ class IngestionStore:
         )
         return await self._database.write(write, name="ingestion.claim") if found is not None else None
 
-    async def waiting(self) -> int:
+    async def count_waiting(self) -> int:
         """Returns the number of files that are due and that no worker has claimed."""
         now = self._clock.now()
         return await self._database.read(lambda conn: int(conn.execute(_WAITING, {"now": now}).scalar_one()))
@@ -186,7 +186,7 @@ class IngestionStore:
         """Extends the lease."""
         await self._database.write(lambda conn: _update(conn, job, due_at=until), name="ingestion.renew")
 
-    async def fetched(self, job: Job, content: Content, media_type: str) -> None:
+    async def record_fetched(self, job: Job, content: Content, media_type: str) -> None:
         """Stores the downloaded content of a file, and ends the claim: the file is due to be parsed.
 
         An equal content that is parsed completes the file.
@@ -265,7 +265,7 @@ class IngestionStore:
         """Returns the passages of all texts of the file, by text, in order."""
         return await self._database.read(lambda conn: by_text(conn, job.organization_id, job.file.id))
 
-    async def embedded(self, job: Job, text_id: str, positions: Sequence[int], until: datetime) -> None:
+    async def record_embedded(self, job: Job, text_id: str, positions: Sequence[int], until: datetime) -> None:
         """Records that the archive has these passages, and extends the lease."""
 
         def write(conn: sa.Connection) -> None:
@@ -458,7 +458,7 @@ class TextStore:
 
         return await self._database.read(read)
 
-    async def compressed(
+    async def read_compressed(
         self, organization_id: str, texts: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], list[bytes]]:
         """Returns the compressed segments of texts by file id and text id, each in order."""

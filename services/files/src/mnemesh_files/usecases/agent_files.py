@@ -101,10 +101,10 @@ class Announcer:
         except MnemeshError as error:
             # The agent is being created, for example.
             _log.info("announcement_postponed", agent_id=announcement.agent_id, error=error.message)
-            await self._store.announced(announcement, at=self._clock.now() + timedelta(seconds=RETRY_SECONDS))
+            await self._store.record_announcement(announcement, at=self._clock.now() + timedelta(seconds=RETRY_SECONDS))
             return
         self._is_away = False
-        await self._store.announced(announcement, at=None)
+        await self._store.record_announcement(announcement, at=None)
 
 
 class TextGone(Exception):
@@ -119,7 +119,7 @@ class FileViews:
         self._kept: OrderedDict[_Key, RenderedView] = OrderedDict()
         self._size = 0
 
-    async def shown(self, organization_id: str, file: HeldFile, limits: FileLimits) -> ShownFile:
+    async def show(self, organization_id: str, file: HeldFile, limits: FileLimits) -> ShownFile:
         """Returns a file with its view, and the text of its window if it is open.
 
         Raises:
@@ -128,16 +128,16 @@ class FileViews:
         view = None if file.window is None else view_of(file.window, file.total_lines, file.page_starts)
         if not file.is_open or file.window is None:
             return ShownFile(file, view)
-        found = await self._rendered(organization_id, file, file.window, shown_characters(limits))
+        found = await self._find_or_render(organization_id, file, file.window, shown_characters(limits))
         return ShownFile(file, view, found.text, found.truncated)
 
     async def open_of(self, organization_id: str, directories: Directories) -> dict[str, ShownFile]:
         """Returns the open files of directories by id. Raises TextGone."""
         opened = [file for folder in directories.folders for file in folder.files if file.is_open]
-        shown = [await self.shown(organization_id, file, directories.limits) for file in opened]
+        shown = [await self.show(organization_id, file, directories.limits) for file in opened]
         return {each.file.file_id: each for each in shown}
 
-    async def _rendered(self, organization_id: str, file: HeldFile, window: Window, limit: int) -> RenderedView:
+    async def _find_or_render(self, organization_id: str, file: HeldFile, window: Window, limit: int) -> RenderedView:
         if file.text_id is None or (file.is_image and not file.total_lines):
             return _without_text(file, limit)
         key = (organization_id, file.file_id, file.text_id, window, limit)
@@ -221,7 +221,7 @@ class AgentFileService:
                 return found.map(_unread)
             limits = await self._store.limits(caller.organization_id, agent_id)
             try:
-                shown = [await self._views.shown(caller.organization_id, file, limits) for file in found.items]
+                shown = [await self._views.show(caller.organization_id, file, limits) for file in found.items]
             except TextGone:
                 continue
             return found.with_items(shown)
@@ -240,13 +240,13 @@ class AgentFileService:
         opening = await self._store.open_files(
             caller.organization_id, agent_id, requests, key, close_others=close_others
         )
-        return opening, await self._opened(caller, agent_id, opening)
+        return opening, await self._show_opened(caller, agent_id, opening)
 
-    async def _opened(self, caller: Principal, agent_id: str, opening: Opening) -> list[ShownFile]:
+    async def _show_opened(self, caller: Principal, agent_id: str, opening: Opening) -> list[ShownFile]:
         """Returns the files of an opening. A file that the agent does not hold any more is left out."""
         ids = [each.file_id for each in opening.opened]
         for _ in range(_READS):
-            held = await self._store.held(caller.organization_id, agent_id, ids)
+            held = await self._store.find_held(caller.organization_id, agent_id, ids)
             limits = await self._store.limits(caller.organization_id, agent_id)
             files = [
                 replace(held[each.file_id], window=each.window, is_open=True)
@@ -254,7 +254,7 @@ class AgentFileService:
                 if each.file_id in held
             ]
             try:
-                return [await self._views.shown(caller.organization_id, file, limits) for file in files]
+                return [await self._views.show(caller.organization_id, file, limits) for file in files]
             except TextGone:
                 continue
         raise _changing()

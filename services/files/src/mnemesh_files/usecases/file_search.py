@@ -160,7 +160,7 @@ class GrepService:
         seconds = SECONDS if left is None else min(SECONDS, max(0.0, left - _MARGIN_SECONDS))
         ends_at = time.monotonic() + seconds
         scan = _Scan(pattern, query, lambda: time.monotonic() > ends_at)
-        files = await self._store.all_files(caller.organization_id, agent_id)
+        files = await self._store.list_all(caller.organization_id, agent_id)
         included = [file for file in sorted(files, key=lambda file: file.name) if is_included(file.name)]
         ready = [file for file in included if file.text_id is not None]
         unready = [
@@ -183,7 +183,7 @@ class GrepService:
             if scan.is_over:
                 break
             texts = [(file.file_id, file.text_id or "") for file in batch]
-            segments = await self._texts.compressed(organization_id, texts)
+            segments = await self._texts.read_compressed(organization_id, texts)
             await asyncio.get_running_loop().run_in_executor(self._threads, scan.files, batch, segments)
             done += len(batch)
         if scan.timed_out and done:
@@ -255,7 +255,7 @@ class FileSearchService:
         query, limit = require_query(query), hit_limit(limit)
         if len(file_ids) > MAX_SEARCHED_IDS:
             raise InvalidArgument(f"file_ids must have at most {MAX_SEARCHED_IDS:,} values.", field="file_ids")
-        held = await self._searched(caller, agent_id, file_ids)
+        held = await self._find_searched(caller, agent_id, file_ids)
         skipped = tuple(
             SkippedFile(file.file_id, file.name, cause=SkipCause.NOT_READY)
             for file in held.values()
@@ -283,14 +283,14 @@ class FileSearchService:
             await self._store.use(caller.organization_id, agent_id, used)
         return FileSearchResult(tuple(hits), skipped, found.degraded)
 
-    async def _searched(self, caller: Principal, agent_id: str, file_ids: Sequence[str]) -> dict[str, HeldFile]:
+    async def _find_searched(self, caller: Principal, agent_id: str, file_ids: Sequence[str]) -> dict[str, HeldFile]:
         if not file_ids:
-            files = await self._store.all_files(caller.organization_id, agent_id)
+            files = await self._store.list_all(caller.organization_id, agent_id)
             return {file.file_id: file for file in files}
-        held = await self._store.held(caller.organization_id, agent_id, file_ids)
+        held = await self._store.find_held(caller.organization_id, agent_id, file_ids)
         for index, file_id in enumerate(file_ids):
             if file_id not in held:
-                names = [file.name for file in await self._store.all_files(caller.organization_id, agent_id)]
+                names = [file.name for file in await self._store.list_all(caller.organization_id, agent_id)]
                 raise FileNotHeld(file_id, f"file_ids[{index}]", names)
         return held
 
@@ -299,14 +299,14 @@ class FileSearchService:
         require_citing_text(text)
         if "]" not in text:
             return []
-        files = {file.file_id: file for file in await self._store.all_files(caller.organization_id, agent_id)}
+        files = {file.file_id: file for file in await self._store.list_all(caller.organization_id, agent_id)}
         names = {file.name: file.file_id for file in files.values()}
         alone = Counter(without_folder(name) for name in names)
         short = {without_folder(name): file_id for name, file_id in names.items() if alone[without_folder(name)] == 1}
         found = islice(citations(text, {**short, **names}), MAX_CITATIONS)
-        return [await self._resolved(caller, cited, files.get(cited.file_id or "")) for cited in found]
+        return [await self._resolve(caller, cited, files.get(cited.file_id or "")) for cited in found]
 
-    async def _resolved(self, caller: Principal, cited: CitedLines, file: HeldFile | None) -> Citation:
+    async def _resolve(self, caller: Principal, cited: CitedLines, file: HeldFile | None) -> Citation:
         unresolved = Citation(
             cited.start, cited.end, cited.file_name, start_line=cited.start_line, end_line=cited.end_line
         )

@@ -159,10 +159,10 @@ class FileService:
             raise InvalidArgument(
                 f"offset must be from 0 to {file.size_bytes:,}, the size of the file.", field="offset"
             )
-        return file, self._contents.read(file.blob_id, offset) if file.blob_id is not None else _nothing()
+        return file, self._contents.read(file.blob_id, offset) if file.blob_id is not None else _yield_nothing()
 
 
-async def _nothing() -> AsyncIterator[bytes]:
+async def _yield_nothing() -> AsyncIterator[bytes]:
     empty: tuple[bytes, ...] = ()
     for piece in empty:
         yield piece
@@ -258,12 +258,12 @@ class UploadService:
             ContentMismatch: the data has another size or hash than the header announces. The upload is kept.
             FileNameTaken, FolderNotFound: see FileService.upload.
         """
-        done = await self._files.found(key)
+        done = await self._files.find_repeated(key)
         if done is None:
             organization_id = caller.organization_id
             upload = await self.get(caller, upload_id)
             parts = await self._uploads.parts(organization_id, upload_id)
-            async with self._contents.received(organization_id, upload.header, self._joined(parts)) as content:
+            async with self._contents.received(organization_id, upload.header, self._join(parts)) as content:
                 done = await self._files.add(
                     organization_id,
                     self._ids.new("file"),
@@ -281,7 +281,7 @@ class UploadService:
         """Discards an upload."""
         await self._uploads.cancel(caller.organization_id, upload_id, key)
 
-    async def _joined(self, parts: Sequence[UploadPart]) -> AsyncIterator[bytes]:
+    async def _join(self, parts: Sequence[UploadPart]) -> AsyncIterator[bytes]:
         for part in parts:
             async for piece in self._contents.read(part.blob_id):
                 yield piece
@@ -303,7 +303,7 @@ class _Pieces:
         self.raise_if_broken()
         return bool(self._next)
 
-    async def taken(self, at_most: int) -> bytes:
+    async def take(self, at_most: int) -> bytes:
         """Returns the next piece, b"" at the end or where the stream broke."""
         await self._fill()
         piece, self._next = self._next[:at_most], self._next[at_most:]

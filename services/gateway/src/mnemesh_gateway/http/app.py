@@ -54,7 +54,7 @@ class App:
         ]
         if debug_sessions:
             routes.append(Route("/debug/sessions", self._debug_sessions, methods=["GET"]))
-        self._router = Router(routes, redirect_slashes=False, default=_missing)
+        self._router = Router(routes, redirect_slashes=False, default=_refuse_missing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""
@@ -109,7 +109,7 @@ def _json(content: Any, status: int = 200) -> Response:
     return Response(encode(content), status, media_type="application/json")
 
 
-async def _missing(scope: Scope, _receive: Receive, _send: Send) -> None:
+async def _refuse_missing(scope: Scope, _receive: Receive, _send: Send) -> None:
     """Refuses a path or a method that does not exist."""
     if scope["path"].startswith("/v1/"):
         raise Unimplemented(

@@ -282,7 +282,7 @@ async def _tools(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, Tool]:
         response = await _definitions(mesh, request)
         return {tool.name: tool_from_proto(tool) for tool in response.tools}
 
-    found = dict(await mesh.cached(f"builtin:{key}", builtin)) if names else {}
+    found = dict(await mesh.read_cached(f"builtin:{key}", builtin)) if names else {}
     if ids:
         request = tools_service_pb2.BatchGetToolsRequest(tool_ids=sorted(ids))
         response = await _definitions(mesh, request)
@@ -329,7 +329,7 @@ async def _include(mesh: Mesh, state: AgentState, agent: pb.Agent, parts: frozen
         found = (await read(mesh.messages.GetMessages, request)).messages
         state.pending_approval = next(iter(messages_from_proto(found, Shown())), None)
     if parts & {"managed_group", "multi_agent_group"}:
-        state.managed_group = state.multi_agent_group = await _managed_group(mesh, agent)
+        state.managed_group = state.multi_agent_group = await _find_managed_group(mesh, agent)
 
 
 async def _identities(mesh: Mesh, agent: pb.Agent) -> list[Identity]:
@@ -344,7 +344,7 @@ async def _identities(mesh: Mesh, agent: pb.Agent) -> list[Identity]:
     return found
 
 
-async def _managed_group(mesh: Mesh, agent: pb.Agent) -> Group | None:
+async def _find_managed_group(mesh: Mesh, agent: pb.Agent) -> Group | None:
     for group_id in agent.group_ids:
         request = groups_service_pb2.GetGroupRequest(group_id=group_id)
         group = group_from_proto((await read(mesh.groups.GetGroup, request)).group)

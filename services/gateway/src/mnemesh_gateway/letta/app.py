@@ -208,7 +208,7 @@ class LettaApp:
             name: Router(
                 starlette_routes(operations, mesh, profile, bodies, exact=name in _EXACT),
                 redirect_slashes=False,
-                default=_left if name in _EXACT else _unknown,
+                default=_end_app if name in _EXACT else _refuse_unknown,
             )
             for name, operations in by_resource.items()
         }
@@ -241,7 +241,7 @@ class LettaApp:
         """Returns an error in the form of Letta's API; None for a request that does not belong to it."""
         router = self._router(scope["path"])
         if router is None or (
-            router.default is _left and all(route.matches(scope)[0] is Match.NONE for route in router.routes)
+            router.default is _end_app and all(route.matches(scope)[0] is Match.NONE for route in router.routes)
         ):
             return None
         return letta_response(error)
@@ -262,11 +262,11 @@ class _NotOurs(Exception):
     """The path is one of OpenAI's API."""
 
 
-async def _left(_scope: Scope, _receive: Receive, _send: Send) -> None:
+async def _end_app(_scope: Scope, _receive: Receive, _send: Send) -> None:
     raise _NotOurs
 
 
-async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse_unknown(scope: Scope, receive: Receive, send: Send) -> None:
     reason = _NOT_SERVED.get(scope["path"].split("/")[2])
     wanted = f"The gateway does not serve {scope['method']} {scope['path'][:200]}."
     error = Unimplemented(" ".join(filter(None, (wanted, reason, "See docs/letta-compatibility.md."))))

@@ -17,7 +17,7 @@ from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refu
 
 from mnemesh_gateway.letta.jobs import job_of_batch
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery
-from mnemesh_gateway.letta.runs import run_from_proto, shown_messages
+from mnemesh_gateway.letta.runs import run_from_proto, show_messages
 from mnemesh_gateway.letta.turns import LettaResponse, StopReason, usage_from_proto
 
 POLL_SECONDS: Final = 1.0
@@ -132,7 +132,7 @@ class CallbackSender:
         run = run_from_proto(callback.run)
         more = dict(run.metadata or {})
         if callback.run.status == runs_pb2.RUN_STATUS_COMPLETED:
-            messages = await shown_messages(self._mesh, callback.run, PageQuery(limit=_MOST_MESSAGES))
+            messages = await show_messages(self._mesh, callback.run, PageQuery(limit=_MOST_MESSAGES))
             usage = usage_from_proto(callback.run.usage, callback.run.step_count)
             reason = StopReason(stop_reason=run.stop_reason or "end_turn")
             more["result"] = LettaResponse(messages=messages, stop_reason=reason, usage=usage)

@@ -305,7 +305,7 @@ async def mcp_create_mcp_server(call: Call[NoQuery, CreateMcpServer]) -> McpServ
 @operations.get("/mcp-servers/", result=list[McpServer])
 async def mcp_list_mcp_servers(call: Call[NoQuery, None]) -> list[McpServer]:
     """Lists all MCP servers, oldest first."""
-    return [server_from_proto(server) for server in await all_servers(call)]
+    return [server_from_proto(server) for server in await list_all_servers(call)]
 
 
 @operations.get("/mcp-servers/{mcp_server_id}", result=McpServer)
@@ -374,7 +374,7 @@ async def run_tool(call: Call[Any, RunMcpTool], server_id: str, tool: rpc.McpToo
     return ToolResult(status="error" if failed else "success", func_return=text_of(result.content))
 
 
-async def all_servers(call: Call[Any, Any]) -> list[mcp_servers_pb.McpServer]:
+async def list_all_servers(call: Call[Any, Any]) -> list[mcp_servers_pb.McpServer]:
     """Returns all MCP servers, oldest first."""
     request = rpc.ListMcpServersRequest()
     return await list_page(call.mesh.mcp_servers.ListMcpServers, request, "mcp_servers", _EVERY, default="asc")
@@ -435,14 +435,14 @@ def _tool(call: Call[Any, Any]) -> rpc.McpToolReference:
 @operations.get("/tools/mcp/servers", result=dict[str, ServerConfig])
 async def list_mcp_servers(call: Call[NoQuery, None]) -> dict[str, ServerConfig]:
     """Returns all MCP servers by their names."""
-    return {server.name: named_server_from_proto(server) for server in await all_servers(call)}
+    return {server.name: named_server_from_proto(server) for server in await list_all_servers(call)}
 
 
 @operations.put("/tools/mcp/servers", body=ServerConfig, result=list[ServerConfig])
 async def add_mcp_server(call: Call[NoQuery, ServerConfig]) -> list[ServerConfig]:
     """Creates an MCP server, reads its tools, and returns all servers."""
     await create_server(call, named_server_to_proto(call.body))
-    return [named_server_from_proto(server) for server in await all_servers(call)]
+    return [named_server_from_proto(server) for server in await list_all_servers(call)]
 
 
 @operations.post("/tools/mcp/servers/test", body=ServerConfig, result=TestedServer)
@@ -470,7 +470,7 @@ async def update_mcp_server(call: Call[NoQuery, UpdateServerConfig]) -> ServerCo
 async def delete_mcp_server(call: Call[NoQuery, None]) -> list[ServerConfig]:
     """Deletes an MCP server with its tools, and returns the other servers."""
     await delete_server(call, await _tool_server(call))
-    return [named_server_from_proto(server) for server in await all_servers(call)]
+    return [named_server_from_proto(server) for server in await list_all_servers(call)]
 
 
 @operations.get("/tools/mcp/servers/{mcp_server_name}/tools", result=list[OfferedTool])

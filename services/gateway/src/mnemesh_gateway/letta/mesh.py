@@ -65,7 +65,7 @@ class Mesh:
         self.mcp_servers = mcp_servers_service_pb2_grpc.McpServerServiceStub(channel)
         self._cache: Cache[tuple[str, str], Any] = Cache(_MAX_ENTRIES, _SECONDS, SystemClock())
 
-    async def cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
+    async def read_cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
         """Returns the value of a key as read for this caller's organization in the last ten seconds, or reads it."""
         full = (current_principal().organization_id, key)
         known = self._cache.get(full)

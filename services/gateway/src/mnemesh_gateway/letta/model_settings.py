@@ -130,7 +130,7 @@ async def find_model(mesh: Mesh, handle: str) -> models_pb2.Model:
             provider, _, name = handle.partition("/")
             return models_pb2.Model(handle=handle, provider=provider, provider_model=name or handle)
 
-    return await mesh.cached(f"model:{handle}", read)
+    return await mesh.read_cached(f"model:{handle}", read)
 
 
 async def find_embedder(mesh: Mesh, handle: str | None) -> models_pb2.EmbeddingModel | None:
@@ -140,7 +140,7 @@ async def find_embedder(mesh: Mesh, handle: str | None) -> models_pb2.EmbeddingM
         pages = list_pages(mesh.models.ListEmbeddingModels, rpc.ListEmbeddingModelsRequest())
         return [model async for page in pages for model in page.models]
 
-    models = await mesh.cached("embedders", read)
+    models = await mesh.read_cached("embedders", read)
     if handle is None:
         return next((model for model in models if model.is_default), None)
     return next((model for model in models if model.handle == handle), None)

@@ -395,7 +395,7 @@ async def messages_of(mesh: Mesh, run_id: str, query: PageQuery) -> list[Any]:
     return await list_page(mesh.messages.ListMessages, request, "messages", query, default="asc", limit=100)
 
 
-async def shown_messages(mesh: Mesh, run: pb.Run, query: PageQuery) -> list[dict[str, Any]]:
+async def show_messages(mesh: Mesh, run: pb.Run, query: PageQuery) -> list[dict[str, Any]]:
     """Returns a page of the messages of a run as clients see them, of the types that the run returns."""
     types = returned_types(run.config)
     rows = await messages_of(mesh, run.id, query)
@@ -464,7 +464,7 @@ async def cancel_run(call: Call[NoQuery, None]) -> Run:
 @operations.get("/runs/{run_id}/messages", query=PageQuery, result=list[dict[str, Any]])
 async def list_messages_for_run(call: Call[PageQuery, None]) -> list[dict[str, Any]]:
     """Lists the messages of a run, oldest first."""
-    return await shown_messages(call.mesh, await read_run(call.mesh, call.path["run_id"]), call.query)
+    return await show_messages(call.mesh, await read_run(call.mesh, call.path["run_id"]), call.query)
 
 
 @operations.get("/runs/{run_id}/steps", query=PageQuery, result=list[Step])

@@ -194,7 +194,7 @@ class ChatService:
         agent = await self._agents.find(caller, request.model)
         session = await self._session(caller, client, agent, request)
         if request.delta.is_empty:
-            return Answer(agent, None, _nothing(), self._clock.now())
+            return Answer(agent, None, _yield_nothing(), self._clock.now())
         try:
             run_id, parts = await self._begin(client, session, request)
         except NotFound:
@@ -445,7 +445,7 @@ def _history_key(caller: Principal, agent: Agent, request: ChatRequest, position
     return caller.organization_id, agent.id, request.user or "", position
 
 
-async def _nothing() -> AsyncGenerator[Part, None]:
+async def _yield_nothing() -> AsyncGenerator[Part, None]:
     nothing: tuple[Part, ...] = ()
     for part in nothing:
         yield part

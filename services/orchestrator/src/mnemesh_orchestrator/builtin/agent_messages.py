@@ -149,7 +149,7 @@ class AgentMessages:
         """
         # Before a crash, a message may have gone to an agent that left meanwhile. Its reply is still returned.
         effects = {agent_id: f"{call.effect(0)}/{agent_id}" for agent_id in agent_ids}
-        for child in await self._children.children(run):
+        for child in await self._children.list_children(run):
             if child.id == self._children.run_id(run, effect := f"{call.effect(0)}/{child.agent_id}"):
                 effects.setdefault(child.agent_id, effect)
         if len(effects) > MAX_RECIPIENTS:

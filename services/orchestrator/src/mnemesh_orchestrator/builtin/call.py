@@ -80,7 +80,7 @@ class ChildRunsPort(Protocol):
         """
         ...
 
-    async def answering_run(self, asking: Run) -> str | None:
+    async def wait_for_answering_run(self, asking: Run) -> str | None:
         """Waits until the approval for which a run stopped is answered. Returns the id of the run that answers it.
 
         Returns None if no one can answer it any more.
@@ -91,7 +91,7 @@ class ChildRunsPort(Protocol):
         """Cancels a run that has not begun. Returns False, and changes nothing, if it has. Raises NotFound."""
         ...
 
-    async def children(self, parent: Run) -> tuple[ChildRun, ...]:
+    async def list_children(self, parent: Run) -> tuple[ChildRun, ...]:
         """Returns the runs that a run started, in the order of their start."""
         ...
 

@@ -157,7 +157,7 @@ class BlocksClient:
         response = await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
         return tuple(response.block.identity_ids)
 
-    async def identified(self, identity_id: str) -> tuple[str, ...]:
+    async def list_by_identity(self, identity_id: str) -> tuple[str, ...]:
         """Returns the ids of the blocks that an identity is attached to, ordered by id."""
         request = rpc.ListBlocksRequest(page_size=1_000, filter=rpc.BlockFilter(identity_id=identity_id))
         block_ids: list[str] = []
@@ -221,7 +221,7 @@ class BlockRecords:
     async def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
         """See RecordPart."""
         for holder in (None, *scope.conversation_ids):
-            held = await self._held(scope.agent_id, holder)
+            held = await self._list_held(scope.agent_id, holder)
             for block in held:
                 if kind is RecordType.BLOCK:
                     body = records_pb.BlockRecord(block=block, conversation_id=holder)
@@ -230,13 +230,13 @@ class BlockRecords:
                 async for revision in self._revisions(block.id):
                     yield record_of(kind, f"{block.id}/{revision.revision}", revision)
 
-    async def _held(self, agent_id: str, conversation_id: str | None) -> list[pb.Block]:
+    async def _list_held(self, agent_id: str, conversation_id: str | None) -> list[pb.Block]:
         """Returns the blocks of the agent, or those of a conversation alone, with all fields."""
         request = rpc.GetCoreMemoryRequest(agent_id=agent_id, conversation_id=conversation_id)
         core = (await self._stub.GetCoreMemory(request, timeout=deadlines.IMPORT)).core_memory
         blocks = list(core.blocks)
         if conversation_id is not None:
-            shared = {block.id for block in await self._held(agent_id, None)}
+            shared = {block.id for block in await self._list_held(agent_id, None)}
             blocks = [block for block in blocks if block.id not in shared]
         return blocks
 

@@ -225,7 +225,7 @@ class FileRecords:
 
     async def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
         """See RecordPart."""
-        async for folder in self._held(scope.agent_id):
+        async for folder in self._list_held(scope.agent_id):
             if kind is RecordType.FOLDER:
                 for name in ("archive_id", "file_count", "size_bytes"):
                     folder.ClearField(name)
@@ -234,7 +234,7 @@ class FileRecords:
             async for file in self._list_files(folder.id):
                 yield record_of(kind, file.id, file)
 
-    async def _held(self, agent_id: str) -> AsyncIterator[pb.Folder]:
+    async def _list_held(self, agent_id: str) -> AsyncIterator[pb.Folder]:
         request = rpc.ListAgentFoldersRequest(page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, agent_id=agent_id)
         while True:
             page = await self._agents.ListAgentFolders(request, timeout=deadlines.IMPORT)

@@ -153,7 +153,7 @@ class WindowRecords:
         Returns:
             The number of messages that are not stored, which are left out.
         """
-        stored = [message async for message in self._stored(agent_id, message_ids)]
+        stored = [message async for message in self._list_stored(agent_id, message_ids)]
         has_system = bool(stored) and stored[0].role == message_pb2.ROLE_SYSTEM
         first = stored[0] if has_system else message_to_proto(system, agent_id)
         rest = stored[1:] if has_system else stored
@@ -177,7 +177,7 @@ class WindowRecords:
                 await self._messages.ReplaceContext(replace, timeout=deadlines.IMPORT)
         return len(message_ids) - len(stored)
 
-    async def _stored(self, agent_id: str, message_ids: Sequence[str]) -> AsyncIterator[message_pb2.Message]:
+    async def _list_stored(self, agent_id: str, message_ids: Sequence[str]) -> AsyncIterator[message_pb2.Message]:
         for start in range(0, len(message_ids), _PAGE):
             request = rpc.GetMessagesRequest(message_ids=message_ids[start : start + _PAGE])
             response = await whole_answer(

@@ -215,7 +215,7 @@ async def yield_batches(stream: AsyncGenerator[RunEvent, None]) -> AsyncGenerato
     due = 0.0
     try:
         while True:
-            reading = reading or asyncio.ensure_future(_next(stream))
+            reading = reading or asyncio.ensure_future(_read_next(stream))
             await asyncio.wait([reading], timeout=max(0.0, due - loop.time()) if waiting else None)
             if not reading.done():
                 yield waiting
@@ -240,7 +240,7 @@ async def yield_batches(stream: AsyncGenerator[RunEvent, None]) -> AsyncGenerato
         await stream.aclose()
 
 
-async def _next(stream: AsyncGenerator[RunEvent, None]) -> RunEvent | None:
+async def _read_next(stream: AsyncGenerator[RunEvent, None]) -> RunEvent | None:
     return await anext(stream, None)
 
 
@@ -449,7 +449,7 @@ class GroupWork:
             if turn.stop_reason is not StopReason.REQUIRES_APPROVAL:
                 break
             await self._store_unsent(turn)
-            answering = await self._parts.children.answering_run(run)
+            answering = await self._parts.children.wait_for_answering_run(run)
             if answering is None:
                 break
             turn.state = TurnState.STORED

@@ -228,7 +228,7 @@ class ModelCatalog:
         async with self._locks[organization_id]:
             while (cached := self._cached.get(organization_id)) is None:
                 change_count = self._changes[organization_id]
-                own_models = await self._store.own(organization_id)
+                own_models = await self._store.read_own(organization_id)
                 if change_count == self._changes[organization_id]:
                     self._cached[organization_id] = _CachedModels(
                         own_models.revision, await self._read_models(organization_id, own_models)

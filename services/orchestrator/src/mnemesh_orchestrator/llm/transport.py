@@ -248,7 +248,7 @@ async def read_events(
         head = await _head(pieces)
         opening = head.lstrip().removeprefix(_BYTE_ORDER_MARK).lstrip()[:5]
         if opening[:1] in (b"{", b"["):
-            yield sdk_client.whole_body(await _joined(head, pieces, provider), headers)
+            yield sdk_client.whole_body(await _join(head, pieces, provider), headers)
             return
         is_empty = not _STREAM_LINE.match(opening)
         async with aclosing(_events(head, pieces, provider, answer)) as events:
@@ -284,7 +284,7 @@ async def _events(
                 yield event
                 await turns.rest()
             await turns.rest()
-            piece = await turns.next_piece(pieces, answer)
+            piece = await turns.read_piece(pieces, answer)
         if (last := parser.end()) is not None and _is_whole(last.data):
             yield last
     except EventTooLong:
@@ -308,7 +308,7 @@ class _Turns:
             await asyncio.sleep(_SLICE_SECONDS)
             self._began = perf_counter()
 
-    async def next_piece(self, pieces: AsyncIterator[bytes], answer: StreamedAnswer) -> bytes | None:
+    async def read_piece(self, pieces: AsyncIterator[bytes], answer: StreamedAnswer) -> bytes | None:
         """Returns the next piece of a body; None at its end."""
         asked = perf_counter()
         try:
@@ -336,7 +336,7 @@ async def _head(pieces: AsyncIterator[bytes]) -> bytes:
     return bytes(head)
 
 
-async def _joined(head: bytes, pieces: AsyncIterator[bytes], provider: str) -> bytes:
+async def _join(head: bytes, pieces: AsyncIterator[bytes], provider: str) -> bytes:
     body = bytearray(head)
     async for piece in pieces:
         body += piece

@@ -216,7 +216,7 @@ class RequestAssembler:
         """
         toolbox, solver = context.toolbox, state.solver
         schemas = toolbox.offered(solver.allowed(toolbox.names))
-        system_text, note = await self._changed_system_text(context, state)
+        system_text, note = await self._render_changed_system(context, state)
         notes = (*state.notes, *notes, *((note,) if note else ()))
         messages = await self.images.prepare(
             self._messages(context, state, system_text, notes),
@@ -225,7 +225,7 @@ class RequestAssembler:
         )
         return Assembled(_request(context, state, schemas, messages), system_text)
 
-    async def _changed_system_text(self, context: TurnContext, state: TurnState) -> tuple[str | None, str]:
+    async def _render_changed_system(self, context: TurnContext, state: TurnState) -> tuple[str | None, str]:
         """Returns the new system message if the stored one does not show the current memory, and a note."""
         agent, override = context.agent, context.run.config.override_system
         template = override or agent.system

@@ -295,14 +295,14 @@ class ContextReader:
         if not agent.holds_folders:
             return "", ""
         known = self._directories.get(agent.id)
-        fresh, note = await self._optional.call(lambda: self._current_directories(agent, known, context_window), FILES)
+        fresh, note = await self._optional.call(lambda: self._read_directories(agent, known, context_window), FILES)
         current = fresh or known
         if current is None:
             return None, note
         _keep(self._directories, agent.id, current)
         return directories_section(current, is_react=not AGENT_TYPES[agent.type].shows_blocks), note
 
-    async def _current_directories(
+    async def _read_directories(
         self, agent: Agent, known: Directories | None, context_window: int | None
     ) -> Directories:
         fresh = await self._files.directories(agent.id, known.revision if known else None)

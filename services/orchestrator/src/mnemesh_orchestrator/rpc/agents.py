@@ -339,7 +339,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def _agents_to_proto(self, agents: tuple[Agent, ...], view: rpc.AgentView) -> list[pb.Agent]:
         caller = current_principal()
         message_ids = await self._service.message_ids(caller, agents) if view.message_ids else {}
-        approvals = await self._service.pending_approvals(caller, agents)
+        approvals = await self._service.list_pending_approvals(caller, agents)
         groups = await self._service.group_ids(caller, agents) if view.groups else {}
         return [
             self._agent_to_proto(

@@ -221,7 +221,7 @@ class ChildRuns:
             if run.stop_reason is not StopReason.REQUIRES_APPROVAL:
                 return ChildOutcome(run, tuple(words.texts))
             await self._show_approvals(parent, show_approval)
-            answering = await self.answering_run(run)
+            answering = await self.wait_for_answering_run(run)
             if answering is None:
                 return ChildOutcome(run, tuple(words.texts))
             run_id = answering
@@ -246,7 +246,7 @@ class ChildRuns:
 
     async def _show_approvals(self, parent: Run, show_approval: ShowApproval) -> None:
         """Shows the requests for the approvals that a run waits for."""
-        for approval in await self._relations.approvals_awaited(parent.id):
+        for approval in await self._relations.list_awaited_approvals(parent.id):
             last = 0
             while batch := await self._store.events(approval.run_id, last, _EVENTS):
                 for event in batch:
@@ -266,7 +266,7 @@ class ChildRuns:
                 run_id=run.id,
             )
 
-    async def answering_run(self, asking: Run) -> str | None:
+    async def wait_for_answering_run(self, asking: Run) -> str | None:
         """See ChildRunsPort."""
         while True:
             subscription = self._broker.subscribe(asking.id)
@@ -293,15 +293,15 @@ class ChildRuns:
 
     async def cancel(self, parent: Run) -> None:
         """See ChildRunsPort."""
-        children = await self.children(parent)
+        children = await self.list_children(parent)
         open_ = [child.id for child in children if child.is_awaited and _may_continue(child)]
         if open_:
             caller = Principal(parent.organization_id, parent.subject_id)
             await self._runs.cancel(caller, RunFilter(), open_)
 
-    async def children(self, parent: Run) -> tuple[ChildRun, ...]:
+    async def list_children(self, parent: Run) -> tuple[ChildRun, ...]:
         """See ChildRunsPort."""
-        return await self._relations.children(parent.organization_id, parent.id)
+        return await self._relations.list_children(parent.organization_id, parent.id)
 
     def run_id(self, parent: Run, effect_id: str) -> str:
         """See ChildRunsPort."""

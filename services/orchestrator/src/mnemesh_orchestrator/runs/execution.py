@@ -433,7 +433,7 @@ class RunExecution:
         bodies: list[DurableBody] = [ErrorEvent(error)] if error is not None else []
         children: tuple[ChildRun, ...] = ()
         if claim.resumed or result.starts_runs:  # those of an earlier lease holder are not known to this one
-            children = await self._journals.retry.call(lambda: self._children.children(claim.run))
+            children = await self._journals.retry.call(lambda: self._children.list_children(claim.run))
         child_run_ids = tuple(child.id for child in children)
         usage = UsageEvent(result.usage, result.step_count, child_run_ids, result.context_tokens)
         bodies += [StopEvent(reason, status), usage]

@@ -348,7 +348,7 @@ class AgentStore:
         Raises:
             RequestIdReused: The key was used before with other content.
         """
-        found = await self._ledger.recorded(key)
+        found = await self._ledger.find_recorded(key)
         return None if found is None else "".join(found[:1])
 
     async def record_outcome(self, key: RequestKey | None, outcome: str) -> str:

@@ -187,7 +187,7 @@ class ApprovalStore:
     database: Database
     clock: Clock
 
-    async def pending(self, filter_: ApprovalFilter) -> tuple[Approval, ...]:
+    async def list_pending(self, filter_: ApprovalFilter) -> tuple[Approval, ...]:
         """Returns the pending approvals of ACTIVE conversations of ACTIVE agents, oldest first."""
         query = (
             sa.select(approvals.c.document)

@@ -191,7 +191,7 @@ class IdentityStore:
 
     async def is_recorded(self, key: RequestKey | None) -> bool:
         """Returns whether a request was recorded before. Raises RequestIdReused."""
-        return await self._ledger.recorded(key) is not None
+        return await self._ledger.find_recorded(key) is not None
 
     async def record(self, key: RequestKey | None) -> None:
         """Records a request whose effect was in another service. Raises RequestIdReused."""

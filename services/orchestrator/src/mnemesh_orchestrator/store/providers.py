@@ -33,7 +33,7 @@ class ProviderStore:
         self._clock = clock
         self._ledger = Ledger(database, request_ledger, clock)
 
-    async def own(self, organization_id: str) -> OwnModels:
+    async def read_own(self, organization_id: str) -> OwnModels:
         """Returns the providers, ordered by creation, and the overrides of an organization.
 
         Without changes, revision is 0.
@@ -65,13 +65,13 @@ class ProviderStore:
         rows = await self._database.read(lambda conn: conn.execute(query).all())
         return {row.organization_id: row.revision for row in rows}
 
-    async def recorded_result(self, key: RequestKey | None) -> tuple[str, ...] | None:
+    async def find_recorded_result(self, key: RequestKey | None) -> tuple[str, ...] | None:
         """Returns the result of a request that took effect before, or None.
 
         Raises:
             RequestIdReused: The key was used before with other content.
         """
-        return await self._ledger.recorded(key)
+        return await self._ledger.find_recorded(key)
 
     async def get(self, organization_id: str, provider_id: str) -> ProviderRecord:
         """Returns a provider. Raises ProviderNotFound."""

@@ -77,7 +77,7 @@ class RunRelationStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def children(self, organization_id: str, run_id: str) -> tuple[ChildRun, ...]:
+    async def list_children(self, organization_id: str, run_id: str) -> tuple[ChildRun, ...]:
         """Returns the runs that a run started, in the order of their creation."""
         query = _CHILDREN.where(runs.c.organization_id == organization_id)
         rows = await self._database.read(lambda conn: conn.execute(query, {"p_run": run_id}).all())
@@ -92,7 +92,7 @@ class RunRelationStore:
             for row in rows
         )
 
-    async def approvals_awaited(self, run_id: str) -> tuple[MemberApproval, ...]:
+    async def list_awaited_approvals(self, run_id: str) -> tuple[MemberApproval, ...]:
         """Returns the pending approvals of the runs that a run started and waits for, directly or through others."""
         found = await self._database.read(lambda conn: approvals_awaited(conn, [run_id]))
         return found.get(run_id, ())

@@ -382,7 +382,7 @@ class RunStore:
 
         await self._database.write(write)
 
-    async def sent_by(self, organization_id: str, sender_id: str) -> tuple[str, ...]:
+    async def list_sent_by(self, organization_id: str, sender_id: str) -> tuple[str, ...]:
         """Returns the ids of the runs of an organization whose input has a message of a sender, and of the runs that
         answered their approvals. Reads all runs.
         """

@@ -234,7 +234,7 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
     async def create(self, caller: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
         """Creates an agent with all its parts, and returns it. See AgentLifecycle.create."""
         draft = prepared_draft(draft)
-        agent = await self._first_record(caller, draft)
+        agent = await self._record_first(caller, draft)
         method, request_id = (key.method, key.request_id) if key is not None else (None, None)
         creation = msgspec.json.encode(Creation(replace(draft, secrets={}), method, request_id))
         agent_id, replayed = await self.store.begin_creation(key, agent, creation)
@@ -243,7 +243,7 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
             return await self.store.get(caller.organization_id, agent_id)
         return await self.run(unfinished)
 
-    async def _first_record(self, caller: Principal, draft: AgentDraft) -> Agent:
+    async def _record_first(self, caller: Principal, draft: AgentDraft) -> Agent:
         spec = AGENT_TYPES[draft.type]
         models = await self.models.of(caller.organization_id)
         model = draft.model or await models.default_handle()

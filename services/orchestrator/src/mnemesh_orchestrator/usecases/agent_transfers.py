@@ -108,10 +108,10 @@ class AgentExportService:
                 async for record in self.parts[kind].export(kind, scope):
                     yield record
             else:
-                async for record in self._own(kind, agent):
+                async for record in self._export_own(kind, agent):
                     yield record
 
-    async def _own(self, kind: RecordType, agent: Agent) -> AsyncIterator[Record]:
+    async def _export_own(self, kind: RecordType, agent: Agent) -> AsyncIterator[Record]:
         """Yields the records of a type that the orchestrator stores."""
         organization_id, stores = agent.organization_id, self.stores
         match kind:

@@ -138,10 +138,10 @@ class AgentService:
             message_ids = await self.context.window_ids(list(windows))
         return {windows[conversation_id]: ids for conversation_id, ids in message_ids.items()}
 
-    async def pending_approvals(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, str]:
+    async def list_pending_approvals(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, str]:
         """Returns, by agent, the id of the oldest approval that it waits for."""
         ids = tuple(agent.id for agent in agents)
-        approvals = await self.approvals.pending(ApprovalFilter(caller.organization_id, ids)) if ids else ()
+        approvals = await self.approvals.list_pending(ApprovalFilter(caller.organization_id, ids)) if ids else ()
         return {approval.agent_id: approval.id for approval in reversed(approvals)}
 
     async def group_ids(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, tuple[str, ...]]:

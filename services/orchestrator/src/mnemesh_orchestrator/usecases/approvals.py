@@ -72,7 +72,7 @@ class ApprovalService:
     async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs and withdraws the approvals that they wait for. Returns the outcomes by run."""
         outcomes = await self._runs.cancel(caller, filter_, run_ids)
-        pending = await self._store.pending(
+        pending = await self._store.list_pending(
             ApprovalFilter(
                 caller.organization_id, filter_.agent_ids, tuple(run_ids), filter_.conversation_id, filter_.group_id
             )
@@ -107,7 +107,7 @@ class ApprovalService:
     async def _list_expired(self) -> Sequence[Approval]:
         now = self._clock.now()
         asked_before = now - self._timeout if self._timeout else None
-        return await self._store.pending(ApprovalFilter(expired_at=now, asked_before=asked_before))
+        return await self._store.list_pending(ApprovalFilter(expired_at=now, asked_before=asked_before))
 
     async def _deny_expired(self, approval: Approval) -> None:
         caller = Principal(approval.organization_id, approval.subject_id)

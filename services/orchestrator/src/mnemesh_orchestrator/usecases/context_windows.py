@@ -406,7 +406,7 @@ class ContextWindowService:
         agent, _ = await self.resolve(caller, agent_id, conversation_id)
         async with self.lock.take(caller.organization_id, agent_id, conversation_id) as lease:
             filter_ = ApprovalFilter(caller.organization_id, conversation_id=conversation_id)
-            for approval in await self.approvals.pending(filter_):
+            for approval in await self.approvals.list_pending(filter_):
                 raise PendingApproval(
                     "The conversation waits for an approval. Answer it first.", approval_request_id=approval.id
                 )
@@ -425,7 +425,7 @@ class ContextWindowService:
         before = await self.agents.outcome(key)
         if before is None:
             filter_ = ApprovalFilter(caller.organization_id, conversation_id=conversation_id)
-            pending = next((approval.id for approval in await self.approvals.pending(filter_)), "")
+            pending = next((approval.id for approval in await self.approvals.list_pending(filter_)), "")
             approval_id = await self.agents.record_outcome(key, pending)
         else:
             approval_id = before

@@ -171,7 +171,7 @@ class IdentityService:
             key, caller.organization_id, identity_id, self._stamped(caller, change), agent_ids
         )
         if block_ids is not None:
-            for block_id in set(await self.blocks.identified(identity_id)) - set(block_ids):
+            for block_id in set(await self.blocks.list_by_identity(identity_id)) - set(block_ids):
                 await self._detach_block(identity_id, block_id)
             for block_id in block_ids:
                 await self._attach_block(identity_id, block_id)
@@ -203,7 +203,7 @@ class IdentityService:
 
     async def delete(self, caller: Principal, key: RequestKey | None, identity_id: str) -> None:
         """Deletes an identity and detaches it from its agents and blocks. A missing identity is not an error."""
-        for block_id in await self.blocks.identified(identity_id):
+        for block_id in await self.blocks.list_by_identity(identity_id):
             await self._detach_block(identity_id, block_id)
         await self.store.delete(key, caller.organization_id, identity_id)
 
@@ -226,15 +226,15 @@ class IdentityService:
                     await self.store.detach(None, organization_id, identity_id, agent_id)
                 else:
                     erased += await self.lifecycle.delete(caller, agent_id)
-        if sent := await self.runs.sent_by(organization_id, identity_id):
+        if sent := await self.runs.list_sent_by(organization_id, identity_id):
             # An approval that waits would be about calls that no window has any more.
             await self.approvals.cancel(caller, RunFilter(), sent)
-        for run_id in await self.runs.sent_by(organization_id, identity_id):
+        for run_id in await self.runs.list_sent_by(organization_id, identity_id):
             with suppress(NotFound):
                 await self.runs.delete(organization_id, run_id)
                 erased += Erased(runs=1)
         erased += await self.recall.erase_sender(identity_id)
-        for block_id in await self.blocks.identified(identity_id):
+        for block_id in await self.blocks.list_by_identity(identity_id):
             erased += await self._erase_block(identity_id, block_id)
         await self.store.delete(None, organization_id, identity_id)
         return erased
@@ -275,7 +275,7 @@ class IdentityService:
     async def block_ids(self, caller: Principal, identity_id: str) -> tuple[str, ...]:
         """Returns the ids of the blocks of an identity. Raises NotFound."""
         await self.store.get(caller.organization_id, identity_id)
-        return await self.blocks.identified(identity_id)
+        return await self.blocks.list_by_identity(identity_id)
 
     async def _attach_block(self, identity_id: str, block_id: str) -> bool:
         return await self.blocks.identify(f"{identity_id}/{block_id}/attach", block_id, identity_id, attach=True)

@@ -77,7 +77,7 @@ class MessageReader:
 
     recall: RecallClient
 
-    async def next_passages(self, agent: Agent, processed: int) -> Passages | None:
+    async def read_passages(self, agent: Agent, processed: int) -> Passages | None:
         """Returns the messages after a sequence id, as many as a model can read at once; None if there are none."""
         query = MessageQuery(page_size=_PAGE, agent_ids=(agent.id,), after_sequence_id=processed)
         page = (await self.recall.list_messages(query)).messages
@@ -326,7 +326,7 @@ class _Extraction:
 
     async def _extract_next(self, agent: Agent, processed: int) -> ExtractedRange | None:
         """Returns what a model extracts from the next messages; None if there are none, or if a limit is reached."""
-        passages = await self.service._reader.next_passages(agent, processed)
+        passages = await self.service._reader.read_passages(agent, processed)
         if passages is None:
             return None
         commits: list[EpisodeCommit] = []

@@ -252,7 +252,7 @@ class ProviderService:
         """
         self._require_valid(draft, credentials)
         organization_id = caller.organization_id
-        if (before := await self._store.recorded_result(key)) is not None:
+        if (before := await self._store.find_recorded_result(key)) is not None:
             return await self.get(caller, before[0])
         models = await self._models.of(organization_id)
         if draft.name in self._models.base.names or draft.name in models.own:
@@ -298,7 +298,7 @@ class ProviderService:
         """
         require_valid_changes(changes)
         require_valid_credentials(credentials)
-        if await self._store.recorded_result(key) is not None:
+        if await self._store.find_recorded_result(key) is not None:
             return await self.get(caller, provider_id)
         self._require_own(provider_id)
         before = await self._store.get(caller.organization_id, provider_id)
@@ -346,7 +346,7 @@ class ProviderService:
             NotFound: The provider does not exist.
             ProviderError: The provider did not respond as expected. Nothing is changed.
         """
-        if (before := await self._store.recorded_result(key)) is not None:
+        if (before := await self._store.find_recorded_result(key)) is not None:
             return await self._replay(caller, before)
         models = await self._models.of(caller.organization_id)
         if (name := self._base_name(provider_id)) is not None:

@@ -552,7 +552,7 @@ class MemoryAuditStore:
         )
         return [fact_from_row(row) for row in await self._database.read(lambda conn: conn.execute(query).all())]
 
-    async def existing_messages(self, organization_id: str, message_ids: Sequence[str]) -> frozenset[str]:
+    async def find_existing_messages(self, organization_id: str, message_ids: Sequence[str]) -> frozenset[str]:
         """Returns those of the messages that exist."""
 
         def read(conn: sa.Connection) -> frozenset[str]:

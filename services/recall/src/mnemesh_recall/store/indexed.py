@@ -45,7 +45,7 @@ class IndexedMessages:
         rows = await self._database.read(lambda conn: conn.execute(page.order_by(_m.row_id).limit(limit)).all())
         return [(str(row_id), id_) for row_id, id_ in rows]
 
-    async def existing(self, ids: Sequence[str]) -> frozenset[str]:
+    async def find_existing(self, ids: Sequence[str]) -> frozenset[str]:
         """Returns those of the ids that exist."""
         return await self._database.read(lambda conn: frozenset(conn.execute(_EXISTING, {"ids": list(ids)}).scalars()))
 
@@ -76,7 +76,7 @@ class IndexedMemories:
 
         return await self._database.read(read)
 
-    async def existing(self, ids: Sequence[str]) -> frozenset[str]:
+    async def find_existing(self, ids: Sequence[str]) -> frozenset[str]:
         """Returns those of the ids that exist."""
 
         def read(conn: sa.Connection) -> frozenset[str]:

@@ -397,7 +397,7 @@ class MessageStore:
 
     async def rebuild_some_words(self) -> int | None:
         """Indexes the words of some messages or memories again. Returns their number; None if none wait."""
-        return await self._words.next_page()
+        return await self._words.index_page()
 
     async def merge_some_words(self, *, first: bool) -> bool:
         """Merges some parts of the full-text index. `first` begins to merge all. Returns whether there is more."""

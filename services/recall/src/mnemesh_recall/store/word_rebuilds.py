@@ -57,7 +57,7 @@ class WordRebuilds:
         self._may_wait = waiting > 0
         return waiting
 
-    async def next_page(self, agent_id: str | None = None) -> int | None:
+    async def index_page(self, agent_id: str | None = None) -> int | None:
         """Indexes some messages of an agent, or of any agent, or some memories.
 
         Returns:
@@ -89,7 +89,7 @@ class WordRebuilds:
     async def finish(self, agent_id: str) -> None:
         """Indexes the messages of an agent before a search of them, for a limited time."""
         until = time.monotonic() + WAIT_SECONDS
-        while await self.next_page(agent_id) is not None and time.monotonic() < until:
+        while await self.index_page(agent_id) is not None and time.monotonic() < until:
             pass
 
     async def is_complete_for_memories(self) -> bool:

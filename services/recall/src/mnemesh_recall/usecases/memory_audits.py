@@ -46,7 +46,7 @@ class MemoryAuditService:
         existing: frozenset[str] = frozenset()
         if FindingKind.ORPHAN in audit.kinds:
             sources = {id_ for memory in memories if isinstance(memory, Fact) for id_ in memory.source.message_ids}
-            existing = await self._store.existing_messages(organization_id, sorted(sources))
+            existing = await self._store.find_existing_messages(organization_id, sorted(sources))
         scopes: set[Scope] = set()
         if audit.kinds & _PAIRS:
             scopes = {memory.scope for memory in memories if isinstance(memory, Fact) and comparable(memory, now)}

@@ -271,7 +271,7 @@ class MessageFinder:
             return MessageHits(tuple(MessageHit(message=message, text=searchable_text(message)) for message in newest))
         ranges = [resolve(query, search.time_zone, search.reference_time) for query in search.queries]
         queries = zip(search.queries, ranges, strict=True)
-        rankings = await asyncio.gather(*(self._ranked(caller, search, query, named) for query, named in queries))
+        rankings = await asyncio.gather(*(self._rank(caller, search, query, named) for query, named in queries))
         best = best_of_queries([ranking for ranking, _ in rankings])[: self._reranking.depth(search)]
         ranked = [Ranked(id_of(each.id), *each[1:]) for each in best]
         mode = next((found.mode for _, found in rankings if found.mode is not search.mode), search.mode)
@@ -289,7 +289,7 @@ class MessageFinder:
             time_ranges=tuple(dict.fromkeys(itertools.chain.from_iterable(ranges))),
         )
 
-    async def _ranked(
+    async def _rank(
         self, caller: Principal, search: MessageSearch, query: str, named_times: Sequence[TimeRange]
     ) -> tuple[list[Ranked[Key]], FoundCandidates]:
         """Returns the ranking of one query, and what was ranked."""

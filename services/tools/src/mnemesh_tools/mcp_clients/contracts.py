@@ -172,11 +172,11 @@ class RemoteResult:
 class McpEvents(Protocol):
     """Receives what happens to servers outside of calls."""
 
-    async def authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
+    async def on_authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
         """The tokens of a server were renewed."""
         ...
 
-    async def tools_changed(self, target: McpTarget, listing: Listing) -> None:
+    async def on_tools_changed(self, target: McpTarget, listing: Listing) -> None:
         """A server announced that its tools changed, and they were read again."""
         ...
 

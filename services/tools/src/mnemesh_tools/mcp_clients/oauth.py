@@ -212,7 +212,7 @@ class PersonNeeded(Exception):
 def begin_client(url: str, oauth: OAuthAccess, redirect_uri: str) -> OAuthClientProvider:
     """Returns the client of a new authorization, which raises PersonNeeded."""
     storage = Storage(oauth, registration(oauth.state, redirect_uri), None)
-    return code_client(url, oauth, storage, redirect_uri, _person_needed, _no_answer)
+    return code_client(url, oauth, storage, redirect_uri, _refuse_without_person, _no_answer)
 
 
 def begun(client: OAuthClientProvider, url: str, redirect_uri: str) -> tuple[str, OAuthBegun]:
@@ -259,7 +259,7 @@ async def exchange(
         httpx2.HTTPError: It does not answer.
     """
     storage = Storage(oauth, None, None)
-    context = code_client(kept.url, oauth, storage, kept.redirect_uri, _person_needed, _no_answer).context
+    context = code_client(kept.url, oauth, storage, kept.redirect_uri, _refuse_without_person, _no_answer).context
     context.client_info = OAuthClientInformationFull.model_validate_json(kept.client)
     context.auth_server_url = kept.authorization_server
     if kept.metadata is not None:
@@ -289,7 +289,7 @@ async def exchange(
     return storage.state
 
 
-async def _person_needed(url: str) -> None:
+async def _refuse_without_person(url: str) -> None:
     raise PersonNeeded(url)
 
 

@@ -128,20 +128,20 @@ class McpPool:
 
     async def authorizations(self) -> "McpAuthorizations":
         """Returns the OAuth clients of servers."""
-        return (await self._loaded())[1]
+        return (await self._load())[1]
 
     def metrics(self) -> list[Metric]:
         """Returns the metrics of the pool."""
         return [Gauge("mnemesh_tools_mcp_sessions", "Open sessions with MCP servers.", lambda: len(self._sessions))]
 
-    async def _loaded(self) -> "tuple[Transports, McpAuthorizations]":
+    async def _load(self) -> "tuple[Transports, McpAuthorizations]":
         """Imports the SDK in a thread, at the first contact: that takes longer than the start of the service."""
         if self._parts is None:
             oauth = await asyncio.to_thread(import_module, "mnemesh_tools.mcp_clients.oauth")
             module = await asyncio.to_thread(import_module, "mnemesh_tools.mcp_clients.sessions")
             if self._parts is None:
                 authorizations: McpAuthorizations = oauth.McpAuthorizations(
-                    self.limits.connect_seconds, self._authorization_changed
+                    self.limits.connect_seconds, self._on_authorization_changed
                 )
                 transports: Transports = module.Transports(
                     self._allowed, self.limits, self._programs, authorizations.client
@@ -151,7 +151,7 @@ class McpPool:
         return self._parts
 
     async def _new_session(self, target: McpTarget) -> "McpSession":
-        transports, _ = await self._loaded()
+        transports, _ = await self._load()
         module = import_module("mnemesh_tools.mcp_clients.sessions")
         session: McpSession = module.McpSession(target, transports, lambda: self._note_change(target))
         return session
@@ -171,11 +171,11 @@ class McpPool:
             listing = await session.list_tools(self.limits.list_seconds)
         except McpContactFailed:
             return  # the next refresh shows the cause
-        await events.tools_changed(target, listing)
+        await events.on_tools_changed(target, listing)
 
-    async def _authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
+    async def _on_authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
         if self._events is not None:
-            await self._events.authorization_changed(target, state)
+            await self._events.on_authorization_changed(target, state)
 
     async def _with_session(self, target: McpTarget, call: "Callable[[McpSession], Awaitable[T]]", ends: float) -> T:
         """Runs a call. If the pooled session is not usable any more, the call runs once more in a new one."""

@@ -135,7 +135,7 @@ class ToolStore:
 
         return await self._database.write(transaction, name="tools.write_once")
 
-    async def existing_mcp_servers(self, ids: Collection[str]) -> Collection[str]:
+    async def find_existing_mcp_servers(self, ids: Collection[str]) -> Collection[str]:
         """Returns those of these ids that belong to MCP servers, of any organization."""
         return await self._database.read(lambda conn: existing_servers(conn, ids))
 
@@ -143,13 +143,13 @@ class ToolStore:
         """Returns the authorization of any organization with this hash of its state, or None."""
         return await self._database.read(lambda conn: find_by_state(conn, state_hash))
 
-    async def recorded(self, key: RequestKey | None) -> Sequence[str] | None:
+    async def find_recorded(self, key: RequestKey | None) -> Sequence[str] | None:
         """Returns the recorded strings of a request that has taken effect; None for another one.
 
         Raises:
             RequestIdReused: The request id was used before with other content.
         """
-        return await self._ledger.recorded(key)
+        return await self._ledger.find_recorded(key)
 
     async def purge_ledger(self) -> int:
         """Deletes idempotency keys that are older than a day, and expired authorizations; returns how many keys."""

@@ -104,7 +104,7 @@ class McpAuthorizationService:
             raise _not_pending(server_id)
         if begun.state_hash != hash_of_state(state):
             raise InvalidArgument("state is not that of the authorization that was started.", field="state")
-        return await self._exchanged(caller, await self._claimed(begun), code, issuer)
+        return await self._exchange(caller, await self._claim(begun), code, issuer)
 
     async def receive(self, state: str, code: str | None, refusal: str | None, issuer: str | None) -> McpAuthorization:
         """Ends an authorization of any organization with the answer that a browser brought; returns it.
@@ -123,12 +123,12 @@ class McpAuthorizationService:
         begun = await self._store.find_mcp_authorization(hash_of_state(state))
         if begun is None or not self._waits(begun):
             raise _not_pending("")
-        claimed = await self._claimed(begun)
+        claimed = await self._claim(begun)
         if code is None:
             reason = " ".join((refusal or "no code was granted").split())[:_MAX_REASON_CHARS]
-            return await self._ended(claimed, f"The access was not authorized: {reason}")
+            return await self._end(claimed, f"The access was not authorized: {reason}")
         try:
-            await self._exchanged(Principal(begun.organization_id, begun.subject_id), claimed, code, issuer)
+            await self._exchange(Principal(begun.organization_id, begun.subject_id), claimed, code, issuer)
         except MnemeshError as error:  # stored for whoever waits
             return replace(claimed, status=McpAuthorizationStatus.FAILED, message=error.message)
         return replace(claimed, status=McpAuthorizationStatus.COMPLETED)
@@ -156,7 +156,7 @@ class McpAuthorizationService:
         is_pending = authorization.status is McpAuthorizationStatus.PENDING
         return is_pending and self._clock.now() < authorization.expires_at
 
-    async def _claimed(self, begun: McpAuthorization) -> McpAuthorization:
+    async def _claim(self, begun: McpAuthorization) -> McpAuthorization:
         """Reserves an authorization for this process, whose exchange ends soon. Raises McpAuthorizationNotPending."""
         ends = self._clock.now() + timedelta(seconds=self._pool.limits.connect_seconds + _MARGIN_SECONDS)
         claimed = replace(begun, status=McpAuthorizationStatus.CLAIMED, expires_at=ends)
@@ -169,9 +169,7 @@ class McpAuthorizationService:
         await self._store.write(begun.organization_id, write)
         return claimed
 
-    async def _exchanged(
-        self, caller: Principal, claimed: McpAuthorization, code: str, issuer: str | None
-    ) -> McpServer:
+    async def _exchange(self, caller: Principal, claimed: McpAuthorization, code: str, issuer: str | None) -> McpServer:
         """Exchanges the code, stores the outcome, and reads the tools of the server, which it returns."""
         server_id = claimed.server_id
         try:
@@ -183,21 +181,21 @@ class McpAuthorizationService:
                 left = await authorizations.complete(target, begun, code, issuer)
             except McpContactFailed as error:
                 raise McpServerUnreachable(server_id, str(error)) from error
-            await self._contacts.authorization_changed(target, left)
+            await self._contacts.on_authorization_changed(target, left)
         except MnemeshError as error:
-            await self._ended(claimed, error.message)
+            await self._end(claimed, error.message)
             raise
         await self._pool.close_server(
             caller.organization_id, server_id
         )  # before anyone learns that the server can be used
-        await self._ended(claimed, None)
+        await self._end(claimed, None)
         server = await self._get(caller, server_id)
         try:
             return (await self._contacts.refresh(caller, server, McpCaller(), None)).server
         except MnemeshError as error:  # stored as the status of the server
             return await self._contacts.note_failure(caller, server_id, error)
 
-    async def _ended(self, claimed: McpAuthorization, failure: str | None) -> McpAuthorization:
+    async def _end(self, claimed: McpAuthorization, failure: str | None) -> McpAuthorization:
         """Stores the outcome for whoever waits, and returns it."""
         status = McpAuthorizationStatus.COMPLETED if failure is None else McpAuthorizationStatus.FAILED
         ended = replace(claimed, status=status, message=failure, expires_at=self._clock.now() + self._life)

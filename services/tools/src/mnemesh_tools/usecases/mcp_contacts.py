@@ -225,7 +225,7 @@ class McpContacts:
             return replace(before, status=McpServerStatus.DISABLED, message=message)
         return replace(before, status=McpServerStatus.UNKNOWN, message=None)
 
-    async def first_refresh(self, caller: Principal, server: McpServer) -> Refresh:
+    async def refresh_first(self, caller: Principal, server: McpServer) -> Refresh:
         """Reads the tools of a new server; one over HTTP has less time, because its creator waits. See `refresh`."""
         seconds = None if server.transport.type is TransportType.STDIO else self._pool.limits.create_seconds
         return await self.refresh(caller, server, McpCaller(), None, seconds)
@@ -245,11 +245,11 @@ class McpContacts:
             McpServerUnauthorized: The server asks for an authorization.
             InvalidArgument: A variable of the settings has no value.
         """
-        listing = await self.listing(caller, server.id, server.transport, agent, seconds=seconds)
+        listing = await self.list_tools(caller, server.id, server.transport, agent, seconds=seconds)
         await self._seed_builtin_tools(caller)
         return await self._store_listing(caller, server.id, listing, key)
 
-    async def listing(
+    async def list_tools(
         self,
         caller: Principal,
         server_id: str,
@@ -298,7 +298,7 @@ class McpContacts:
         _log.warning("mcp_server_unreachable", mcp_server_id=server_id, cause=error.message)
         return await self._store.write(caller.organization_id, write)
 
-    async def tools_changed(self, target: McpTarget, listing: Listing) -> None:
+    async def on_tools_changed(self, target: McpTarget, listing: Listing) -> None:
         """See `McpEvents.tools_changed`."""
         try:
             server = await self._store.read(
@@ -309,7 +309,7 @@ class McpContacts:
         except McpServerNotFound:
             return  # deleted meanwhile
 
-    async def authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
+    async def on_authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
         """See `McpEvents.authorization_changed`."""
         session = self._targets.sealed_session(state, target.server_id)
 

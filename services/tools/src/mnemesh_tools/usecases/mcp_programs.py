@@ -156,7 +156,7 @@ class McpPrograms:
 
         health.running += 1
         try:
-            return await self._started(target, watched)
+            return await self._start(target, watched)
         finally:
             health.running -= 1
             self._running[target.organization_id] -= 1
@@ -206,7 +206,7 @@ class McpPrograms:
         server = target.organization_id, target.server_id
         return _kept(self._healths, server, _Health), _kept(self._starts, (*server, target.partition), _Starts)
 
-    async def _started(self, target: McpTarget, talk: Talk) -> str:
+    async def _start(self, target: McpTarget, talk: Talk) -> str:
         settings, program = self.settings, target.program
         node = self._node
         if program.npm_requirements and node is None:
@@ -214,8 +214,8 @@ class McpPrograms:
         confined = not settings.trusts(target.organization_id)
         try:
             async with AsyncExitStack() as stack:
-                pip = await self._held(stack, target, PackageSet(Ecosystem.PIP, program.pip_requirements))
-                npm = await self._held(stack, target, PackageSet(Ecosystem.NPM, program.npm_requirements))
+                pip = await self._hold(stack, target, PackageSet(Ecosystem.PIP, program.pip_requirements))
+                npm = await self._hold(stack, target, PackageSet(Ecosystem.NPM, program.npm_requirements))
                 home = await stack.enter_async_context(self._home(target))
                 serve = self._serve(target) if confined else None
                 in_node = npm is not None or program.command in ("node", "npm", "npx")
@@ -247,7 +247,7 @@ class McpPrograms:
         except MnemeshError as error:
             raise McpContactFailed(error.message) from error
 
-    async def _held(self, stack: AsyncExitStack, target: McpTarget, packages: PackageSet) -> str | None:
+    async def _hold(self, stack: AsyncExitStack, target: McpTarget, packages: PackageSet) -> str | None:
         """Returns the directory of packages, which exists until the stack is closed; None if there are none."""
         stored = None
         if target.is_stored and packages.requirements:

@@ -106,7 +106,7 @@ class McpServerService:
         if stored.contact.status is not McpServerStatus.UNKNOWN:
             return stored
         try:
-            return (await self._contacts.first_refresh(caller, stored)).server
+            return (await self._contacts.refresh_first(caller, stored)).server
         except MnemeshError as error:  # stored as the status of the server
             return await self._contacts.note_failure(caller, stored.id, error)
 
@@ -222,7 +222,7 @@ class McpServerService:
             McpTransportDisabled: This server does not start programs.
             InvalidArgument: A variable of the settings has no value.
         """
-        recorded = await self._store.recorded(key)
+        recorded = await self._store.find_recorded(key)
         if recorded is not None:
             return msgspec.json.decode(recorded[0], type=Refresh)
         server = await self.get_server(caller, server_id)
@@ -253,7 +253,7 @@ class McpServerService:
         if contact.status is McpServerStatus.DISABLED:
             return contact, []
         try:
-            listing = await self._contacts.listing(
+            listing = await self._contacts.list_tools(
                 caller, server_id or "", transport, agent, is_stored=stored is not None and spec is None
             )
         except McpServerUnreachable as error:

@@ -155,7 +155,7 @@ class McpToolService:
         future: asyncio.Future[McpRunResult] = asyncio.get_running_loop().create_future()
         self._running[key] = (request.fingerprint, future)
         try:
-            result = await self._begun(request, call)
+            result = await self._begin(request, call)
             future.set_result(result)
             return result
         except MnemeshError as error:
@@ -168,7 +168,7 @@ class McpToolService:
                 future.set_exception(McpOutcomeUnknown(call.target.server_id, "The first call was cancelled."))
                 future.exception()
 
-    async def _begun(self, request: RequestKey, call: _Call) -> McpRunResult:
+    async def _begin(self, request: RequestKey, call: _Call) -> McpRunResult:
         organization_id, now = request.organization_id, self._clock.now()
         known: McpRun | None = await self._store.write(organization_id, lambda tx: tx.mcp.begin_run(request, now))
         if known is not None:

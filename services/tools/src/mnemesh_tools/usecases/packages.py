@@ -259,18 +259,18 @@ class PackageService:
             raise failure.error.with_traceback(None)  # else it grows each time
         build = self._builds.get((organization_id, key))
         if build is None:
-            task = asyncio.create_task(self._recorded(organization_id, packages.field, key, work))
+            task = asyncio.create_task(self._record(organization_id, packages.field, key, work))
             build = _Build(state, self._clock.now(), task)
             self._builds[organization_id, key] = build
         return await asyncio.shield(build.task)
 
-    async def _recorded(
+    async def _record(
         self, organization_id: str, field: str, key: str, work: Callable[[], Coroutine[Any, Any, Any]]
     ) -> Any:
         started = time.monotonic()
         try:
             async with self._slots.hold(organization_id):
-                result = await self._shared(key, work)
+                result = await self._share(key, work)
         except (PackagesUnavailable, SandboxUnavailable) as error:
             failure = _failed(error, field)
             if len(self._failures) >= _MAX_FAILURES:
@@ -284,7 +284,7 @@ class PackageService:
         self._failures.pop((organization_id, key), None)
         return result
 
-    async def _shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _share(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         running = self._running.get(key)
         if running is None:
             running = self._running[key] = asyncio.create_task(work())

@@ -12,7 +12,7 @@ from mnemesh.types.v1.paging_pb2 import SORT_ORDER_DESCENDING
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.suites.files.calls import REPLACE, AgentFiles, AgentFilesCases, Files, reason
 
 LINES = "\n".join(f"line {number}" for number in range(1, 11))
@@ -74,7 +74,7 @@ class AgentFolders(AgentFilesCases):
             folders_rpc.UpdateFolderRequest(folder=renamed, update_mask=FieldMask(paths=["name"]))
         )
         await raised("rename")
-        assert list(await agent.shown()) == ["renamed/a.txt"]
+        assert list(await agent.read_shown()) == ["renamed/a.txt"]
         await agent.close("renamed/a.txt")
         await raised("close")
         await client.delete(file)
@@ -108,12 +108,14 @@ class AgentFolders(AgentFilesCases):
         await agent.attach(folder.id)
         await agent.open("gone.txt", "kept.txt", offset=4, length=2)
         await client.delete(gone)
-        assert list(await agent.shown()) == ["reports/kept.txt"]
+        assert list(await agent.read_shown()) == ["reports/kept.txt"]
         await client.upload(folder.id, "kept.txt", b"new\ntext", duplicate_handling=REPLACE)
-        (pending,) = (await agent.shown()).values()
+        (pending,) = (await agent.read_shown()).values()
         assert "line" not in pending
         await agent.parse(kept, "new\ntext")
-        assert await agent.shown() == {"reports/kept.txt": "[Viewing file start (out of 2 lines)]\n1: new\n2: text"}
+        assert await agent.read_shown() == {
+            "reports/kept.txt": "[Viewing file start (out of 2 lines)]\n1: new\n2: text"
+        }
 
     async def test_attachments_are_repeatable_and_checked(
         self, agent: AgentFiles, client: Files, folder: pb.Folder
@@ -191,7 +193,7 @@ class Windows(AgentFilesCases):
         await agent.grep("text of a")
         opened = await agent.open("c.txt")
         assert list(opened.evicted) == ["reports/b.txt"]
-        assert sorted(await agent.shown()) == ["reports/a.txt", "reports/c.txt"]
+        assert sorted(await agent.read_shown()) == ["reports/a.txt", "reports/c.txt"]
         both = await agent.open("b.txt", "d.txt")
         assert list(both.evicted) == ["reports/a.txt", "reports/c.txt"]
         lower = await agent.limit(1)
@@ -206,13 +208,13 @@ class Windows(AgentFilesCases):
         await client.upload(folder.id, "new.txt", b"text")
         await agent.attach(folder.id)
         revision = await agent.revision()
-        absent = await refused(agent.open("a.txt", "b.txt"))
+        absent = await catch_refusal(agent.open("a.txt", "b.txt"))
         assert (absent.reason, absent.metadata["file_name"]) == ("FILE_NOT_ATTACHED", "b.txt")
         assert "reports/a.txt, reports/new.txt" in absent.metadata["file_names"]
-        unready = await refused(agent.open("a.txt", "new.txt"))
+        unready = await catch_refusal(agent.open("a.txt", "new.txt"))
         assert (unready.reason, unready.metadata["status"]) == ("FILE_NOT_READY", "PENDING")
         assert unready.metadata["file_name"] == "reports/new.txt"
-        too_many = await refused(agent.open(*["a.txt"] * 6))
+        too_many = await catch_refusal(agent.open(*["a.txt"] * 6))
         assert (too_many.reason, too_many.metadata["limit"]) == ("INVALID_ARGUMENT", "5")
         for wrong in (
             agent.open(),
@@ -233,7 +235,7 @@ class Windows(AgentFilesCases):
             folder = await client.folder(name)
             await agent.file(folder.id, "a.txt", name)
             await agent.attach(folder.id)
-        ambiguous = await refused(agent.open("a.txt"))
+        ambiguous = await catch_refusal(agent.open("a.txt"))
         assert ambiguous.metadata["file_names"] == "one/a.txt, two/a.txt"
         assert (await agent.open("two/a.txt")).opened[0].file.visible_content.endswith("1: two")
 
@@ -249,7 +251,7 @@ class Windows(AgentFilesCases):
         again = await agent.open("a.txt", offset=1, length=1, request_id=key)
         assert again.opened[0].file.visible_content == first.opened[0].file.visible_content
         assert (list(again.evicted), again.directories_revision) == (list(first.evicted), first.directories_revision)
-        assert list(await agent.shown()) == ["reports/b.txt"]
+        assert list(await agent.read_shown()) == ["reports/b.txt"]
 
     async def test_limits_hold_when_files_are_opened_at_once(self, agent: AgentFiles, folder: pb.Folder) -> None:
         for number in range(8):
@@ -258,7 +260,7 @@ class Windows(AgentFilesCases):
         await agent.limit(3)
         await asyncio.gather(*(agent.open(f"{number}.txt") for number in range(8)))
         found = (await agent.directories()).directories
-        assert (found.open_files, len(await agent.shown())) == (3, 3)
+        assert (found.open_files, len(await agent.read_shown())) == (3, 3)
 
     async def test_long_windows_are_truncated_at_a_line(self, agent: AgentFiles, folder: pb.Folder) -> None:
         await agent.file(folder.id, "a.txt", "\n".join(f"{n:03} " + "x" * 50 for n in range(200)))
@@ -351,7 +353,7 @@ class FileSearches(AgentFilesCases):
         ],
     )
     async def test_grep_refuses_bad_input(self, agent: AgentFiles, options: dict[str, object]) -> None:
-        error = await refused(agent.grep(**options))  # type: ignore[arg-type]
+        error = await catch_refusal(agent.grep(**options))  # type: ignore[arg-type]
         assert error.code.name == "INVALID_ARGUMENT"
         assert error.field in options or error.field == "pattern"
 
@@ -383,7 +385,7 @@ class Openings(AgentFilesCases):
         await agent.file(folder.id, "a.txt", "text of a")
         await client.upload(folder.id, "new.txt", b"text")
         attached = await agent.attach(folder.id, open_files=True)
-        shown = await agent.shown()
+        shown = await agent.read_shown()
         assert list(shown) == ["reports/a.txt", "reports/b.txt"]
         assert shown["reports/b.txt"].endswith("1: text of b")
         assert attached.directories_revision == await agent.revision()
@@ -395,9 +397,9 @@ class Openings(AgentFilesCases):
             for name in names:
                 await agent.file(folder.id, f"{name}.txt")
         await agent.attach(first.id, open_files=True)
-        assert list(await agent.shown()) == ["first/a.txt", "first/b.txt"]
+        assert list(await agent.read_shown()) == ["first/a.txt", "first/b.txt"]
         await agent.attach(second.id, open_files=True)
-        assert list(await agent.shown()) == ["second/c.txt", "second/d.txt", "second/e.txt"]
+        assert list(await agent.read_shown()) == ["second/c.txt", "second/d.txt", "second/e.txt"]
 
     async def test_a_repeat_opens_no_file_again(self, agent: AgentFiles, folder: pb.Folder) -> None:
         await agent.file(folder.id, "a.txt")
@@ -408,7 +410,7 @@ class Openings(AgentFilesCases):
         revision = await agent.revision()
         again = await agent.attach(folder.id, open_files=True)
         assert (again.folder_count, again.directories_revision) == (1, revision)
-        assert await agent.shown() == {}
+        assert await agent.read_shown() == {}
 
     async def test_an_attached_folder_can_begin_to_open_files(self, agent: AgentFiles, folder: pb.Folder) -> None:
         for name in ("a.txt", "b.txt"):
@@ -416,9 +418,9 @@ class Openings(AgentFilesCases):
         await agent.attach(folder.id)
         await agent.open("a.txt")
         await agent.close("a.txt")
-        assert await agent.shown() == {}
+        assert await agent.read_shown() == {}
         await agent.attach(folder.id, open_files=True)
-        assert list(await agent.shown()) == ["reports/b.txt"]
+        assert list(await agent.read_shown()) == ["reports/b.txt"]
 
     async def test_a_detached_folder_closes_its_files(self, agent: AgentFiles, folder: pb.Folder) -> None:
         await agent.file(folder.id, "a.txt")
@@ -426,7 +428,7 @@ class Openings(AgentFilesCases):
         await agent.detach(folder.id)
         assert await agent.files() == []
         await agent.attach(folder.id)
-        assert await agent.shown() == {}
+        assert await agent.read_shown() == {}
 
     async def test_a_refused_attachment_opens_nothing(self, agent: AgentFiles, folder: pb.Folder) -> None:
         await agent.file(folder.id, "a.txt")

@@ -15,7 +15,7 @@ from mnemesh.files.v1.files_service_pb2_grpc import FileServiceStub
 from mnemesh.files.v1.folders_service_pb2_grpc import FolderServiceStub
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.suites.service_suite import ServiceSuite
 from mnemesh_testkit.timeouts import scaled
 
@@ -66,7 +66,7 @@ class Files:
         """A file."""
         return (await self.files.GetFile(files_rpc.GetFileRequest(file_id=file_id))).file  # type: ignore[no-any-return]
 
-    async def processed(self, file_id: str) -> pb.File:
+    async def wait_until_processed(self, file_id: str) -> pb.File:
         """A file after its processing, which runs in the background of the service."""
         async with asyncio.timeout(scaled(30)):
             # No event tells, because the service may be another process.
@@ -114,7 +114,7 @@ class FilesCases(ServiceSuite):
 
 async def reason(call: Coroutine[Any, Any, Any]) -> str:
     """Returns the reason with which a call is refused."""
-    return (await refused(call)).reason
+    return (await catch_refusal(call)).reason
 
 
 Parsed = Callable[..., Awaitable[None]]
@@ -159,7 +159,7 @@ class AgentFiles:
         request = rpc.GetDirectoriesRequest(agent_id=self.id, if_revision=if_revision)
         return await self.stub.GetDirectories(request)  # type: ignore[no-any-return]
 
-    async def shown(self) -> dict[str, str]:
+    async def read_shown(self) -> dict[str, str]:
         """The texts of the open files by name."""
         found = (await self.directories()).directories
         return {file.name: file.value for each in found.directories for file in each.files if file.is_open}

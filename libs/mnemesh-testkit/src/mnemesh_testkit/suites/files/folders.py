@@ -10,7 +10,7 @@ from mnemesh.types.v1 import audit_pb2, paging_pb2
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.suites.files.calls import ABSENT_FOLDER, Files, FilesCases, reason
 
 
@@ -36,7 +36,7 @@ class Folders(FilesCases):
 
     async def test_name_is_unique_in_the_organization(self, client: Files) -> None:
         folder = await client.folder()
-        error = await refused(client.folder())
+        error = await catch_refusal(client.folder())
         assert (error.reason, error.field) == ("ALREADY_EXISTS", "folder.name")
         other = await client.folder("others")
         rename = rpc.UpdateFolderRequest(
@@ -72,11 +72,11 @@ class Folders(FilesCases):
         ],
     )
     async def test_bad_value_is_refused(self, client: Files, fields: dict[str, Any], field: str) -> None:
-        error = await refused(client.folder(**fields))
+        error = await catch_refusal(client.folder(**fields))
         assert (error.reason, error.field) == ("INVALID_ARGUMENT", field)
 
     async def test_unknown_embedder_is_refused_and_leaves_the_name_free(self, client: Files) -> None:
-        error = await refused(client.folder(embedder="nobody/nothing"))
+        error = await catch_refusal(client.folder(embedder="nobody/nothing"))
         assert (error.reason, error.field) == ("EMBEDDER_UNKNOWN", "folder.embedder")
         await client.folder()
 
@@ -117,7 +117,7 @@ class Folders(FilesCases):
         assert (await client.folders.UpdateFolder(request)).folder == updated
         for paths in ([], ["embedder"], ["nothing"]):
             request = rpc.UpdateFolderRequest(folder=changed, update_mask=FieldMask(paths=paths))
-            assert (await refused(client.folders.UpdateFolder(request))).field == "update_mask"
+            assert (await catch_refusal(client.folders.UpdateFolder(request))).field == "update_mask"
 
     async def test_deleted_folder_is_gone_with_its_files(self, client: Files, folder: pb.Folder) -> None:
         file = (await client.upload(folder.id)).file
@@ -131,7 +131,7 @@ class Folders(FilesCases):
     async def test_absent_folder(self, client: Files, folder: pb.Folder) -> None:
         assert await reason(client.get_folder(ABSENT_FOLDER)) == "NOT_FOUND"
         assert await reason(client.delete_folder(ABSENT_FOLDER)) == "NOT_FOUND"
-        assert (await refused(client.get_folder("source-1"))).field == "folder_id"
+        assert (await catch_refusal(client.get_folder("source-1"))).field == "folder_id"
         with as_principal(Principal(new_id("org"), new_id("user"))):
             assert await reason(client.get_folder(folder.id)) == "NOT_FOUND"
             assert await reason(client.upload(folder.id)) == "NOT_FOUND"

@@ -4,7 +4,7 @@ import pytest
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
 
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.suites.files.calls import ABSENT_FILE, REPLACE, Files, FilesCases, reason
 
 TEXT = b"# Title\n\n  indented\nlast line\n"
@@ -28,7 +28,7 @@ class Processing(FilesCases):
 
     async def test_text_file_is_completed(self, client: Files, folder: pb.Folder) -> None:
         uploaded = (await client.upload(folder.id, "a.md", TEXT)).file
-        file = await client.processed(uploaded.id)
+        file = await client.wait_until_processed(uploaded.id)
         assert file.status == pb.FILE_STATUS_COMPLETED
         assert (file.total_lines, file.total_chars, file.media_type) == (4, len(TEXT) - 1, "text/markdown")
         assert (file.total_chunks, file.chunks_embedded) == (1, 1)
@@ -37,7 +37,7 @@ class Processing(FilesCases):
 
     async def test_text_is_read_by_lines(self, client: Files, folder: pb.Folder) -> None:
         file = (await client.upload(folder.id, "a.md", TEXT)).file
-        await client.processed(file.id)
+        await client.wait_until_processed(file.id)
 
         async def text(**request: int) -> rpc.GetFileTextResponse:
             request_ = rpc.GetFileTextRequest(file_id=file.id, **request)
@@ -53,12 +53,12 @@ class Processing(FilesCases):
         assert not part.HasField("next_offset")
         assert (await text(offset=9)).text == ""
         for bad in ({"offset": -1}, {"length": 0}, {"length": -2}):
-            assert (await refused(text(**bad))).field in bad
+            assert (await catch_refusal(text(**bad))).field in bad
 
     async def test_long_text_is_read_in_parts(self, client: Files, folder: pb.Folder) -> None:
         lines = [f"{number} {'é' * 60_000}" for number in range(10)]
         file = (await client.upload(folder.id, "a.txt", _pieces("\n".join(lines).encode()))).file
-        await client.processed(file.id)
+        await client.wait_until_processed(file.id)
         read: list[str] = []
         offset: int | None = 0
         while offset is not None:
@@ -70,7 +70,7 @@ class Processing(FilesCases):
         assert "".join(read) == "".join(lines)
 
     async def test_document_is_read_by_its_content_with_pages(self, client: Files, folder: pb.Folder) -> None:
-        file = await client.processed((await client.upload(folder.id, "a.txt", PDF)).file.id)
+        file = await client.wait_until_processed((await client.upload(folder.id, "a.txt", PDF)).file.id)
         assert file.status == pb.FILE_STATUS_COMPLETED, file.error_message
         assert (file.media_type, file.total_pages, file.total_lines) == ("application/pdf", 2, 1)
         assert list(file.warnings) == ["Pages without text, such as scanned images: 2."]
@@ -80,21 +80,21 @@ class Processing(FilesCases):
 
     async def test_file_without_text_is_not_parsed(self, client: Files, folder: pb.Folder) -> None:
         file = (await client.upload(folder.id, "a.pdf", b"%PDF-1.7 broken")).file
-        failed = await client.processed(file.id)
+        failed = await client.wait_until_processed(file.id)
         assert failed.status == pb.FILE_STATUS_ERROR
         assert failed.error_message
-        error = await refused(client.files.GetFileText(rpc.GetFileTextRequest(file_id=file.id)))
+        error = await catch_refusal(client.files.GetFileText(rpc.GetFileTextRequest(file_id=file.id)))
         assert (error.reason, error.metadata["status"]) == ("FILE_NOT_READY", "ERROR")
         retried = await client.files.RetryFile(rpc.RetryFileRequest(file_id=file.id, request_id="r"))
         assert retried.file.status == pb.FILE_STATUS_PENDING
-        assert (await client.processed(file.id)).status == pb.FILE_STATUS_ERROR
+        assert (await client.wait_until_processed(file.id)).status == pb.FILE_STATUS_ERROR
         assert await reason(client.files.RetryFile(rpc.RetryFileRequest(file_id=ABSENT_FILE))) == "NOT_FOUND"
 
     async def test_replaced_file_has_the_new_text(self, client: Files, folder: pb.Folder) -> None:
         file = (await client.upload(folder.id, "a.txt", b"old")).file
-        await client.processed(file.id)
+        await client.wait_until_processed(file.id)
         await client.upload(folder.id, "a.txt", b"new\nlines", duplicate_handling=REPLACE)
-        replaced = await client.processed(file.id)
+        replaced = await client.wait_until_processed(file.id)
         assert (replaced.status, replaced.revision, replaced.total_lines) == (pb.FILE_STATUS_COMPLETED, 2, 2)
         answer = await client.files.GetFileText(rpc.GetFileTextRequest(file_id=file.id))
         assert answer.text == "new\nlines"
@@ -116,7 +116,7 @@ class Processing(FilesCases):
     )
     async def test_url_that_is_not_allowed_is_refused(self, client: Files, folder: pb.Folder, url: str) -> None:
         header = rpc.UploadFileHeader(folder_id=folder.id)
-        error = await refused(client.files.ImportFile(rpc.ImportFileRequest(url=url, header=header)))
+        error = await catch_refusal(client.files.ImportFile(rpc.ImportFileRequest(url=url, header=header)))
         assert (error.reason, error.field) == ("INVALID_ARGUMENT", "url")
         assert await client.names() == []
 

@@ -14,7 +14,7 @@ from mnemesh_kit import request_bounds
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.suites.files.calls import (
     ABSENT_FILE,
     ABSENT_FOLDER,
@@ -86,7 +86,7 @@ class Uploads(FilesCases):
     async def test_bad_header_is_refused_and_stores_nothing(
         self, client: Files, folder: pb.Folder, name: str, header: dict[str, Any], field: str
     ) -> None:
-        error = await refused(client.upload(folder.id, name, **header))
+        error = await catch_refusal(client.upload(folder.id, name, **header))
         assert (error.reason, error.field) == ("INVALID_ARGUMENT", field)
         assert await client.names() == []
 
@@ -116,8 +116,8 @@ class Uploads(FilesCases):
         assert await reason(client.file(ABSENT_FILE)) == "NOT_FOUND"
         assert await reason(client.content(ABSENT_FILE)) == "NOT_FOUND"
         assert await reason(client.delete(ABSENT_FILE)) == "NOT_FOUND"
-        assert (await refused(client.content(file.id, offset=-1))).field == "offset"
-        assert (await refused(client.content(file.id, offset=9))).field == "offset"
+        assert (await catch_refusal(client.content(file.id, offset=-1))).field == "offset"
+        assert (await catch_refusal(client.content(file.id, offset=9))).field == "offset"
         with as_principal(Principal(new_id("org"), new_id("user"))):
             for call in (client.file(file.id), client.content(file.id), client.delete(file.id)):
                 assert await reason(call) == "NOT_FOUND"
@@ -137,7 +137,7 @@ class Uploads(FilesCases):
         assert await client.names(filter=rpc.FileFilter(statuses=[pb.FILE_STATUS_FETCHING])) == []
         counted = await client.files.CountFiles(rpc.CountFilesRequest(filter=rpc.FileFilter(folder_id=folder.id)))
         assert counted.count == 3
-        assert (await refused(client.names(filter=rpc.FileFilter(statuses=[99])))).field == "filter.statuses"  # type: ignore[list-item]
+        assert (await catch_refusal(client.names(filter=rpc.FileFilter(statuses=[99])))).field == "filter.statuses"  # type: ignore[list-item]
 
     async def test_deleted_file_is_gone_and_its_name_is_free(self, client: Files, folder: pb.Folder) -> None:
         kept = (await client.upload(folder.id, "kept.txt", b"same")).file
@@ -181,11 +181,11 @@ class Resuming(FilesCases):
         assert (await write(client, upload.id, 0, CONTENT[:100], CONTENT[100:300])).received_bytes == 300
         got = (await client.files.GetUpload(rpc.GetUploadRequest(upload_id=upload.id))).upload
         assert got.received_bytes == 300
-        gap = await refused(write(client, upload.id, 301, CONTENT[301:]))
+        gap = await catch_refusal(write(client, upload.id, 301, CONTENT[301:]))
         assert (gap.reason, gap.metadata["offset"]) == ("FAILED_PRECONDITION", "300")
         assert (await write(client, upload.id, 200, CONTENT[200:700])).received_bytes == 700
         assert (await write(client, upload.id, 0, CONTENT[:50])).received_bytes == 700
-        early = await refused(finish(client, upload.id))
+        early = await catch_refusal(finish(client, upload.id))
         assert (early.reason, early.field) == ("INVALID_ARGUMENT", "header.size_bytes")
         # What the server has is skipped, over the bounds of messages.
         again = await write(client, upload.id, 100, CONTENT[100:400], CONTENT[400:800], CONTENT[800:])
@@ -217,7 +217,7 @@ class Resuming(FilesCases):
     async def test_wrong_hash_is_refused_and_the_upload_is_kept(self, client: Files, folder: pb.Folder) -> None:
         upload = await start(client, folder.id, sha256="0" * 64)
         await write(client, upload.id, 0, CONTENT)
-        assert (await refused(finish(client, upload.id))).field == "header.sha256"
+        assert (await catch_refusal(finish(client, upload.id))).field == "header.sha256"
         assert (await client.files.GetUpload(rpc.GetUploadRequest(upload_id=upload.id))).upload.received_bytes
         assert await client.names() == []
 
@@ -246,10 +246,10 @@ class Resuming(FilesCases):
     async def test_bad_requests(self, client: Files, folder: pb.Folder) -> None:
         upload = await start(client, folder.id)
         assert await reason(start(client, ABSENT_FOLDER)) == "NOT_FOUND"
-        assert (await refused(start(client, folder.id, size_bytes=-1))).field == "header.size_bytes"
-        assert (await refused(start(client, folder.id, size_bytes=1 << 60))).reason == "RESOURCE_EXHAUSTED"
-        assert (await refused(write(client, "upload-1", 0, b"x"))).field == "upload_id"
-        assert (await refused(write(client, upload.id, -1, b"x"))).field == "offset"
+        assert (await catch_refusal(start(client, folder.id, size_bytes=-1))).field == "header.size_bytes"
+        assert (await catch_refusal(start(client, folder.id, size_bytes=1 << 60))).reason == "RESOURCE_EXHAUSTED"
+        assert (await catch_refusal(write(client, "upload-1", 0, b"x"))).field == "upload_id"
+        assert (await catch_refusal(write(client, upload.id, -1, b"x"))).field == "offset"
         assert await reason(write(client, new_id("upload"), 0, b"x")) == "NOT_FOUND"
         with as_principal(Principal(new_id("org"), new_id("user"))):
             assert await reason(write(client, upload.id, 0, b"x")) == "NOT_FOUND"
@@ -293,7 +293,7 @@ class Duplicates(FilesCases):
 
     async def test_error_names_the_file(self, client: Files, folder: pb.Folder) -> None:
         first = (await client.upload(folder.id)).file
-        error = await refused(client.upload(folder.id, content=b"new", duplicate_handling=ERROR))
+        error = await catch_refusal(client.upload(folder.id, content=b"new", duplicate_handling=ERROR))
         assert (error.reason, error.metadata["resource_id"]) == ("ALREADY_EXISTS", first.id)
         assert await client.names() == ["notes.txt"]
 

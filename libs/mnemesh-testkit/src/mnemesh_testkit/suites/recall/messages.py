@@ -10,7 +10,7 @@ from mnemesh.types.v1.paging_pb2 import SORT_ORDER_DESCENDING
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import whole_answer
 
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, called, message, part, said
 from mnemesh_testkit.timeouts import scaled
 
@@ -66,7 +66,7 @@ class Messages(RecallCases):
         assert (await numbers(**newest_first))[0] == [11, 10]
         assert (await numbers(text_search="ELSE"))[0] == [11]
         _, token = await numbers(page_size=2)
-        foreign = await refused(numbers(page_size=2, page_token=token, order=SORT_ORDER_DESCENDING))
+        foreign = await catch_refusal(numbers(page_size=2, page_token=token, order=SORT_ORDER_DESCENDING))
         assert (foreign.reason, foreign.field) == ("PAGE_TOKEN_INVALID", "page_token")
 
     async def test_list_of_an_agent_is_bounded_by_sequence_ids(self, chat: Conversation) -> None:
@@ -91,7 +91,7 @@ class Messages(RecallCases):
         for field in ("after_sequence_id", "until_sequence_id"):
             for agents in ([], [chat.agent_id, new_id("agent")]):
                 request = rpc.ListMessagesRequest(agent_ids=agents, **{field: 0})  # type: ignore[arg-type]
-                error = await refused(chat.stub.ListMessages(request))
+                error = await catch_refusal(chat.stub.ListMessages(request))
                 assert (error.reason, error.field) == ("INVALID_ARGUMENT", field)
 
     async def test_list_of_several_agents_is_in_the_order_of_insertion(self, chat: Conversation) -> None:
@@ -147,7 +147,7 @@ class Messages(RecallCases):
 
     async def test_too_much_of_a_provider_is_refused(self, chat: Conversation) -> None:
         answer = message("the red fox", role=pb.ROLE_ASSISTANT, carried="x" * ((1 << 20) + 1))
-        assert (await refused(chat.append(answer))).field == "messages[0].carried"
+        assert (await catch_refusal(chat.append(answer))).field == "messages[0].carried"
 
     async def test_largest_allowed_values_are_stored(self, chat: Conversation) -> None:
         long = message("ü" * (1 << 19))

@@ -6,7 +6,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import Aborted, AlreadyExists, InvalidArgument
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, message, said
 
 
@@ -51,12 +51,12 @@ class Steps(RecallCases):
         await chat.stub.CommitStep(old)
         await chat.commit("new", epoch=5, base=2)
         assert (await chat.stub.CommitStep(old)).replayed
-        conflict = await refused(chat.commit("other", epoch=1, base=99, step_id=old.step_id))
+        conflict = await catch_refusal(chat.commit("other", epoch=1, base=99, step_id=old.step_id))
         assert (isinstance(conflict, Aborted), conflict.reason) == (True, "STEP_CONFLICT")
-        lost = await refused(chat.commit("late", epoch=4, base=99))
+        lost = await catch_refusal(chat.commit("late", epoch=4, base=99))
         assert (isinstance(lost, Aborted), lost.reason) == (True, "LEASE_LOST")
         assert lost.metadata == {"conversation_id": chat.id, "epoch": "5"}
-        forged = await refused(chat.commit("forged", epoch=1 << 62, base=99))
+        forged = await catch_refusal(chat.commit("forged", epoch=1 << 62, base=99))
         assert (isinstance(forged, InvalidArgument), forged.field) == (True, "lease.epoch")
         assert (await chat.commit("next", epoch=5, base=1)).rebased
         assert said(await chat.window()) == ["prompt", "old", "new", "next"]
@@ -85,7 +85,7 @@ class Steps(RecallCases):
         await chat.open()
         first = message("first")
         await chat.commit(first)
-        clash = await refused(chat.commit("new", message("second", id=first.id), base=2))
+        clash = await catch_refusal(chat.commit("new", message("second", id=first.id), base=2))
         assert isinstance(clash, AlreadyExists)
         window = await chat.window()
         assert (said(window), window.agent_message_count, window.version) == (["prompt", "first"], 2, 2)
@@ -112,17 +112,17 @@ class Steps(RecallCases):
         creation = chat.creation("hello", request_id="r1")
         first = await chat.stub.CreateContext(creation)
         assert await chat.stub.CreateContext(creation) == first
-        reused = await refused(chat.stub.CreateContext(chat.creation(request_id="r1")))
+        reused = await catch_refusal(chat.stub.CreateContext(chat.creation(request_id="r1")))
         assert reused.reason == "REQUEST_ID_REUSED"
-        assert isinstance(await refused(chat.open("hello")), AlreadyExists)
+        assert isinstance(await catch_refusal(chat.open("hello")), AlreadyExists)
         more = message("more")
         done = await chat.append(more, to=chat.id, request_id="r2")
         assert (list(done.sequence_ids), done.version) == ([3], 2)
         assert await chat.append(more, to=chat.id, request_id="r2") == done
-        reused = await refused(chat.append("other", to=chat.id, request_id="r2"))
+        reused = await catch_refusal(chat.append("other", to=chat.id, request_id="r2"))
         assert reused.reason == "REQUEST_ID_REUSED"
         await chat.commit("step", request_id="r3")
-        reused = await refused(chat.commit("step", request_id="r3"))
+        reused = await catch_refusal(chat.commit("step", request_id="r3"))
         assert reused.reason == "REQUEST_ID_REUSED"
         assert said(await chat.window()) == ["prompt", "hello", "more", "step"]
 

@@ -6,7 +6,7 @@ from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.errors import refused
+from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.suites.recall.calls import (
     Conversation,
     RecallCases,
@@ -57,9 +57,9 @@ class Windows(RecallCases):
         assert (replaced.version, replaced.epoch) == (2, 3)
         kept = await chat.stub.GetMessages(rpc.GetMessagesRequest(message_ids=[one.id]))
         assert list(kept.messages) == [one]
-        moved = await refused(chat.stub.ReplaceContext(new))
+        moved = await catch_refusal(chat.stub.ReplaceContext(new))
         assert (isinstance(moved, Aborted), moved.reason, moved.metadata["version"]) == (True, "WINDOW_MOVED", "2")
-        assert (await refused(chat.commit("late", epoch=2, base=2))).reason == "LEASE_LOST"
+        assert (await catch_refusal(chat.commit("late", epoch=2, base=2))).reason == "LEASE_LOST"
         assert said(await chat.window()) == ["compacted", "so far", "three"]
 
     async def test_replacement_with_unknown_or_foreign_rows_is_refused(self, chat: Conversation) -> None:
@@ -67,9 +67,9 @@ class Windows(RecallCases):
         system, one = (await chat.open("one")).messages
         _, theirs = (await stranger.open("theirs")).messages
         for id_ in (new_id("message"), theirs.id):
-            assert isinstance(await refused(chat.stub.ReplaceContext(chat.replacement(system.id, id_))), NotFound)
+            assert isinstance(await catch_refusal(chat.stub.ReplaceContext(chat.replacement(system.id, id_))), NotFound)
         swapped = chat.stub.ReplaceContext(chat.replacement(one.id, system.id))
-        assert isinstance(await refused(swapped), InvalidArgument)
+        assert isinstance(await catch_refusal(swapped), InvalidArgument)
         assert said(await chat.window()) == ["prompt", "one"]
 
     async def test_fork_shares_rows_and_is_independent_afterwards(self, chat: Conversation) -> None:
@@ -85,7 +85,7 @@ class Windows(RecallCases):
         gone = rpc.DeleteContextRequest(conversation_id=chat.id, delete_messages=True)
         assert (await chat.stub.DeleteContext(gone)).deleted_messages == 3
         assert said(await chat.window(fork)) == ["fork prompt", "one"]
-        assert isinstance(await refused(chat.window()), NotFound)
+        assert isinstance(await catch_refusal(chat.window()), NotFound)
 
     async def test_message_is_updated_and_deleted_and_its_context_forked(self, chat: Conversation) -> None:
         target = (await chat.open("before")).messages[1]
@@ -100,19 +100,19 @@ class Windows(RecallCases):
         for conversation_id in (chat.id, fork):
             shown = (await chat.window(conversation_id)).messages
             assert len(shown) == 1
-            kept = await refused(chat.stub.DeleteMessage(rpc.DeleteMessageRequest(message_id=shown[0].id)))
+            kept = await catch_refusal(chat.stub.DeleteMessage(rpc.DeleteMessageRequest(message_id=shown[0].id)))
             assert isinstance(kept, FailedPrecondition)
         await chat.stub.DeleteContext(rpc.DeleteContextRequest(conversation_id=fork))
-        assert isinstance(await refused(chat.window(fork)), NotFound)
+        assert isinstance(await catch_refusal(chat.window(fork)), NotFound)
 
     async def test_erased_agent_is_deleted_and_refuses_late_writes(self, chat: Conversation) -> None:
         await chat.open("secret")
         gone = await chat.stub.EraseAgent(rpc.EraseAgentRequest(agent_id=chat.agent_id))
         assert (gone.deleted_messages, gone.deleted_contexts) == (2, 1)
         assert await chat.found("secret", agent_id=None) == []
-        assert isinstance(await refused(chat.window()), NotFound)
+        assert isinstance(await catch_refusal(chat.window()), NotFound)
         for late in (chat.commit("late"), chat.open(), chat.append("x")):
-            error = await refused(late)
+            error = await catch_refusal(late)
             assert (isinstance(error, FailedPrecondition), error.reason) == (True, "ERASED")
             assert error.metadata["resource_id"] == chat.agent_id
         again = await chat.stub.EraseAgent(rpc.EraseAgentRequest(agent_id=chat.agent_id))
@@ -121,7 +121,7 @@ class Windows(RecallCases):
     async def test_unknown_agent_can_be_erased(self, chat: Conversation) -> None:
         gone = await chat.stub.EraseAgent(rpc.EraseAgentRequest(agent_id=chat.agent_id))
         assert gone.deleted_messages == 0
-        assert (await refused(chat.open())).reason == "ERASED"
+        assert (await catch_refusal(chat.open())).reason == "ERASED"
 
     async def test_windows_of_another_organization_are_not_found(self, chat: Conversation) -> None:
         _, ours = (await chat.open("ours alone")).messages
@@ -140,7 +140,7 @@ class Windows(RecallCases):
                 chat.stub.EraseAgent(rpc.EraseAgentRequest(agent_id=chat.agent_id)),
                 chat.stub.UpdateMessage(rewrite),
             ):
-                assert isinstance(await refused(attempt), NotFound)
+                assert isinstance(await catch_refusal(attempt), NotFound)
             assert not (await chat.stub.GetMessages(rpc.GetMessagesRequest(message_ids=[ours.id]))).messages
             assert not (await chat.stub.ListMessages(rpc.ListMessagesRequest())).messages
             wanted = rpc.BatchGetContextIdsRequest(conversation_ids=[chat.id])
@@ -208,4 +208,4 @@ class UnansweredCalls(RecallCases):
         # The fork shows the same answer to the same call, stored or not.
         assert (await chat.window(fork)).messages[-1].id == ids[-1]
         strange = chat.stub.ReplaceContext(chat.replacement(*ids, new_id("message"), base=3))
-        assert isinstance(await refused(strange), NotFound)
+        assert isinstance(await catch_refusal(strange), NotFound)
