@@ -44,7 +44,7 @@ async def test_key_is_sent_to_the_provider_and_shown_nowhere(
         refused = await turn(agent, "And now?")
         assert refused.error is not None
         assert (refused.stop, refused.error.reason) == ("LLM_API_ERROR", "PROVIDER_AUTH")
-        assert "[key] is no key" in refused.error.message
+        assert "[key] is not a key" in refused.error.message
         shown = [str(event) for event in refused.events]
         runs = mesh.client.runs.stub
         steps = (await runs.ListSteps(runs_service_pb2.ListStepsRequest())).steps

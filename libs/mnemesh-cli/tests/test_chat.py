@@ -60,7 +60,7 @@ class Chat:
 async def chatting(mnemesh: Mnemesh, agent: Agent) -> AsyncIterator[Chat]:
     """Within it, an agent is chatted with on a terminal of 200 columns.
 
-    It is no fixture, because pytest replaces the standard streams between the setup of a test and the test.
+    It is not a fixture, because pytest replaces the standard streams between the setup of a test and the test.
     """
     keyboard, inner = pty.openpty()
     with pytest.MonkeyPatch.context() as patch, os.fdopen(inner, "r") as stdin, os.fdopen(os.dup(inner), "w") as stdout:

@@ -101,7 +101,7 @@ def test_table_of_files_fits_eighty_columns(cli: CommandLine, directory: Path) -
 
 def test_bad_arguments_are_errors_that_say_what_to_do(cli: CommandLine, directory: Path) -> None:
     for arguments, code, problem in (
-        (("files", "upload", "none.md", "-f", "docs-3"), 1, "none.md is no file and no directory"),
+        (("files", "upload", "none.md", "-f", "docs-3"), 1, "none.md is not a file or a directory"),
         (("files", "upload", str(directory), "-f", "docs-3", "--name", "x"), 2, "Only a single file"),
         (("files", "upload", "-", "-f", "docs-3"), 2, "Name the file that is read from stdin"),
         (("files", "upload", str(directory), "-f", "docs-3", "--ignore", "!"), 1, "'!' is no rule"),

@@ -227,7 +227,7 @@ async def test_malformed_tokens_are_unauthenticated(key_file: str) -> None:
 
 async def test_request_without_a_token_is_refused_before_it_is_read(key_file: str) -> None:
     async with serving(key_file) as served, grpc.aio.insecure_channel(served.address) as channel:
-        for raw in (b"\xff\xff", bytes(70 << 20)):  # one is no message, one would be larger than any message
+        for raw in (b"\xff\xff", bytes(70 << 20)):  # one is not a message, one would be larger than any message
             call = unary(channel, f"/{BLOCKS}/GetBlock", raw)
             assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
         forged = [("authorization", f"Bearer {mint_token(b'x' * 32, ME, 60)}")]

@@ -94,7 +94,7 @@ async def test_models(mesh: Mesh, sdk: openai.AsyncOpenAI, agent: Agent) -> None
     sleeper = await mesh.client.agents.create("sleeper", model="openai/fake-model", enable_sleeptime=True)
     listed = [model.id for model in (await sdk.models.list()).data]
     assert listed == ["ada", agent.id, *(twin.id for twin in twins), "sleeper", sleeper.id], (
-        "a name that two agents have is no model, and sleeper's partner is none"
+        "a name that two agents have is not a model, and sleeper's partner is none"
     )
     assert (await sdk.models.retrieve("ada")).agent_id == agent.id  # type: ignore[attr-defined]
     with pytest.raises(openai.NotFoundError) as missing:

@@ -92,7 +92,7 @@ async def test_vector_index_follows_the_store_and_repeats_are_idempotent(rig: Ri
         assert hits[0].mode is mode
         assert hits[0].score > 0
 
-    # A deleted message is no hit, even while the index still contains it. Then it is removed from the index.
+    # A deleted message is not a hit, even while the index still contains it. Then it is removed from the index.
     await rig.store.delete_message(org, rows[0].id, None)
     found = await finder.search(
         CALLER, MessageSearch(query="purple monkey", mode=SearchMode.HYBRID, limit=5, scope=scope)

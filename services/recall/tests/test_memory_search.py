@@ -77,7 +77,7 @@ async def test_search_without_the_embedder_uses_full_text_and_is_degraded(
     nearest = await finder.search(CALLER, asked(SearchMode.VECTOR))
     assert ([found.id for found, _ in nearest.hits], nearest.degraded) == ([fact.id], False)
     await store.delete_fact(ORG, fact.id, None)
-    # The index lags behind. A deleted fact is no hit even before.
+    # The index lags behind. A deleted fact is not a hit even before.
     assert not (await finder.search(CALLER, asked(SearchMode.VECTOR))).hits
     await index.close()
 

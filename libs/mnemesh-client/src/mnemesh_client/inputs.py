@@ -61,7 +61,7 @@ def npm_requirements(packages: Iterable[str]) -> list[tools_pb2.PackageRequireme
     """Returns the messages of requirements of npm, such as "zod", "zod@^3.24" and "@scope/name@1.2.3".
 
     Raises:
-        InvalidArgument: a text is no name of a package with an optional version.
+        InvalidArgument: a text is not a name of a package with an optional version.
     """
     found = []
     for text in packages:
@@ -86,7 +86,7 @@ def agent_type(name: str) -> agents_pb2.AgentType.ValueType:
         InvalidArgument: there is no such type.
     """
     full = f"AGENT_TYPE_{name.removesuffix('_agent').upper()}"
-    if full not in agents_pb2.AgentType.keys():  # noqa: SIM118  (an enum wrapper is no mapping)
+    if full not in agents_pb2.AgentType.keys():  # noqa: SIM118  (an enum wrapper is not a mapping)
         raise InvalidArgument(f"There is no agent type {name!r}. Types are {', '.join(AGENT_TYPES)}.", field="type")
     return agents_pb2.AgentType.Value(full)
 

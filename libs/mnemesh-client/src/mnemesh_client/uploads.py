@@ -110,7 +110,7 @@ async def opened(source: Source) -> AsyncIterator[Content]:
             read from its position to its end, and copied to a temporary file if it is large.
 
     Raises:
-        InvalidArgument: the source is no readable file.
+        InvalidArgument: the source is not a readable file.
     """
     file, name, modified_at = await in_thread(_open, source)
     try:

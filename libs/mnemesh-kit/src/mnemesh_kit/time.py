@@ -161,7 +161,7 @@ def date_range(
     """Returns the range of instants between two dates or times in ISO 8601, both inclusive.
 
     A bare date is a whole local day: the range starts at its beginning and ends at its end, also on days of 23 or 25
-    hours. A time without an offset is local, too. A bound before the year 1 or after 9999 is no bound or leaves the
+    hours. A time without an offset is local, too. A bound before the year 1 or after 9999 means no bound or leaves the
     range empty, whichever it means.
 
     Args:

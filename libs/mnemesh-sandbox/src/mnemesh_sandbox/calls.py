@@ -49,7 +49,7 @@ class CallPipes:
         os.close(self.replies)
 
     async def serve(self, answer: Answer) -> None:
-        """Answers calls until the process ends, writes a line that is no call, or this task is cancelled."""
+        """Answers calls until the process ends, writes a line that is not a call, or this task is cancelled."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MAX_CALL_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)

@@ -39,7 +39,7 @@ class Cgroups:
             process: The process whose cgroup is the own one.
 
         Raises:
-            NoCgroup: The directory is no cgroup, or does not have the controllers of memory and processes.
+            NoCgroup: The directory is not a cgroup, or does not have the controllers of memory and processes.
         """
         home = Path(setting) if setting else _delegated(process)
         try:

@@ -49,7 +49,7 @@ class Isolation:
     missing: Mapping[str, str] = field(default_factory=dict)
     """The layers that the host refused, each with its reason."""
     has_cgroup: bool = False
-    """Each execution has a cgroup, which is no layer: it limits, and hides nothing."""
+    """Each execution has a cgroup, which is not a layer: it limits, and hides nothing."""
     network_problem: str | None = None
     """Why no task can have access to the network, although the level is FULL; None if a probe found no problem."""
 

@@ -137,7 +137,7 @@ class FileNotHeld(NotFound):
 
 
 class FilePatternInvalid(InvalidArgument):
-    """The search pattern is no regular expression of RE2, or it is empty or too long."""
+    """The search pattern is not a regular expression of RE2, or it is empty or too long."""
 
     reason = "FILE_PATTERN_INVALID"
 

@@ -71,7 +71,7 @@ async def assemble(
 ) -> Assembly:
     """Migrates the database and returns the service, ready to start.
 
-    The sandbox of parsers is opened with the first document that is no text file, unless one is given.
+    The sandbox of parsers is opened with the first document that is not a text file, unless one is given.
     """
     clock, ids = clock or SystemClock(), ids or RandomIds()
     database = await open_database(config, "mnemesh_files")

@@ -86,7 +86,7 @@ async def test_times_of_the_query_are_named(
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("episodic_memory_correct", {"fact_id": "f1", "statement": "x"}, "'f1' is no id of a fact."),
+        ("episodic_memory_correct", {"fact_id": "f1", "statement": "x"}, "'f1' is not an id of a fact."),
         ("episodic_memory_correct", {"fact_id": new_id("fact"), "statement": "  "}, "statement must not be empty."),
         ("episodic_memory_forget", {"fact_id": ""}, "'' is no id of a fact."),
     ],

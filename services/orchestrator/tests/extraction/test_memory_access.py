@@ -21,7 +21,7 @@ HERE = MemoryScope("agent-1", conversation_id=CONVERSATION)
         ("crew", None, (ANA,), CREW, {OWN, CREW, OF_ANA}),
         (None, BY_SENDER, (ANA, ANA), OF_ANA, {OWN, OF_ANA}),
         ("crew", BY_SENDER, (ANA,), OF_ANA, {OWN, CREW, OF_ANA}),
-        # Several senders, a message without one, and a sender that is no identity: those of the conversation only.
+        # Several senders, a message without one, and a sender that is not an identity: those of the conversation only.
         (None, BY_SENDER, (ANA, BO), HERE, {OWN}),
         (None, BY_SENDER, (ANA, None), HERE, {OWN}),
         (None, BY_SENDER, (new_id("agent"),), HERE, {OWN}),

@@ -1,4 +1,4 @@
-"""The lock of a conversation for work that is no run, and the renewal of leases."""
+"""The lock of a conversation for work that is not a run, and the renewal of leases."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

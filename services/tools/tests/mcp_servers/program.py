@@ -56,7 +56,7 @@ def call(name, arguments, meta):
         while True:
             sys.stdout.write("x" * 65536)
     if name == "garbage":
-        print("this is no message\\n" * 3, flush=True)
+        print("this is not a message\\n" * 3, flush=True)
         return text("done")
     if name == "close":
         os.close(1)

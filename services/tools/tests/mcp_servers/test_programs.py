@@ -276,7 +276,7 @@ async def test_a_program_that_crashes_for_one_agent_starts_for_others(stubs: Stu
 async def test_lines_that_are_no_messages_are_kept_as_its_output(stubs: Stubs) -> None:
     server = await _create(stubs, _program())
     assert await _text(stubs, server, "garbage") == "done"
-    assert "this is no message" in (await _get(stubs, server)).program.stderr
+    assert "this is not a message" in (await _get(stubs, server)).program.stderr
 
 
 async def test_nothing_is_left_when_the_service_stops(tmp_path: Path) -> None:

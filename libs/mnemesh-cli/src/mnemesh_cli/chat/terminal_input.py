@@ -64,7 +64,7 @@ class LineEditor:
         return await _read(self._question, question)
 
     def drop_typed(self) -> None:
-        """Drops what was typed and not read: it is no answer to a question that was not displayed yet."""
+        """Drops what was typed and not read: it is not an answer to a question that was not displayed yet."""
         clear_typeahead(self._question.input)
         if sys.stdin.isatty():
             termios.tcflush(sys.stdin, termios.TCIFLUSH)

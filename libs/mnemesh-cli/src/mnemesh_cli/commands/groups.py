@@ -171,7 +171,7 @@ def cleared_fields(group_type: str, names: list[str]) -> dict[str, None]:
 
 
 def require_json_object(text: str | None) -> str | None:
-    """Returns the value of `--metadata`. Raises BadParameter if it is no JSON object."""
+    """Returns the value of `--metadata`. Raises BadParameter if it is not a JSON object."""
     if text is not None:
         try:
             value = json.loads(text)

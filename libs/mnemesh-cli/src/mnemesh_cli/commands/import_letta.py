@@ -20,7 +20,7 @@ _NAME_CHARS: Final = 24
 
 
 class MigrationBar:
-    """A bar for the messages of the agent that is sent; lines on stderr if that is no terminal."""
+    """A bar for the messages of the agent that is sent; lines on stderr if that is not a terminal."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

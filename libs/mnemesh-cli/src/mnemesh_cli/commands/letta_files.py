@@ -25,7 +25,7 @@ async def import_letta_file(connection: Connection, path: Path, model: str | Non
     """Imports an agent file. The same file creates the same agents, once.
 
     Raises:
-        InvalidArgument: the file cannot be read, or is no agent file of Letta.
+        InvalidArgument: the file cannot be read, or is not an agent file of Letta.
     """
     content = await asyncio.to_thread(_content, path)
     async with connection.open() as mnemesh:

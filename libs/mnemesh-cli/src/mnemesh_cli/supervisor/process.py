@@ -104,7 +104,7 @@ class ServiceProcess:
         return errors[-1] if errors else None
 
     def last_text(self) -> str:
-        """Returns the last line that is no entry of the log, such as the end of a traceback; "" if there is none."""
+        """Returns the last line that is not an entry of the log, such as the end of a traceback; "" without one."""
         lines = [line.strip() for line in self._last_lines() if line.strip() and not line.startswith("{")]
         return lines[-1][:_LONGEST_LINE] if lines else ""
 

@@ -149,7 +149,7 @@ def is_postgresql(url: str) -> bool:
 
 
 def _require_hosts(parts: SplitResult) -> None:
-    """Raises ValueError if a port is no number, or a character of the password has cut the URL."""
+    """Raises ValueError if a port is not a number, or a character of the password has cut the URL."""
     if parts.fragment or ("@" in parts.path and "@" not in parts.netloc):
         raise ValueError("not escaped")
     for host in parts.netloc.rpartition("@")[2].split(","):

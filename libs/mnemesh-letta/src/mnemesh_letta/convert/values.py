@@ -297,7 +297,7 @@ def moment(value: object) -> datetime | None:
     """Returns a time of Letta: a datetime, or text in ISO form. Times without a zone are UTC.
 
     Raises:
-        ValueError: the text is no time.
+        ValueError: the text is not a time.
     """
     if value is None or value == "":
         return None

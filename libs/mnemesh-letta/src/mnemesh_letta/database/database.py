@@ -219,7 +219,7 @@ def _reflect(connection: Connection) -> dict[str, Table]:
     present = set(inspector.get_table_names())
     missing = [name for name in _REQUIRED if name not in present]
     if missing:
-        raise FailedPrecondition(f"This is no database of Letta: it has no table {missing[0]}.")
+        raise FailedPrecondition(f"This is not a database of Letta: it has no table {missing[0]}.")
     with warnings.catch_warnings():
         # The type of vectors is an extension that SQLAlchemy does not know. They are read as text.
         warnings.simplefilter("ignore", SAWarning)

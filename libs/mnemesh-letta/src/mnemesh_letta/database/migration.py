@@ -413,7 +413,7 @@ class AgentImporter:
             name = NAMES.get(counts.type)
             if name is None:
                 continue
-            # A default conversation is no row of Letta. What an earlier agent brought along is counted there.
+            # A default conversation is not a row of Letta. What an earlier agent brought along is counted there.
             again = repeated[name] + (1 if name == "conversations" else 0)
             existing = max(0, counts.existing - again)
             created = counts.created - max(0, again - counts.existing)

@@ -39,7 +39,7 @@ def decoded(data: object) -> dict[str, Any]:
         data: the bytes or the text of the file, or its JSON.
 
     Raises:
-        InvalidArgument: it is no JSON object of an agent file. The field is "agents" or "file".
+        InvalidArgument: it is not a JSON object of an agent file. The field is "agents" or "file".
         TooManyValues: it has more than `MAX_VALUES` values.
     """
     for _ in range(_ENCODINGS):
@@ -51,7 +51,7 @@ def decoded(data: object) -> dict[str, Any]:
     if isinstance(data, dict) and "core_memory" in data and "agents" not in data:
         data = _from_legacy(data)
     if not isinstance(data, dict) or not isinstance(data.get("agents"), list) or not data["agents"]:
-        raise InvalidArgument("This is no agent file of Letta: it has no agents.", field="agents")
+        raise InvalidArgument("This is not an agent file of Letta: it has no agents.", field="agents")
     try:
         readable: dict[str, Any] = well_formed_value(data)
     except RecursionError as error:
@@ -65,7 +65,7 @@ def _parsed(text: bytes) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"The file is no JSON: {error}", field="file") from error
+        raise InvalidArgument(f"The file is not JSON: {error}", field="file") from error
 
 
 def _from_legacy(agent: dict[str, Any]) -> dict[str, Any]:
@@ -167,8 +167,8 @@ def read_agent_file(data: object, namespace: str) -> AgentFile:
             the same one gives the same ids.
 
     Raises:
-        InvalidArgument: it is no agent file of Letta, none of its agents can be read, or it has too many of them. The
-            field names the place.
+        InvalidArgument: it is not an agent file of Letta, none of its agents can be read, or it has too many of them.
+            The field names the place.
         TooManyValues: it is too large.
     """
     file = decoded(data)
@@ -220,12 +220,12 @@ class _FileReader:
     def _rows_of(self, name: str) -> dict[str, dict[str, Any]]:
         rows = self._data.get(name) or []
         if not isinstance(rows, list):
-            self._leave(f"{name}: it is no list.")
+            self._leave(f"{name}: it is not a list.")
             return {}
         found = {}
         for index, row in enumerate(rows if name != "agents" else ()):
             if not isinstance(row, dict):
-                self._leave(f"{name}[{index}]: it is no object.")
+                self._leave(f"{name}[{index}]: it is not an object.")
                 continue
             key = row.get("id")
             found[key if isinstance(key, str) else f"{name}[{index}]"] = row
@@ -349,7 +349,7 @@ class _FileReader:
             self._leave(f"Fields of {name} that are not known: {_names(unread)}.")
         for key in _LISTS_OF_AGENTS:
             if row.get(key) is not None and not isinstance(row[key], list):
-                self._leave(f"{key} of {name}: it is no list.")
+                self._leave(f"{key} of {name}: it is not a list.")
         rules = []
         for rule in _list(row, "tool_rules"):
             with self._leaving(f"A tool rule of {name}"):

@@ -32,7 +32,7 @@ class LettaImport:
             name only if the file has one agent.
 
     Raises:
-        InvalidArgument: the file is no agent file of Letta, or none of its agents can be read.
+        InvalidArgument: the file is not an agent file of Letta, or none of its agents can be read.
         ResourceExhausted: the file is too large.
     """
 

@@ -74,7 +74,7 @@ CALENDAR_UNITS: Final = frozenset({"week", "month", "quarter", "year"})
 """The units that "last", "this" and "next" select."""
 
 PLURALS_OF_THINGS: Final = frozenset({"people", "men", "women", "children", "percent", "euro", "km", "kg"})
-"""Words without a final s after which a number is no year."""
+"""Words without a final s after which a number is not a year."""
 VERBS_IN_S: Final = frozenset({"was", "is", "has", "does", "as", "this", "its"})
 
 POSSESSIVES: Final = frozenset({"the", "my", "your", "his", "her", "its", "our", "their"})
@@ -173,7 +173,7 @@ class Evidence(IntEnum):
 
 
 OpenSpan = tuple[datetime | None, datetime | None]
-"""A half-open span. None is no bound. A datetime without a zone is local."""
+"""A half-open span. None means no bound. A datetime without a zone is local."""
 
 
 @dataclass(frozen=True, slots=True)

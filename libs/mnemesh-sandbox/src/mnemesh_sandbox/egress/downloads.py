@@ -222,7 +222,7 @@ class Downloader:
 async def _last(
     stack: AsyncExitStack, hop: Callable[[Target], AbstractAsyncContextManager[Hop]], url: str, limits: DownloadLimits
 ) -> Hop:
-    """Returns the first answer that is no redirect, with its connection, which stays open until `stack` closes."""
+    """Returns the first answer that is not a redirect, with its connection, which stays open until `stack` closes."""
     target = target_of(url)
     for _ in range(limits.redirects + 1):
         async with AsyncExitStack() as own:

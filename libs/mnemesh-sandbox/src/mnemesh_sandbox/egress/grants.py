@@ -84,7 +84,7 @@ def normalized_host(host: str) -> str:
         except UnicodeError as error:
             raise HostInvalid(f"{host[:100]!r} is not the name of a host") from error
     labels = name.split(".")
-    # The system reads "127.1" and "0x7f.1" as addresses: the last part of a name is no number.
+    # The system reads "127.1" and "0x7f.1" as addresses: the last part of a name is not a number.
     if len(name) > _MAX_NAME_CHARS or not all(_LABEL.fullmatch(label) for label in labels) or labels[-1][0].isdigit():
         raise HostInvalid(f"{host[:100]!r} is not the name of a host")
     return name

@@ -120,7 +120,7 @@ def html_page(code: int = 502) -> Fault:
 
 
 def garbage(*, streamed: bool = True) -> Fault:
-    """200 with text that is no JSON, as an event of a stream or as the whole body."""
+    """200 with text that is not JSON, as an event of a stream or as the whole body."""
     if streamed:
         return Fault(kind="body", body=b'data: {"id": "x", "choi\n\n', headers={"content-type": "text/event-stream"})
     return Fault(kind="body", body=b"{not json at all", headers={"content-type": "application/json"})

@@ -135,7 +135,7 @@ def _is_named_dialogue(turns: Sequence[Turn], speakers: int) -> bool:
 def _is_nameless_dialogue(turns: Sequence[Turn]) -> bool:
     """Two passages or more ask, at least one in four, and one of them is followed by a passage that does not ask.
 
-    A single question among facts, such as an open point, is no dialogue.
+    A single question among facts, such as an open point, is not a dialogue.
     """
     asking = sum(turn.asking is not Asking.NONE for turn in turns)
     return asking >= max(_MIN_QUESTIONS, len(turns) / 4) and any(

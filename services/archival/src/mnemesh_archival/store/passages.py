@@ -119,7 +119,7 @@ def _matching(
 ) -> Page[sa.Row[Any]]:
     """Returns a page of the passages with all words and a part: the engine selects candidates, which are compared.
 
-    None for words is no condition; no word matches nothing. An empty part is no condition.
+    None for words means no condition; no word matches nothing. An empty part means no condition.
     """
     if words is not None and not words:
         return Page(())

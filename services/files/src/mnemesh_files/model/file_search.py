@@ -122,7 +122,7 @@ def name_filter(include: str | None) -> Callable[[str], bool]:
     the part after the folder. Any other text is a regular expression, which may match anywhere.
 
     Raises:
-        FilePatternInvalid: it is no regular expression.
+        FilePatternInvalid: it is not a regular expression.
     """
     if include is None or not include.strip():
         return lambda _name: True

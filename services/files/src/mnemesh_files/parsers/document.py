@@ -217,7 +217,7 @@ class ParseLimits:
     text_bytes: int = 64 * MEGABYTE
     """Partial: the size of a text file."""
     document_characters: int = 10_000_000
-    """Partial: the characters of the text of a document that is no text file, such as a PDF."""
+    """Partial: the characters of the text of a document that is not a text file, such as a PDF."""
     pages: int = 2_000
     """Partial: pages, slides and sheets."""
     rows: int = 200_000
@@ -317,19 +317,19 @@ class ParsedDocument:
         """Returns the document of `to_json`.
 
         Raises:
-            ValueError: The text is no such document.
+            ValueError: The text is not such a document.
         """
         try:
             return cls.from_value(json.loads(text))
         except RecursionError as error:
-            raise ValueError("this is no parsed document") from error
+            raise ValueError("this is not a parsed document") from error
 
     @classmethod
     def from_value(cls, value: object) -> "ParsedDocument":
         """Returns the document of a decoded `to_json`. The types of all fields are checked.
 
         Raises:
-            ValueError: The value is no such document.
+            ValueError: The value is not such a document.
         """
         import msgspec  # noqa: PLC0415 - the sandbox does not have it
 

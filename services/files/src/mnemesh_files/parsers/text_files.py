@@ -33,7 +33,7 @@ def parse_text_file(path: Path, file_type: FileType, limits: ParseLimits) -> Par
     Blocks.
 
     Raises:
-        DocumentUnreadable: The file is no text.
+        DocumentUnreadable: The file is not text.
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:

@@ -151,7 +151,7 @@ class GrepService:
         """Returns the lines that match. Files with matches count as used.
 
         Raises:
-            FilePatternInvalid: the pattern or `include` is no regular expression.
+            FilePatternInvalid: the pattern or `include` is not a regular expression.
             InvalidArgument: a number is out of its range.
         """
         query = _validated(query)

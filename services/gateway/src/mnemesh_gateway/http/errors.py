@@ -101,7 +101,7 @@ class ValidationFailed(InvalidArgument):
 
 
 def invalid_id(parameter: str, prefix: str, value: str) -> ValidationFailed:
-    """Returns the error for a path parameter that is no id of its kind."""
+    """Returns the error for a path parameter that is not an id of its kind."""
     primitive = parameter.removesuffix("_id")
     problem = {
         "type": "string_pattern_mismatch",
@@ -113,7 +113,7 @@ def invalid_id(parameter: str, prefix: str, value: str) -> ValidationFailed:
 
 
 def invalid_value(place: str, error: Exception) -> ValidationFailed:
-    """Returns the error for a query or a body that is no JSON or does not match its schema.
+    """Returns the error for a query or a body that is not JSON or does not match its schema.
 
     Args:
         place: "query" or "body".
@@ -134,7 +134,7 @@ def invalid_field(message: str, *loc: str | int) -> ValidationFailed:
 
 
 def invalid_json(message: str, *loc: str) -> ValidationFailed:
-    """Returns the error for a body, or a file in it, that is no JSON that can be read."""
+    """Returns the error for a body, or a file in it, that is not JSON that can be read."""
     return ValidationFailed({"type": "json_invalid", "loc": loc, "msg": message, "input": None})
 
 

@@ -154,7 +154,7 @@ def _metadata(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _name(host: str) -> str:
-    """Returns the name of a Host header without its port; "" if it is no host."""
+    """Returns the name of a Host header without its port; "" if it is not a host."""
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower() if found is not None else ""
 

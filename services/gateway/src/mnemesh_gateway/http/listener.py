@@ -157,7 +157,7 @@ class GatheringProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         if self._timer is None and not self._in_message and self._is_answered():
-            self._close_in(HEAD_SECONDS)  # data that is no request must not keep the connection open
+            self._close_in(HEAD_SECONDS)  # data that is not a request must not keep the connection open
         self._overhead += len(data)
         super().data_received(data)
         if self._overhead > _HEAD_BYTES and not self.transport.is_closing():

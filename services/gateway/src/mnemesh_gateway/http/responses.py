@@ -105,7 +105,7 @@ def _message(item: Any, path: str) -> dict[str, Any] | None:
 
 
 def continued_run_id(body: Mapping[str, Any]) -> str | None:
-    """Returns the run of `previous_response_id`. Raises InvalidRequest if it is no id of a response."""
+    """Returns the run of `previous_response_id`. Raises InvalidRequest if it is not an id of a response."""
     given = optional(body, "previous_response_id", str)
     if given is None:
         return None

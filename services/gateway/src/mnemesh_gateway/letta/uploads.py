@@ -36,7 +36,7 @@ async def form_with_file(
     Raises:
         ValidationFailed: the form has no field "file".
         BodyTooLarge: the form is larger than `max_bytes`, which is `MAX_BYTES` if it is None.
-        InvalidRequest: the body is no form, or the client ended the connection.
+        InvalidRequest: the body is not a form, or the client ended the connection.
         DeadlineExceeded: the form did not arrive in time.
         ResourceExhausted: too many large forms are open.
     """

@@ -92,10 +92,10 @@ def is_task(header: str | None, metadata: Mapping[str, Any], texts: tuple[str, s
     """Returns whether a request is a task of the front end.
 
     Args:
-        header: The value of X-Mnemesh-Task, which decides: `none` is no task.
+        header: The value of X-Mnemesh-Task, which decides: `none` is not a task.
         metadata: The metadata of the request, which may name a `task`.
         texts: The instructions and the last message of the user.
-        has_tools: A request with tools is no task, unless header or metadata say so.
+        has_tools: A request with tools is not a task, unless header or metadata say so.
     """
     if header is not None:
         return header.strip().lower() != "none"

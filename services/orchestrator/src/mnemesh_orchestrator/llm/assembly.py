@@ -588,7 +588,7 @@ def settled_arguments(text: str) -> str:
     """Returns the arguments of a call: an empty object for none, and those that were sent twice once.
 
     Some servers open a call with an empty object before its arguments, and some repeat the arguments at the end. Other
-    text is returned unchanged, also if it is no JSON.
+    text is returned unchanged, also if it is not JSON.
     """
     given, source, end, length = list[Any](), "{}", 0, len(text.rstrip())
     try:

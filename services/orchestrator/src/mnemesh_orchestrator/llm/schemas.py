@@ -497,7 +497,7 @@ def text_problem(text: str, response_format: ResponseFormat) -> str | None:
 def value_problem(value: Any, response_format: ResponseFormat) -> str | None:
     """Returns why a JSON value does not match the format, or None."""
     if response_format.kind == "json_object":
-        return None if isinstance(value, dict) else "it is no JSON object"
+        return None if isinstance(value, dict) else "it is not a JSON object"
     try:
         error = next(iter(validator(response_format.schema or "{}").iter_errors(value)), None)
     except UnicodeEncodeError:

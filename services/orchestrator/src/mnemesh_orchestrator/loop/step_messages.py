@@ -553,7 +553,7 @@ class DeltaStream:
 
 
 def _partial(text: str) -> dict[str, Any]:
-    """Returns the arguments as far as they are complete; an empty object if the text is no JSON object yet."""
+    """Returns the arguments as far as they are complete; an empty object if the text is not a JSON object yet."""
     try:
         value = jiter.from_json(text.encode(), partial_mode="trailing-strings")
     except ValueError:

@@ -199,7 +199,7 @@ class MessageHit:
 
 @dataclass(frozen=True, slots=True)
 class NamedTime:
-    """An expression of time in a query, and the half-open range that it denotes. None is no bound."""
+    """An expression of time in a query, and the half-open range that it denotes. None means no bound."""
 
     expression: str
     start: datetime | None

@@ -291,7 +291,7 @@ class EpisodeStore:
         )
 
     async def delete_episode(self, organization_id: str, episode_id: str, key: RequestKey | None) -> None:
-        """Deletes an episode. One that does not exist is no error. The facts that name it as a source remain."""
+        """Deletes an episode. One that does not exist is not an error. The facts that name it as a source remain."""
         await self._delete(organization_id, key, episodes, episode_id)
 
     async def create_fact(
@@ -392,7 +392,7 @@ class EpisodeStore:
         )
 
     async def delete_fact(self, organization_id: str, fact_id: str, key: RequestKey | None) -> None:
-        """Deletes a fact. One that does not exist is no error. The others of its chain remain as they are."""
+        """Deletes a fact. One that does not exist is not an error. The others of its chain remain as they are."""
         await self._delete(organization_id, key, facts, fact_id)
 
     async def list_fact_history(self, organization_id: str, fact_id: str, page: PageQuery) -> Page[Fact]:

@@ -307,7 +307,7 @@ class MessageStore:
         )
 
     async def delete_message(self, organization_id: str, message_id: str, key: RequestKey | None) -> None:
-        """Deletes a message from every window and index. A message that does not exist is no error.
+        """Deletes a message from every window and index. A message that does not exist is not an error.
 
         Raises:
             FailedPrecondition: it is the system message of a window.

@@ -169,7 +169,7 @@ def _remote_tool(name: str, tool: dict[str, Any], target: McpTarget) -> RemoteTo
 
 
 def progress_from_sdk(progress: float, total: float | None, message: str | None) -> McpProgress | None:
-    """Returns the progress of a call; None if it is no finite number."""
+    """Returns the progress of a call; None if it is not a finite number."""
     if not isfinite(progress):
         return None
     line = "".join(character if character.isprintable() else " " for character in (message or "")[:_SHOWN_CHARS])

@@ -275,7 +275,7 @@ async def program_streams(run: RunProgram, output: ProgramOutput) -> AsyncIterat
 
     Raises:
         McpContactFailed: The program cannot be started.
-        ProgramEnded: It ended by itself, or wrote what is no message.
+        ProgramEnded: It ended by itself, or wrote what is not a message.
     """
     ended_first = False
     to_session, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)

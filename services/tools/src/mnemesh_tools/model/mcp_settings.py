@@ -66,7 +66,7 @@ def is_header_value(value: str) -> bool:
 
 
 def consists_of_variables(value: str) -> bool:
-    """Returns whether a value has only variables without defaults, and so is no secret itself."""
+    """Returns whether a value has only variables without defaults, and so is not a secret itself."""
     return _ONLY_VARIABLES.fullmatch(value.strip()) is not None
 
 
@@ -299,7 +299,7 @@ def started_program(program: McpProgram, prefix: str = "mcp_server.stdio") -> Mc
 
 
 def _launched(args: Sequence[str], *, is_npm: bool, place: str) -> tuple[list[str], list[str]]:
-    """Returns the packages that options name, and the arguments from the first that is no option on."""
+    """Returns the packages that options name, and the arguments from the first that is not an option on."""
     flags = ("-y", "--yes", "-q", "--quiet")
     naming = ("-p", "--package") if is_npm else ("--from", "--with")
     packages: list[str] = []

@@ -72,7 +72,7 @@ class DeclaredClass:
     kind: Kind
     fields: tuple[DeclaredField, ...] = ()
     values: tuple[Any, ...] = ()
-    """The values of an enum, in the order of its members. A value that is no literal is `...`."""
+    """The values of an enum, in the order of its members. A value that is not a literal is `...`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ class TypeReader:
         return _choice(values)
 
     def _union(self, parts: list[Node], depth: int) -> dict[str, Any]:
-        """Returns the schema of a union. undefined is no value: what it makes optional is decided elsewhere."""
+        """Returns the schema of a union. undefined is not a value: what it makes optional is decided elsewhere."""
         literals: list[Any] = []
         schemas: list[dict[str, Any]] = []
         for part in parts:

@@ -89,7 +89,7 @@ def _html(text: str, url: str) -> tuple[str, str, str]:
     except lxml.etree.ParserError:  # there is no element in it
         return "", "", ""
     title, date = _first(document, _TITLES), _first(document, _DATES)
-    with suppress(ValueError):  # the page names a base that is no URL: its links stay as they are
+    with suppress(ValueError):  # the page names a base that is not a URL: its links stay as they are
         document.make_links_absolute(url, resolve_base_href=True, handle_failures="ignore")
     large = len(text) > FULL_BYTES
     main = None if large else _main(document)

@@ -41,7 +41,7 @@ class Provider(Protocol):
         """Returns the results of an answer; None for one that has no URL.
 
         Raises:
-            TypeError, KeyError, AttributeError: It is no answer of this provider.
+            TypeError, KeyError, AttributeError: It is not an answer of this provider.
         """
         ...
 
@@ -52,7 +52,7 @@ def day(at: datetime) -> str:
 
 
 def objects(value: Any) -> list[Mapping[str, Any]]:
-    """Returns the objects of a list. Raises TypeError if it is no list."""
+    """Returns the objects of a list. Raises TypeError if it is not a list."""
     if not isinstance(value, list):
         raise TypeError("not a list")
     return [each for each in value if isinstance(each, dict)]

@@ -136,7 +136,7 @@ class WebSearcher:
             found = self._provider.results(answer)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise WebSearchUnavailable(
-                self._provider.name, "answered with something that is no list of results"
+                self._provider.name, "answered with something that is not a list of results"
             ) from None
         allowed = (result for result in found if result is not None and search.allows(result))
         by_url = {result.url: result for result in reversed(list(allowed))}

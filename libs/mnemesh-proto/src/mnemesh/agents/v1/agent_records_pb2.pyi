@@ -140,7 +140,7 @@ class AgentRecord(_message.Message):
 
     @_builtins.property
     def file(self) -> _files_pb2.File:
-        """The description of a file. The content is no record: upload it again into the folder. Skipped with that reason
+        """The description of a file. The content is not a record: upload it again into the folder. Skipped with that reason
         unless the folder has a file with that name.
         """
 

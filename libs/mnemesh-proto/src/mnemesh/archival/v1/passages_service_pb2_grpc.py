@@ -161,7 +161,7 @@ class PassageServiceServicer:
         A passage of a dialogue or of a document also counts for a part of the words of its neighbours: the two passages
         before and the two after it in insertion order, if they belong to the same archive, writer and file and were created
         within six hours of it. See InsertPassagesRequest.continuity. A passage that matches neither by words nor by
-        similarity is no hit. A query that equals the text of a passage finds that passage first.
+        similarity is not a hit. A query that equals the text of a passage finds that passage first.
 
         Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
         """

@@ -275,7 +275,7 @@ class MessageServiceServicer:
 
         Messages beside a hit share words with it, so a message also counts for a part of the words of its neighbours in the
         same conversation, most of all for those of a question before it. A message that matches neither by words nor by
-        similarity is no hit. A query that equals the text of a message finds that message first.
+        similarity is not a hit. A query that equals the text of a message finds that message first.
 
         Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
         """

@@ -135,7 +135,7 @@ class MessageServiceStub:
 
     Messages beside a hit share words with it, so a message also counts for a part of the words of its neighbours in the
     same conversation, most of all for those of a question before it. A message that matches neither by words nor by
-    similarity is no hit. A query that equals the text of a message finds that message first.
+    similarity is not a hit. A query that equals the text of a message finds that message first.
 
     Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
     """
@@ -261,7 +261,7 @@ class MessageServiceAsyncStub(MessageServiceStub):
 
     Messages beside a hit share words with it, so a message also counts for a part of the words of its neighbours in the
     same conversation, most of all for those of a question before it. A message that matches neither by words nor by
-    similarity is no hit. A query that equals the text of a message finds that message first.
+    similarity is not a hit. A query that equals the text of a message finds that message first.
 
     Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
     """
@@ -449,7 +449,7 @@ class MessageServiceServicer:
 
         Messages beside a hit share words with it, so a message also counts for a part of the words of its neighbours in the
         same conversation, most of all for those of a question before it. A message that matches neither by words nor by
-        similarity is no hit. A query that equals the text of a message finds that message first.
+        similarity is not a hit. A query that equals the text of a message finds that message first.
 
         Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
         """

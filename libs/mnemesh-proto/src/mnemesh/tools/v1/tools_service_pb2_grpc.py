@@ -173,7 +173,7 @@ class ToolServiceServicer:
 
     def SearchTools(self, request, context):
         """Searches tools by what they do: by similarity, and by the words of their names, descriptions, tags and parameters. A
-        tool that matches neither is no hit; one whose name is the query is the first. A blank query lists the newest.
+        tool that matches neither is not a hit; one whose name is the query is the first. A blank query lists the newest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,7 +67,7 @@ class ToolServiceStub:
     """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
     SearchTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]
     """Searches tools by what they do: by similarity, and by the words of their names, descriptions, tags and parameters. A
-    tool that matches neither is no hit; one whose name is the query is the first. A blank query lists the newest.
+    tool that matches neither is not a hit; one whose name is the query is the first. A blank query lists the newest.
     """
     EnsureBaseTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.EnsureBaseToolsRequest, _tools_service_pb2.EnsureBaseToolsResponse]
     """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
@@ -114,7 +114,7 @@ class ToolServiceAsyncStub(ToolServiceStub):
     """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
     SearchTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
     """Searches tools by what they do: by similarity, and by the words of their names, descriptions, tags and parameters. A
-    tool that matches neither is no hit; one whose name is the query is the first. A blank query lists the newest.
+    tool that matches neither is not a hit; one whose name is the query is the first. A blank query lists the newest.
     """
     EnsureBaseTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.EnsureBaseToolsRequest, _tools_service_pb2.EnsureBaseToolsResponse]  # type: ignore[assignment]
     """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
@@ -208,7 +208,7 @@ class ToolServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.SearchToolsResponse, _abc.Awaitable[_tools_service_pb2.SearchToolsResponse]]:
         """Searches tools by what they do: by similarity, and by the words of their names, descriptions, tags and parameters. A
-        tool that matches neither is no hit; one whose name is the query is the first. A blank query lists the newest.
+        tool that matches neither is not a hit; one whose name is the query is the first. A blank query lists the newest.
         """
 
     def EnsureBaseTools(

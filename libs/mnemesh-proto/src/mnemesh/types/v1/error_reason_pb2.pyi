@@ -205,8 +205,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_WEB_SEARCH_REFUSED: _ErrorReason.ValueType  # 722
     """FAILED_PRECONDITION. The provider of web searches refuses the key or the request. Metadata: provider, status."""
     ERROR_REASON_WEB_PAGE_REFUSED: _ErrorReason.ValueType  # 723
-    """FAILED_PRECONDITION. The URL may not be fetched: its address is not public, it is no URL of a page, or it redirects
-    to such a one. Metadata: url.
+    """FAILED_PRECONDITION. The URL may not be fetched: its address is not public, it is not the URL of a page, or it
+    redirects to such a one. Metadata: url.
     """
     ERROR_REASON_WEB_PAGE_UNREADABLE: _ErrorReason.ValueType  # 724
     """FAILED_PRECONDITION. The page has no text that can be read: its server does not answer or answers with an error, or
@@ -408,8 +408,8 @@ already. Metadata: provider.
 ERROR_REASON_WEB_SEARCH_REFUSED: ErrorReason.ValueType  # 722
 """FAILED_PRECONDITION. The provider of web searches refuses the key or the request. Metadata: provider, status."""
 ERROR_REASON_WEB_PAGE_REFUSED: ErrorReason.ValueType  # 723
-"""FAILED_PRECONDITION. The URL may not be fetched: its address is not public, it is no URL of a page, or it redirects
-to such a one. Metadata: url.
+"""FAILED_PRECONDITION. The URL may not be fetched: its address is not public, it is not the URL of a page, or it
+redirects to such a one. Metadata: url.
 """
 ERROR_REASON_WEB_PAGE_UNREADABLE: ErrorReason.ValueType  # 724
 """FAILED_PRECONDITION. The page has no text that can be read: its server does not answer or answers with an error, or

@@ -122,7 +122,7 @@ class Message(_message.Message):
     turn_id: _builtins.str
     is_err: _builtins.bool
     """True if the message records a step that failed as a whole, such as a broken answer. Lists omit it by default, and
-    traces and searches always. A tool that returned an error is no failed step: see ToolReturn.status.
+    traces and searches always. A tool that returned an error is not a failed step: see ToolReturn.status.
     """
     conversation_id: _builtins.str
     """Id of the conversation in which the message was written."""

@@ -281,7 +281,7 @@ class History(BlocksCases):
         redo: dict[str, Any] = {"redo": rpc.RedoTarget()}
         walked = [(await revert(blocks, block.id, **step)).value for step in (undo, undo, redo)]
         assert walked == ["2", "1", "2"]
-        await update(blocks, block.id, description="a change of something else is no step")
+        await update(blocks, block.id, description="a change of something else is not a step")
         assert [(await revert(blocks, block.id, **step)).value for step in (undo, undo)] == ["1", "0"]
         with pytest.raises(FailedPrecondition) as refused:
             await revert(blocks, block.id, **undo)

@@ -105,7 +105,7 @@ def element(data: bytes) -> etree._Element:
     """Returns the root of an XML part.
 
     Raises:
-        DocumentUnreadable: It is no XML.
+        DocumentUnreadable: It is not XML.
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, recover=True)
     try:
@@ -113,7 +113,7 @@ def element(data: bytes) -> etree._Element:
     except etree.XMLSyntaxError:
         root = None
     if root is None:
-        raise damaged("a part is no XML")
+        raise damaged("a part is not XML")
     return root
 
 

@@ -35,7 +35,7 @@ def parse(content: bytes, media_type: str, budget: Budget) -> ParsedDocument:
     """Returns the document of an HTML file.
 
     Raises:
-        DocumentUnreadable: It is no text, or nested too deeply.
+        DocumentUnreadable: It is not text, or nested too deeply.
     """
     source, encoding = _source(content, budget)
     text = budget.builder()
@@ -94,7 +94,7 @@ def _source(content: bytes, budget: Budget) -> tuple[str, str]:
         decoded = decode(content)
     except NotText:
         raise DocumentUnreadable(
-            Cause.UNSUPPORTED, "The file is named as HTML and is no text. Upload it with its own extension."
+            Cause.UNSUPPORTED, "The file is named as HTML and is not text. Upload it with its own extension."
         ) from None
     budget.warnings.extend(decoded.warnings)
     return decoded.text, decoded.encoding

@@ -143,7 +143,7 @@ def _picture(pdf: pdfium.PdfDocument, index: int) -> str:
     try:
         page = pdf[index]
         longest = max(page.get_size())
-        if not longest > 0:  # also if it is no number
+        if not longest > 0:  # also if it is not a number
             return ""
         image = page.render(scale=_LONGEST_SIDE / longest).to_pil().convert("RGB")
     except (pdfium.PdfiumError, ValueError, OverflowError):
