@@ -103,7 +103,7 @@ async def test_follower_of_a_committed_step_receives_what_was_published_before_a
     world.model.follow(say("Hello."))
     run = await process.start(agent)
     await committed.wait()
-    follower = process.runs._streamer
+    follower = process.runs.streamer
     stream = follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0)
     received = []
     async with aclosing(stream):
