@@ -79,7 +79,7 @@ async def mnemesh(mesh: FakeMesh) -> AsyncIterator[Mnemesh]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThread]:
     """A whole mesh with the built-in model."""
-    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"), in_memory=True)) as running:
+    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"))) as running:
         yield running
 
 

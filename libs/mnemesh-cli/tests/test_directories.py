@@ -76,7 +76,7 @@ def test_rules_of_the_caller_precede_those_of_files(tmp_path: Path) -> None:
     (tmp_path / ".mnemeshignore").write_text("!c.txt\n")
 
     assert found(tmp_path, "*.txt") == ["a.md", "c.txt"]
-    with pytest.raises(InvalidArgument, match="'!' is no rule"):
+    with pytest.raises(InvalidArgument, match="'!' is not a rule"):
         IgnoreRules.of_root(["!"])
 
 

@@ -104,7 +104,7 @@ def test_bad_arguments_are_errors_that_say_what_to_do(cli: CommandLine, director
         (("files", "upload", "none.md", "-f", "docs-3"), 1, "none.md is not a file or a directory"),
         (("files", "upload", str(directory), "-f", "docs-3", "--name", "x"), 2, "Only a single file"),
         (("files", "upload", "-", "-f", "docs-3"), 2, "Name the file that is read from stdin"),
-        (("files", "upload", str(directory), "-f", "docs-3", "--ignore", "!"), 1, "'!' is no rule"),
+        (("files", "upload", str(directory), "-f", "docs-3", "--ignore", "!"), 1, "'!' is not a rule"),
         (("files", "upload", str(directory), "-f", "source-x"), 1, "folder"),
         (("files", "import", "ftp://example.com/a", "-f", "docs-3"), 2, "http:// or https://"),
         (("files", "show", "none.md"), 3, "There is no file 'none.md'"),

@@ -64,7 +64,7 @@ async def test_unknown_model_ends_a_chat_but_not_a_mesh(
     said = asyncio.Event()
 
     class FakeSupervisor:
-        def __init__(self, *_: object) -> None: ...
+        def __init__(self, *_: object, **__: object) -> None: ...
 
         async def start(self) -> None:
             calls.append("start")
@@ -83,14 +83,14 @@ async def test_unknown_model_ends_a_chat_but_not_a_mesh(
     monkeypatch.setattr(up, "_client", lambda *_: mesh.client())
 
     with pytest.raises(StartupError, match=r"MNEMESH_MODEL cannot be used\. There is no model"):
-        await up._up(up.mesh_config(None), chat=True, as_json=False)
+        await up._up(up.mesh_config(None), processes=False, chat=True, as_json=False)
     assert calls == ["start", "ready", "stop", "kill"]
 
     calls.clear()
     capsys.readouterr()
     print_error = up.print_error
     monkeypatch.setattr(up, "print_error", lambda text: (print_error(text), said.set()))
-    running = asyncio.create_task(up._up(up.mesh_config(None), chat=False, as_json=False))
+    running = asyncio.create_task(up._up(up.mesh_config(None), processes=False, chat=False, as_json=False))
     await said.wait()
     assert calls == ["start", "ready"]
     assert "MNEMESH_MODEL cannot be used. There is no model" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def face() -> "Face":
 @pytest.fixture
 def group(mnemesh: Mnemesh) -> Group:
     """A group whose runs the fake orchestrator plays."""
-    return Group(mnemesh, groups_pb2.Group(id=GROUP))
+    return Group(mnemesh.groups, groups_pb2.Group(id=GROUP))
 
 
 async def test_each_event_names_its_speaker(mesh: FakeMesh, group: Group) -> None:

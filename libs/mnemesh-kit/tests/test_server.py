@@ -341,5 +341,5 @@ def test_start_that_the_environment_prevents_is_one_line(
     async def build() -> Assembly:
         raise error
 
-    assert run(build, ServerConfig(data_dir=str(tmp_path))) == CANNOT_START
+    assert run((build, ServerConfig(data_dir=str(tmp_path)))) == CANNOT_START
     assert capsys.readouterr().err == line

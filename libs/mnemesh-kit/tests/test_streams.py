@@ -123,6 +123,10 @@ async def test_a_stream_of_requests_has_one_answer(channel: Channel) -> None:
     assert await channel.stream_unary(f"/{SERVICE}/Total")(many()) == b"4957"
 
 
+async def test_requests_may_come_from_an_ordinary_iterator(channel: Channel) -> None:
+    assert await channel.stream_unary(f"/{SERVICE}/Total")(iter([b"1", b"2"])) == b"3"
+
+
 async def test_each_of_many_requests_is_answered_in_order(channel: Channel) -> None:
     answers = [answer async for answer in channel.stream_stream(f"/{SERVICE}/Echo")(many())]
     assert answers == [str(number).encode() for number in (*range(100), 7)]

@@ -329,7 +329,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_reason() -> None:
         read_agent_file({"agents": []}, AGENT)
     with pytest.raises(InvalidArgument, match="has no agents"):
         read_agent_file(b"[1]", AGENT)
-    with pytest.raises(InvalidArgument, match="no JSON"):
+    with pytest.raises(InvalidArgument, match="not JSON"):
         read_agent_file(b"{'agents': []}", AGENT)
     with pytest.raises(InvalidArgument, match=r"agents\[0\] cannot be read"):
         read_agent_file({"agents": ["ada"]}, AGENT)

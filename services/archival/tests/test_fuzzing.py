@@ -63,7 +63,7 @@ class Target(FuzzedService):
         self.passage = await self.archival.one(self.archive, "a red fox", tags=["t"])
         await self.archival.insert(self.archive, "and a grey one")
 
-    async def stored(self) -> list[bytes]:
+    async def read_stored(self) -> list[bytes]:
         """Returns all visible data: archives, their agents, passages with their vectors, and counters."""
         archives = (await self.archival.archives.ListArchives(ListArchivesRequest(page_size=1000))).archives
         agents = [

@@ -145,7 +145,7 @@ def hang_at(monkeypatch: pytest.MonkeyPatch, owner: type, step: str, times: int)
     return reached
 
 
-@pytest.mark.parametrize(("step", "times"), [("next_batch", 1), ("next_batch", 2), ("switch", 1)])
+@pytest.mark.parametrize(("step", "times"), [("begin_batch", 1), ("begin_batch", 2), ("switch", 1)])
 async def test_interrupted_change_resumes(
     archival: ArchivalServer, agent: str, step: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +206,7 @@ async def test_passage_deleted_while_it_is_copied_leaves_no_copy(
 
     monkeypatch.setattr(PassageIndex, "apply", apply_briefly)
     with monkeypatch.context() as patch:
-        reached = hang_at(patch, ReembeddingStore, "next_batch", 2) if crashes else None
+        reached = hang_at(patch, ReembeddingStore, "begin_batch", 2) if crashes else None
         await change(archival, archive, WORDLLAMA)
         await asyncio.wait_for(read.wait(), 30)
         await archival.passages.DeletePassage(DeletePassageRequest(passage_id=deleted))
@@ -328,7 +328,7 @@ async def test_archive_deleted_during_a_change_leaves_no_copies(
     archive = await archival.archive(agent)
     await archival.insert(archive, *(words(n) for n in range(100)))
     with monkeypatch.context() as patch:
-        reached = hang_at(patch, ReembeddingStore, "next_batch", 2)
+        reached = hang_at(patch, ReembeddingStore, "begin_batch", 2)
         await change(archival, archive, WORDLLAMA)
         await asyncio.wait_for(reached.wait(), 30)
         await archival.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))

@@ -38,7 +38,7 @@ class Target(FuzzedService):
             created = await self.blocks.CreateBlock(rpc.CreateBlockRequest(block=draft, agent_ids=holders))
             self.ids.append(created.block.id)
 
-    async def stored(self) -> list[bytes]:
+    async def read_stored(self) -> list[bytes]:
         """Returns every block, its revisions and the core memories, serialized."""
         blocks = (await self.blocks.ListBlocks(rpc.ListBlocksRequest(page_size=1000))).blocks
         revisions = [

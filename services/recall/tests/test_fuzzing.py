@@ -71,7 +71,7 @@ class Target(FuzzedService):
         )
         self.episode, self.fact = done.episode, done.facts[0]
 
-    async def stored(self) -> list[bytes]:
+    async def read_stored(self) -> list[bytes]:
         """Returns every message, the window, the episodes and the facts."""
         listed = await self.recall.ListMessages(rpc.ListMessagesRequest(page_size=1000, include_err=True))
         ids = await self.recall.BatchGetContextIds(rpc.BatchGetContextIdsRequest(conversation_ids=[self.conversation]))
@@ -260,7 +260,7 @@ async def test_one_invalid_record_refuses_the_whole_import(target: Target, is_fu
         )
     ]
     path = "/mnemesh.recall.v1.TraceService/ImportTraces"
-    before = await target.stored()
+    before = await target.read_stored()
     for request in (traces_service_pb2.ImportTracesRequest(request_id="r", header=header), *good):
         for where, broken in spoiled(request, 1 if is_full else 4):
             parts = [traces_service_pb2.ImportTracesRequest(request_id=new_id("r"), header=header), broken]
@@ -269,7 +269,7 @@ async def test_one_invalid_record_refuses_the_whole_import(target: Target, is_fu
             call = target.channel.stream_unary(path, **RAW)(iter([p.SerializeToString() for p in parts]), timeout=30)
             code = await call.code()
             assert code in ACCEPTED_CODES, where
-            after = await target.stored()
+            after = await target.read_stored()
             assert code is grpc.StatusCode.OK or after == before, where
             before = after
 

@@ -49,7 +49,7 @@ def package_requirements(packages: Iterable[str]) -> list[tools_pb2.PackageRequi
     for text in packages:
         parts = _REQUIREMENT.fullmatch(text.strip())
         if parts is None:
-            raise InvalidArgument(f"{text[:100]!r} is no requirement. Use name or name==version.", field="packages")
+            raise InvalidArgument(f"{text[:100]!r} is not a requirement. Use name or name==version.", field="packages")
         found.append(tools_pb2.PackageRequirement(name=parts[1], version=parts[2].strip() or None))
     return found
 
@@ -67,7 +67,7 @@ def npm_requirements(packages: Iterable[str]) -> list[tools_pb2.PackageRequireme
     for text in packages:
         parts = _NPM_REQUIREMENT.fullmatch(text.strip())
         if parts is None:
-            raise InvalidArgument(f"{text[:100]!r} is no requirement. Use name or name@version.", field="packages")
+            raise InvalidArgument(f"{text[:100]!r} is not a requirement. Use name or name@version.", field="packages")
         found.append(tools_pb2.PackageRequirement(name=parts[1], version=parts[2]))
     return found
 

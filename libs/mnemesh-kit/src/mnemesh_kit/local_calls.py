@@ -7,7 +7,7 @@ and the bounds of their sizes hold.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -276,12 +276,15 @@ class LocalMethod:
             await asyncio.sleep(RETRIES.delay(attempt))
         raise AssertionError
 
-    async def _send(self, requests: AsyncIterable[Any], context: LocalContext) -> None:
-        try:
+    async def _send(self, requests: AsyncIterable[Any] | Iterable[Any], context: LocalContext) -> None:
+        """Sends the requests of a stream, which may be of both kinds of iterators, as with gRPC."""
+        if isinstance(requests, AsyncIterable):
             async for request in requests:
                 await context.sent.put(self._serialize(request))
-        finally:
-            context.sent.end()
+        else:
+            for request in requests:
+                await context.sent.put(self._serialize(request))
+        context.sent.end()
 
 
 class LocalCall:
@@ -303,6 +306,8 @@ class LocalCall:
         self._task = server.start(context)
         self._timer = None if context.deadline is None else loop.call_at(context.deadline, self._expire)
         self._task.add_done_callback(self._finish)
+        if sending is not None:
+            sending.add_done_callback(self._stop_without_requests)
 
     def cancel(self) -> bool:
         """Cancels the call. Returns False if it is over."""
@@ -324,6 +329,11 @@ class LocalCall:
                 yield self._read(data)
             self._result()
         finally:
+            self._task.cancel()
+
+    def _stop_without_requests(self, sending: asyncio.Task[None]) -> None:
+        """Cancels the call if the iterator of its requests has raised."""
+        if not sending.cancelled() and sending.exception() is not None:
             self._task.cancel()
 
     def _expire(self) -> None:
@@ -350,6 +360,8 @@ class LocalCall:
         """Returns the result of the handler. Raises AioRpcError."""
         if self._has_expired:
             raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        if self._sending is not None and self._sending.done() and not self._sending.cancelled():
+            self._sending.result()  # raises the error of the iterator of requests
         if self._task.cancelled():
             raise _error(grpc.StatusCode.CANCELLED, "The call was cancelled.")
         if self._task.exception() is not None:

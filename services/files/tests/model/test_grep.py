@@ -5,7 +5,7 @@ import re
 
 import pytest
 from mnemesh_files.model import file_search
-from mnemesh_files.model.file_search import compiled, found_lines, match_of, name_filter
+from mnemesh_files.model.file_search import compiled, found_lines, match_of, name_filter, size_of
 
 PATTERNS = ["a", "^b", "c$", "^$", "a.c", "é", "[^a]b", r"\s", "x*", "(a|é)+c"]
 
@@ -37,14 +37,14 @@ def test_matches_have_their_surroundings() -> None:
     text = b"one\ntwo\nthree\nfour"
     (found,) = [each for each in found_lines(compiled("three"), text, lambda: False) if each]
     match = match_of(found, text, 2, file_id="f", file_name="n", page_starts=(1, 3))
-    assert (match.before, match.text, match.after, match.page) == (("one", "two"), "three", ("four",), 2)
+    assert (match.lines_before, match.text, match.lines_after, match.page) == (("one", "two"), "three", ("four",), 2)
 
 
 def test_the_size_of_a_match_is_counted_in_bytes() -> None:
     text = "é\néé three\n漢".encode()
     (found,) = [each for each in found_lines(compiled("three"), text, lambda: False) if each]
     match = match_of(found, text, 1, file_id="f", file_name="n", page_starts=())
-    assert match.size == len(text) - 2
+    assert size_of(match) == len(text) - 2
 
 
 def test_a_late_search_ends() -> None:

@@ -144,7 +144,7 @@ def test_entities_are_refused_before_they_are_expanded(kind: str, part: str) -> 
         (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", {}, Cause.UNSUPPORTED, "Office before 2007"),
         (lambda: documents.png_of(60_000, 60_000), {}, Cause.TOO_LARGE, "60,000 × 60,000 pixels"),
         (lambda: b"<!doctype html>" + b"<div>" * 50_000 + b"x", {}, Cause.TOO_LARGE, "nested too deeply"),
-        (lambda: b"<html>" + bytes(range(256)) * 10, {}, Cause.UNSUPPORTED, "is no text"),
+        (lambda: b"<html>" + bytes(range(256)) * 10, {}, Cause.UNSUPPORTED, "is not text"),
     ],
 )
 def test_a_document_that_cannot_be_read_is_refused_with_the_cause(

@@ -95,7 +95,7 @@ def test_bodies_and_agent_files_that_are_no_json(http: httpx.Client, body: bytes
     assert (broken.status_code, "json_invalid" in broken.json()["detail"]) == (422, True), broken.text
     assert problem in broken.json()["detail"]
     broken = http.post("/v1/agents/import", files={"file": ("ada.af", body)})
-    expected = (400, "no agents") if "surrogate" in problem else (422, "nested" if "nested" in problem else "no JSON")
+    expected = (400, "no agents") if "surrogate" in problem else (422, "nested" if "nested" in problem else "not JSON")
     assert (broken.status_code, expected[1] in broken.json()["detail"]) == (expected[0], True), broken.text
 
 

@@ -153,5 +153,5 @@ class Config(SqlConfig):
 def _window(text: str) -> tuple[str, int]:
     handle, _, tokens = text.rpartition("=")
     if "/" not in handle or not tokens.strip().isdecimal() or int(tokens) < 1:
-        raise ConfigError(f"MNEMESH_CONTEXT_WINDOWS has an invalid value: {text!r} is no provider/model=tokens.")
+        raise ConfigError(f"MNEMESH_CONTEXT_WINDOWS has an invalid value: {text!r} is not a provider/model=tokens.")
     return handle.strip(), int(tokens)

@@ -88,7 +88,7 @@ async def test_times_of_the_query_are_named(
     [
         ("episodic_memory_correct", {"fact_id": "f1", "statement": "x"}, "'f1' is not an id of a fact."),
         ("episodic_memory_correct", {"fact_id": new_id("fact"), "statement": "  "}, "statement must not be empty."),
-        ("episodic_memory_forget", {"fact_id": ""}, "'' is no id of a fact."),
+        ("episodic_memory_forget", {"fact_id": ""}, "'' is not an id of a fact."),
     ],
 )
 async def test_invalid_corrections_are_refused(
@@ -119,7 +119,7 @@ async def test_time_is_in_zone_of_agent(
 async def test_invalid_time_is_refused(tools: BuiltinTools, tiers: Services, call: Make, text: str) -> None:
     result = await tools.execute(call("episodic_memory_search", query="boat", held_at=text))
     assert not result.ok
-    assert result.text.startswith(f"held_at '{text}' is no time.")
+    assert result.text.startswith(f"held_at '{text}' is not a time.")
     assert tiers.asked == []
 
 

@@ -183,11 +183,11 @@ async def test_failures_that_pass_are_repeated(server: FakeSearchProvider, statu
     [
         ([Response(status_code=503)] * ATTEMPTS, ATTEMPTS, "status 503"),
         ([Response(status_code=429, headers={"retry-after": "600"})], 1, "limits the rate"),
-        ([Response("no JSON")], 1, "no list of results"),
-        ([JSONResponse([])], 1, "no list of results"),
-        ([JSONResponse({"results": 5})], 1, "no list of results"),
-        ([JSONResponse({"results": [{"url": "https://a.example", "highlights": 5}]})], 1, "no list of results"),
-        ([Response(b"[" * 200_000)], 1, "no list of results"),
+        ([Response("no JSON")], 1, "not a list of results"),
+        ([JSONResponse([])], 1, "not a list of results"),
+        ([JSONResponse({"results": 5})], 1, "not a list of results"),
+        ([JSONResponse({"results": [{"url": "https://a.example", "highlights": 5}]})], 1, "not a list of results"),
+        ([Response(b"[" * 200_000)], 1, "not a list of results"),
         ([Response(b" " * (9 << 20))], 1, "more than 8 MB"),
     ],
 )

@@ -166,7 +166,7 @@ def _collect(paths: Sequence[str], name: str | None, rules: IgnoreRules) -> tupl
         elif path.is_file():
             items.append(Item(text, path, name or path.name, path.stat().st_size))
         else:
-            problems.append(f"{text} is no file and no directory")
+            problems.append(f"{text} is not a file or a directory")
     if name is not None and (len(items) != 1 or items[0].path is not None):
         raise typer.BadParameter("Only a single file can be given a name.", param_hint="--name")
     return items, problems

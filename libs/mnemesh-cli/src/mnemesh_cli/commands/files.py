@@ -258,7 +258,7 @@ def _target(path: Path | None, name: str) -> Path:
     if path is not None and not path.is_dir():
         return path
     if Path(name).name != name:
-        raise InvalidArgument(f"{name!r} is no name of a file on this system. Name a path.", field="path")
+        raise InvalidArgument(f"{name!r} is not a name of a file on this system. Name a path.", field="path")
     return (path or Path()) / name
 
 

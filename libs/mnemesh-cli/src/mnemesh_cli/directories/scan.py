@@ -66,7 +66,7 @@ class IgnoreRules:
         for pattern in patterns:
             if not _is_valid(pattern):
                 raise InvalidArgument(
-                    f"{pattern!r} is no rule. Use the syntax of .gitignore, such as '*.log'.", field="ignore"
+                    f"{pattern!r} is not a rule. Use the syntax of .gitignore, such as '*.log'.", field="ignore"
                 )
         built_in = [*_ALWAYS, *(() if hidden else (_HIDDEN,))]
         return cls((_Rules("", _spec([*built_in, *patterns])),))

@@ -160,7 +160,7 @@ def _open_path(path: Path) -> tuple[IO[bytes], str, datetime | None]:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise InvalidArgument(f"{path} is no regular file. Name a file.", field="source")
+        raise InvalidArgument(f"{path} is not a regular file. Name a file.", field="source")
     return os.fdopen(descriptor, "rb"), path.name, datetime.fromtimestamp(status.st_mtime, UTC)
 
 

@@ -28,7 +28,7 @@ def agent_files(lab: Lab) -> None:
 
     bare = json.loads(agents.export_file(agent.id, scrub_messages=True))
     assert bare["agents"][0]["messages"] == []
-    with pytest.raises(letta_client.UnprocessableEntityError, match="is no JSON"):
+    with pytest.raises(letta_client.UnprocessableEntityError, match="is not JSON"):
         agents.import_file(file=("traveller.af", b"{"))
     with pytest.raises(letta_client.BadRequestError, match="no agents"):
         agents.import_file(file=("traveller.af", b"{}"))

@@ -221,7 +221,7 @@ async def episodic_forget(episodes: EpisodesClient, call: BuiltinCall, arguments
 def _fact_id(arguments: Mapping[str, Any]) -> str:
     fact_id: str = arguments["fact_id"].strip()
     if not is_id(fact_id, "fact"):
-        raise Refused(f"{fact_id[:100]!r} is no id of a fact. Use an id that episodic_memory_search returned.")
+        raise Refused(f"{fact_id[:100]!r} is not an id of a fact. Use an id that episodic_memory_search returned.")
     return fact_id
 
 
@@ -278,7 +278,7 @@ def _moment(text: str, zone: ZoneInfo) -> datetime:
         return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise Refused(
-            f"held_at {text[:100]!r} is no time. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)."
+            f"held_at {text[:100]!r} is not a time. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)."
         ) from error
 
 
