@@ -75,7 +75,7 @@ async def running_mesh(
     if metrics:
         settings["MNEMESH_METRICS_PORT"] = str(ports[len(SERVICES)])
     config = MeshConfig.from_env(settings)
-    mesh = Supervisor(config, lambda line: print(f"  mesh: {line}", file=sys.stderr))
+    mesh = Supervisor(config, lambda line: print(f"  mesh: {line}", file=sys.stderr), processes=True)
     started = time.perf_counter()
     await mesh.start()
     took = time.perf_counter() - started

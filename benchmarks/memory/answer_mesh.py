@@ -31,7 +31,7 @@ async def answering_mesh(directory: Path) -> AsyncIterator[Mnemesh]:
     places = {spec.port_variable: str(port) for spec, port in zip(SERVICES, ports, strict=True)}
     with _environment(without_places(os.environ) | places | {"MNEMESH_DATA_DIR": str(directory / "data")}):
         config = MeshConfig.from_env()
-        mesh = Supervisor(config, lambda line: print(f"  mesh: {line}", file=sys.stderr))
+        mesh = Supervisor(config, lambda line: print(f"  mesh: {line}", file=sys.stderr), processes=True)
         await mesh.start()
         try:
             async with _client(config) as client:
