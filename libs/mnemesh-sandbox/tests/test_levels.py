@@ -52,7 +52,7 @@ async def test_probe_finds_out_whether_tasks_can_have_access_to_the_network(monk
     async def serve(listener: socket.socket) -> None:
         raise NotImplementedError
 
-    monkeypatch.setattr(isolation, "greet", greet_wrongly)
+    monkeypatch.setattr("mnemesh_sandbox.isolation.greet", greet_wrongly)
     sandbox = await Sandbox.open(settings)
     assert "did not reach its proxy alone" in str(sandbox.isolation.network_problem)
     task = Task(source_of("return 1"), "tool")
