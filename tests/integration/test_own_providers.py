@@ -36,7 +36,7 @@ async def create(mesh: Mesh, **options: Any) -> Any:
 async def test_key_is_sent_to_the_provider_and_shown_nowhere(
     mesh: Mesh, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with FakeOpenAI(["Hello.", server.status(401, f"{KEY} is no key, Bearer {KEY}")]) as fake:
+    async with FakeOpenAI(["Hello.", server.status(401, f"{KEY} is not a key, Bearer {KEY}")]) as fake:
         await register(mesh, fake)
         agent = await create(mesh)
         assert (await turn(agent, "Hi")).said == "Hello."

@@ -11,8 +11,8 @@ from alembic.migration import MigrationContext
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_kit.sql import Database
 
-UNDECLARED = ("message_words", "ix_message_words")
-"""The prefixes of the names of the full-text index of recall, which differs by engine and is not declared."""
+UNDECLARED = ("message_terms", "ix_message_terms")
+"""The prefixes of the names of the word index of recall, which differs by engine and is not declared."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
