@@ -48,6 +48,8 @@ I stored this in archival memory: the key is under the mat\.
 3 assistant: .*
 I wrote your name, Ada, into core memory .*
 I stored this in archival memory: the key is under the mat\.
+water_plants_[0-9a-f]{8} returned: The plants of the kitchen have water\.
+local_time returned: (?P=time)
 4 stop END_TURN
 5 usage \d+ tokens
 core memory human: Name: Ada
