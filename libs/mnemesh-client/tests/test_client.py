@@ -217,5 +217,5 @@ def test_requirements_are_names_with_versions() -> None:
         ("a.b-c_d", "~=1.2"),
     ]
     for text in ("", "-r file", "numpy 2", "git+https://example.com/x", "a; python_version>'3'"):
-        with pytest.raises(InvalidArgument, match="is no requirement"):
+        with pytest.raises(InvalidArgument, match="is not a requirement"):
             package_requirements([text])

@@ -98,8 +98,8 @@ async def test_source_that_cannot_be_read_is_refused_before_anything_is_sent(
     before = mesh.proxy.calls.total()
     for source, problem in (
         (tmp_path / "none", "No such file"),
-        (tmp_path, "no regular file"),
-        (tmp_path / "pipe", "no regular file"),
+        (tmp_path, "not a regular file"),
+        (tmp_path / "pipe", "not a regular file"),
         ("a\0b", "null byte"),
         (io.StringIO("text"), "mode 'rb'"),
     ):
