@@ -1,39 +1,49 @@
-"""Runs the benchmark: `python -m benchmarks [--quick] [--out build/bench.json]`."""
+"""Measures turns of a mesh with a fake model: `python -m benchmarks [--quick] [--against REV]`, or `make bench`."""
 
 import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvloop
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_testkit.databases.postgres import running_postgres
 
 from benchmarks import gateway, report
-from benchmarks.agents import Connection
-from benchmarks.measurement import count_calls, run_plan
-from benchmarks.mesh import fake_model, running_mesh
-from benchmarks.plan import Plan, Script, full, quick
+from benchmarks.measurement import Version, measure_at_rest, measure_rows, measure_services
+from benchmarks.mesh import fake_model, interpreter_of
+from benchmarks.plan import Plan, full, quick
 
-_SCRIPTS: tuple[Script, ...] = ("one-step", "five-tools")
+ENGINES: Final = ("SQLite", "PostgreSQL")
+_POSTGRES: Final = ("listen_addresses=", "max_connections=200")
+"""Default settings of the server: a commit is on the disk."""
 
 
-async def benchmark(plan: Plan, data_dir: Path) -> dict[str, Any]:
-    """Counts calls on a new mesh, then measures on the restarted mesh, with warm stores and without metrics."""
+async def benchmark(plan: Plan, engines: Sequence[str], pythons: dict[str, str], directory: Path) -> dict[str, Any]:
+    """Measures all engines, one after the other, with the versions by name and their interpreters."""
+    found: dict[str, Any] = {"machine": report.machine(), "engines": {}}
     async with fake_model() as model:
-        async with running_mesh(data_dir, model, metrics=True) as mesh, Connection(mesh.config) as connection:
-            calls = {script: await count_calls(mesh, connection, script, plan.counted_turns) for script in _SCRIPTS}
-        async with running_mesh(data_dir, model) as mesh:
-            at_start = mesh.processes.resident_mb()
-            measured = await run_plan(mesh, plan)
-            memory = {
-                "resident_at_start": at_start,
-                "resident_at_end": mesh.processes.resident_mb(),
-                "proportional_at_end": mesh.processes.proportional_mb(),
-            }
-            return report.as_json(measured, start_seconds=mesh.start_seconds, memory_mb=memory, calls=calls)
+        for engine in engines:
+            with ExitStack() as stack:
+                server = stack.enter_context(running_postgres(settings=_POSTGRES)) if engine == "PostgreSQL" else None
+                versions = [
+                    Version(name, python, directory / engine / str(number), server)
+                    for number, (name, python) in enumerate(pythons.items())
+                ]
+                for version in versions:
+                    print(f"{engine}, {version.name}: at rest", file=sys.stderr)
+                    await measure_at_rest(version, model, plan)
+                print(f"{engine}: rows", file=sys.stderr)
+                await measure_rows(versions, model, plan)
+                print(f"{engine}: CPU by service", file=sys.stderr)
+                services = await measure_services(versions[0], model, plan)
+                found["engines"][engine] = report.engine_as_json(versions, services)
+    return found
 
 
 def main() -> int:
@@ -41,22 +51,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few turns of each kind, as a smoke test")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="the JSON report (%(default)s)")
-    parser.add_argument("--only", default="", help="only scenarios of this script: one-step or five-tools")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose name contains this text")
+    parser.add_argument("--engine", choices=ENGINES, help="SQL engine (default: both)")
+    parser.add_argument("--against", metavar="REV", help="a revision that is measured alternately with this one")
     parser.add_argument("--gateway", action="store_true", help="what the gateway adds to a turn, instead")
     arguments, rest = parser.parse_known_args()
     if arguments.gateway:
         return gateway.main(rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    plan = quick() if arguments.quick else full()
-    if arguments.only:
-        plan = plan.only(arguments.only)
-    with tempfile.TemporaryDirectory(prefix="mnemesh-bench-") as data_dir:
-        try:
-            results = uvloop.run(benchmark(plan, Path(data_dir)))
-        except (StartupError, MnemeshError) as error:
-            print(f"bench: {error}", file=sys.stderr)
-            return 1
+    plan = (quick() if arguments.quick else full()).only(arguments.only)
+    if not plan.rows:
+        parser.error(f"no row has {arguments.only!r} in its name")
+    try:
+        pythons = {"this": sys.executable}
+        if arguments.against:
+            pythons[arguments.against] = interpreter_of(arguments.against)
+        with tempfile.TemporaryDirectory(prefix="mnemesh-bench-") as directory:
+            engines = (arguments.engine,) if arguments.engine else ENGINES
+            results = uvloop.run(benchmark(plan, engines, pythons, Path(directory)))
+    except (StartupError, MnemeshError, RuntimeError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(results, indent=2) + "\n")
     print(report.as_text(results))

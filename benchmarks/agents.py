@@ -1,6 +1,7 @@
-"""Agents with a request number of stored messages and messages in the window."""
+"""Agents with a requested number of stored messages and messages in the window."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
@@ -66,25 +67,16 @@ class MeasuredAgent:
 
 
 async def create_agent(
-    connection: Connection, *, model: str, stored: int, window: int, policy: str = "v3"
+    connection: Connection, *, model: str, stored: int, window: int, policy: str = "v1"
 ) -> MeasuredAgent:
     """Creates an agent with two blocks, `stored` messages and a window of `window`; the rest is that of its type."""
     chance = random.Random(stored * 1000 + window)
-    first = runs_pb2.InputMessage
     shown = min(window, stored) - 1  # the system message is the first of the window
     created = await connection.agents.CreateAgent(
-        agents_service_pb2.CreateAgentRequest(
-            agent=agents_pb2.Agent(
-                type=agents_pb2.AGENT_TYPE_LETTA_V1 if policy == "v3" else agents_pb2.AGENT_TYPE_MEMGPT_V2,
-                model=f"openai/{model}",
-            ),
-            blocks=[
-                blocks_pb2.Block(label="human", value="Ada Marlow, a gardener in Lisbon.\nLikes long letters."),
-                blocks_pb2.Block(label="persona", value="A patient companion that remembers what it was told."),
-            ],
-            initial_messages=agents_service_pb2.InitialMessages(
-                messages=[first(role=_role(position), content=[_text(chance)]) for position in range(shown)]
-            ),
+        new_agent(
+            model,
+            policy,
+            [runs_pb2.InputMessage(role=_role(position), content=[_text(chance)]) for position in range(shown)],
         )
     )
     agent_id, conversation_id = created.agent.id, created.agent.default_conversation_id
@@ -97,6 +89,23 @@ async def create_agent(
         await connection.recall.AppendMessages(request)
     context = (await connection.recall.GetContext(recall.GetContextRequest(conversation_id=conversation_id))).context
     return MeasuredAgent(agent_id, conversation_id, tuple(message.id for message in context.messages))
+
+
+def new_agent(
+    model: str, policy: str = "v1", messages: Sequence[runs_pb2.InputMessage] | None = None
+) -> agents_service_pb2.CreateAgentRequest:
+    """Returns the request that creates an agent with two blocks. None for messages leaves those of its type."""
+    return agents_service_pb2.CreateAgentRequest(
+        agent=agents_pb2.Agent(
+            type=agents_pb2.AGENT_TYPE_LETTA_V1 if policy == "v1" else agents_pb2.AGENT_TYPE_MEMGPT_V2,
+            model=f"openai/{model}",
+        ),
+        blocks=[
+            blocks_pb2.Block(label="human", value="Ada Marlow, a gardener in Lisbon.\nLikes long letters."),
+            blocks_pb2.Block(label="persona", value="A patient companion that remembers what it was told."),
+        ],
+        initial_messages=agents_service_pb2.InitialMessages(messages=messages) if messages is not None else None,
+    )
 
 
 def _role(position: int) -> message_pb2.Role.ValueType:

@@ -20,11 +20,12 @@ from mnemesh_kit.errors import MnemeshError
 from benchmarks.agents import Connection, MeasuredAgent, create_agent
 from benchmarks.measurement import percentiles
 from benchmarks.mesh import RunningMesh, fake_model, running_mesh
-from benchmarks.plan import TURNS_BETWEEN_TRIMS, Script
+from benchmarks.plan import Script
 from benchmarks.turns import wave
 
 _STORED: Final = 100
 _WINDOW: Final = 20
+_TURNS_BETWEEN_TRIMS: Final[dict[Script, int]] = {"one-step": 10, "five-tools": 2}
 _IN_THE_BACKGROUND: Final = ("recall", "archival")
 _HEADINGS: Final = "| turn of the other agents | p50 ms, short | p50 ms, long | p95 ms, short | p95 ms, long | p95 |"
 
@@ -65,7 +66,7 @@ async def create_agents(connection: Connection, script: Script, others: int, sto
 
 async def measure(mesh: RunningMesh, connection: Connection, lanes: AgentSet, rounds: int) -> Durations:
     """Runs alternating waves with each additional agent, so that both are measured under the same conditions."""
-    found, each = Durations(), TURNS_BETWEEN_TRIMS[lanes.script]
+    found, each = Durations(), _TURNS_BETWEEN_TRIMS[lanes.script]
     for number in range(rounds + 1):
         for additional, times in ((lanes.short, found.with_short), (lanes.long, found.with_long)):
             for agent in (*lanes.others, additional):

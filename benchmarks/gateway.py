@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,44 +27,11 @@ from mnemesh_testkit.fakes.server import Reply
 from benchmarks.agents import Connection, MeasuredAgent, create_agent
 from benchmarks.measurement import percentiles
 from benchmarks.mesh import RunningMesh, fake_model, running_mesh
+from benchmarks.rest import HttpClient
 
 _DONE = b"data: [DONE]"
 _WARM_UP = 20
-
-
-class HttpClient:
-    """An HTTP/1.1 connection that costs next to nothing, so that the server's share is measured."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def open(cls, address: str) -> "HttpClient":
-        """Connects to `host:port`."""
-        host, _, port = address.rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
-
-    async def post(self, body: dict[str, Any], session: str | None = None) -> AsyncIterator[bytes]:
-        """Sends a chat request and yields the answer as it arrives."""
-        content = json.dumps(body).encode()
-        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        head += f"Content-Length: {len(content)}\r\n" + (f"X-Session-Id: {session}\r\n" if session else "") + "\r\n"
-        self._writer.write(head.encode() + content)
-        answered = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-        if b" 200 " not in answered:
-            raise RuntimeError(answered.decode())
-        if b"content-length:" in answered:
-            length = int(answered.partition(b"content-length:")[2].split()[0])
-            yield await self._reader.readexactly(length)
-            return
-        while size := int(await self._reader.readline(), 16):
-            yield (await self._reader.readexactly(size + 2))[:-2]
-        await self._reader.readline()
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self._writer.close()
+_PATH = "/v1/chat/completions"
 
 
 async def over_grpc(connection: Connection, agent: MeasuredAgent, number: int, *, stream: bool) -> tuple[float, float]:
@@ -91,7 +58,7 @@ async def over_http(client: HttpClient, agent: MeasuredAgent, number: int, *, st
         {"role": "assistant", "content": f"{number} {stream}"},
         {"role": "user", "content": f"Question {number}."},
     ]
-    async for chunk in client.post({"model": agent.id, "messages": messages, "stream": stream}):
+    async for chunk in client.post(_PATH, {"model": agent.id, "messages": messages, "stream": stream}):
         if not first and (b'"content":"H' in chunk or not stream):
             first = time.perf_counter()
     return (first - started) * 1000, (time.perf_counter() - started) * 1000
@@ -141,7 +108,7 @@ async def open_streams(data_dir: Path, count: int) -> dict[str, float]:
             client = await HttpClient.open(mesh.config.address("gateway"))
             body = {"model": agent.id, "messages": [{"role": "user", "content": "Tell me."}], "stream": True}
             ended = 0
-            async for chunk in client.post(body, session=f"stream-{number}"):
+            async for chunk in client.post(_PATH, body, session=f"stream-{number}"):
                 if b"Half" in chunk:
                     reached += 1
                     if reached == count:

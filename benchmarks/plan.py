@@ -1,76 +1,78 @@
-"""The scenarios of a benchmark."""
+"""What `make bench` measures: the rows of its table, and how often."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 Script = Literal["one-step", "five-tools"]
+Api = Literal["gRPC", "REST"]
+Figure = Literal["whole", "first", "rate"]
 
-TURNS_BETWEEN_TRIMS: Final[dict[Script, int]] = {"one-step": 10, "five-tools": 2}
-"""A one-step turn adds two messages to the window (three with send_message), a five-tools turn twelve. The window is
-restored after this number of turns, so that its size stays close to the scenario's."""
+APIS: Final[tuple[Api, ...]] = ("gRPC", "REST")
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """Turns of one kind."""
+class Row:
+    """Turns of one kind, or creations of agents (`script` None)."""
 
-    script: Script
-    agents: int
-    stored: int
-    """Number of messages of each agent in recall at the start."""
-    window: int
-    """Number of messages in the window at the start, including the system message."""
-    turns: int
-    """Number of turns of each agent."""
-    policy: Literal["v2", "v3"] = "v3"
+    name: str
+    script: Script | None
+    figure: Figure
+    """What the table shows: milliseconds to the end, milliseconds to the first words, or operations per second."""
+    count: int
+    """The number of operations of each agent in a block."""
+    policy: Literal["v1", "v2"] = "v1"
+    """V1 answers in plain text (`letta_v1_agent`), V2 with send_message (`memgpt_v2_agent`)."""
+    agents: int = 1
+    stored: int = 1_000
+    window: int = 20
     streamed: bool = False
-    """Streams tokens as they arrive, in addition to the complete messages."""
+    """Streams tokens as they arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The scenarios and counts of a benchmark."""
+    """The rows, and the repetitions."""
 
-    scenarios: tuple[Scenario, ...]
-    counted_turns: int
-    """Number of turns of each script for counting calls and transactions."""
-    warm_up_turns: int
+    rows: tuple[Row, ...]
+    blocks: int
+    """How often a row is measured. The blocks of two versions and of both APIs alternate."""
+    idle_seconds: float
+    """The time for which the mesh at rest is measured."""
 
-    def only(self, script: str) -> "Plan":
-        """Returns the plan with the scenarios of one script."""
-        return replace(self, scenarios=tuple(one for one in self.scenarios if one.script == script))
+    def only(self, text: str) -> "Plan":
+        """Returns the plan with the rows that have a text in their names."""
+        return replace(self, rows=tuple(row for row in self.rows if text in row.name))
 
 
 def full() -> Plan:
-    """Returns the plan of `make bench`: about five minutes on two cores."""
-    alone_turns: dict[Script, int] = {"one-step": 100, "five-tools": 30}
-    together_turns: dict[Script, int] = {"one-step": 30, "five-tools": 8}
-    alone = [
-        Scenario(script, 1, stored, window, turns)
-        for script, turns in alone_turns.items()
-        for stored, window in ((10, 10), (1_000, 20), (10_000, 20), (1_000, 100), (10_000, 100))
-    ]
-    together = [
-        Scenario(script, 16, stored, window, turns)
-        for script, turns in together_turns.items()
-        for stored, window in ((10, 10), (1_000, 20), (1_000, 100))
-    ]
-    others = [
-        Scenario("one-step", 1, 1_000, 20, 100, streamed=True),
-        Scenario("one-step", 1, 1_000, 20, 100, policy="v2"),
-        Scenario("five-tools", 1, 1_000, 20, 30, policy="v2"),
-    ]
-    return Plan((*alone, *others, *together), counted_turns=20, warm_up_turns=10)
+    """Returns the plan of `make bench`: about three minutes for an engine and a version, on two cores."""
+    return Plan(
+        (
+            Row("one message V1", "one-step", "whole", 10),
+            Row("one message V2", "one-step", "whole", 10, policy="v2"),
+            Row("one message V1, 10,000 stored", "one-step", "whole", 10, stored=10_000),
+            Row("one message V1, window of 100", "one-step", "whole", 10, window=100),
+            Row("16 agents at once", "one-step", "rate", 10, agents=16),
+            Row("chain of 5 tools V1", "five-tools", "whole", 2),
+            Row("chain of 5 tools V2", "five-tools", "whole", 2, policy="v2"),
+            Row("first chunk V1, tokens streamed", "one-step", "first", 10, streamed=True),
+            Row("create agent V1", None, "whole", 5),
+        ),
+        blocks=10,
+        idle_seconds=20.0,
+    )
 
 
 def quick() -> Plan:
-    """Returns a plan with every kind of scenario once, as a smoke test."""
+    """Returns a plan with every kind of row once, as a smoke test."""
     return Plan(
         (
-            Scenario("one-step", 1, 30, 10, 2, streamed=True),
-            Scenario("five-tools", 1, 10, 10, 1, policy="v2"),
-            Scenario("one-step", 2, 10, 10, 2),
+            Row("one message V1", "one-step", "whole", 2, stored=10, window=10),
+            Row("2 agents at once", "one-step", "rate", 2, agents=2, stored=10, window=10),
+            Row("chain of 5 tools V2", "five-tools", "whole", 1, policy="v2", stored=10, window=10),
+            Row("first chunk V1, tokens streamed", "one-step", "first", 2, streamed=True, stored=10, window=10),
+            Row("create agent V1", None, "whole", 1),
         ),
-        counted_turns=1,
-        warm_up_turns=1,
+        blocks=1,
+        idle_seconds=1.0,
     )

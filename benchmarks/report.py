@@ -2,122 +2,124 @@
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarks.measurement import Measured, percentiles
-from benchmarks.plan import Script
+from benchmarks.measurement import Measured, Version, percentiles
 
 
-def as_json(
-    measured: Sequence[Measured],
-    *,
-    start_seconds: float,
-    memory_mb: Mapping[str, Mapping[str, float]],
-    calls: Mapping[Script, Mapping[str, float]],
-) -> dict[str, Any]:
-    """Returns all results with a description of the machine."""
+def machine() -> dict[str, Any]:
+    """Describes the machine."""
     return {
-        "machine": {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "cpus": len(os.sched_getaffinity(0)),
-            "load_average": os.getloadavg()[0],
-        },
-        "start_seconds": round(start_seconds, 2),
-        "memory_mb": {
-            when: {name: round(value, 1) for name, value in figures.items()} for when, figures in memory_mb.items()
-        },
-        "scenarios": [_scenario(one) for one in measured],
-        "per_turn": {script: dict(sorted(counts.items())) for script, counts in calls.items()},
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
     }
 
 
-def _scenario(measured: Measured) -> dict[str, Any]:
+def engine_as_json(versions: Sequence[Version], services: Sequence[Measured]) -> dict[str, Any]:
+    """Returns the results of one SQL engine."""
     return {
-        **asdict(measured.scenario),
-        "turns": len(measured.turns),
-        "turn_ms": _spread(one.whole_ms for one in measured.turns),
-        "first_event_ms": _spread(one.accepted_ms for one in measured.turns),
-        "first_model_event_ms": _spread(one.model_ms for one in measured.turns),
-        "turns_per_second": round(measured.turns_per_second, 1),
-        "cpu_ms_per_turn": {name: round(value, 2) for name, value in measured.cpu_ms.items()},
+        "versions": {
+            version.name: {
+                "at_rest": asdict(version.at_rest) if version.at_rest else None,
+                "memory_after_mb": round(version.memory_after_mb, 1),
+                "rows": [_row(one) for one in version.rows],
+            }
+            for version in versions
+        },
+        "cpu_ms_by_service": [
+            {"name": one.row.name, **{name: round(ms / len(one.timed), 2) for name, ms in one.cpu_ms.items()}}
+            for one in services
+        ],
     }
 
 
-def _spread(values: Iterable[float]) -> dict[str, float]:
-    p50, p95 = percentiles(list(values))
-    return {"p50": round(p50, 2), "p95": round(p95, 2)}
+def _row(measured: Measured) -> dict[str, Any]:
+    p50, p95 = percentiles(measured.milliseconds)
+    return {
+        **asdict(measured.row),
+        "api": measured.api,
+        "operations": len(measured.timed),
+        "p50_ms": round(p50, 2),
+        "p95_ms": round(p95, 2),
+        "per_second": round(measured.rate, 1),
+        "cpu_ms": round(measured.server_cpu_ms, 2),
+        "postgresql_cpu_ms": round(measured.cpu_ms["postgresql"] / len(measured.timed), 2),
+    }
 
 
 def as_text(report: Mapping[str, Any]) -> str:
-    """Returns the report as tables."""
-    machine = report["machine"]
-    head = (
-        f"{machine['cpus']} cpus, load {machine['load_average']:.1f}, Python {machine['python']}, {machine['platform']}"
+    """Returns the report as tables in Markdown."""
+    about = report["machine"]
+    parts = [f"{about['cpus']} cpus, load {about['load_average']:.1f}, Python {about['python']}, {about['platform']}"]
+    parts.append(
+        "p50 in ms (CPU of the mesh in ms per operation); turns per second where the row says so\n\n" + _rows(report)
     )
-    return "\n\n".join((head, _turns(report["scenarios"]), _cpu(report), _counts(report["per_turn"]), _whole(report)))
+    parts.append(_at_rest(report))
+    parts.append("CPU in ms per operation by service, each in a process of its own\n\n" + _services(report))
+    return "\n\n".join(parts)
 
 
-def _name(scenario: Mapping[str, Any]) -> list[str]:
-    kind = f"{scenario['script']} {scenario['policy']}{' streamed' if scenario['streamed'] else ''}"
-    return [kind, str(scenario["agents"]), f"{scenario['stored']:,}", str(scenario["window"])]
+def _columns(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(engine, name) for engine, found in report["engines"].items() for name in found["versions"]]
 
 
-_NAMES = ["turn", "agents", "stored", "window"]
+def _title(engine: str, version: str) -> str:
+    return engine if version == "this" else f"{engine}, {version}"
 
 
-def _turns(scenarios: Sequence[Mapping[str, Any]]) -> str:
-    head = [*_NAMES, "p50 ms", "p95 ms", "turns/s", "first event p50", "p95", "from model p50", "p95"]
+def _rows(report: Mapping[str, Any]) -> str:
+    columns, head, cells = _columns(report), ["work"], dict[str, list[str]]()
+    for engine, version in columns:
+        rows = report["engines"][engine]["versions"][version]["rows"]
+        for api in dict.fromkeys(row["api"] for row in rows):
+            head.append(f"{_title(engine, version)}, {api}")
+            for row in rows:
+                if row["api"] == api:
+                    cells.setdefault(row["name"], []).append(_cell(row))
+    return _table(head, [[name, *found] for name, found in cells.items()])
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    figure = f"{row['per_second']:.0f}/s" if row["figure"] == "rate" else f"{row['p50_ms']:.1f}"
+    return f"{figure} ({row['cpu_ms']:.1f})"
+
+
+def _at_rest(report: Mapping[str, Any]) -> str:
+    names = {
+        "first_start": "ready, first start, s",
+        "warm_start": "ready, warm start, s",
+        "memory_mb": "memory at rest, MB",
+        "cpu_ms_per_second": "CPU at rest, ms per s",
+        "postgresql_mb": "memory of PostgreSQL, MB",
+        "postgresql_cpu_ms_per_second": "CPU of PostgreSQL at rest, ms per s",
+    }
+    columns = _columns(report)
+    found = [report["engines"][engine]["versions"][version] for engine, version in columns]
     rows = [
-        [
-            *_name(one),
-            f"{one['turn_ms']['p50']:.1f}",
-            f"{one['turn_ms']['p95']:.1f}",
-            f"{one['turns_per_second']:.1f}",
-            *(f"{one[key][part]:.1f}" for key in ("first_event_ms", "first_model_event_ms") for part in ("p50", "p95")),
-        ]
-        for one in scenarios
+        [text, *(f"{one['at_rest'][name]:.1f}" for one in found)]
+        for name, text in names.items()
+        if any(one["at_rest"][name] for one in found)
     ]
-    return _table(head, rows)
+    rows.append(["memory after the turns, MB", *(f"{one['memory_after_mb']:.1f}" for one in found)])
+    return _table(["mesh", *(_title(*column) for column in columns)], rows)
 
 
-def _cpu(report: Mapping[str, Any]) -> str:
-    names = list(report["memory_mb"]["resident_at_start"])
+def _services(report: Mapping[str, Any]) -> str:
     rows = [
-        [
-            *_name(one),
-            f"{sum(one['cpu_ms_per_turn'].values()):.1f}",
-            *(f"{one['cpu_ms_per_turn'][name]:.1f}" for name in names),
-        ]
-        for one in report["scenarios"]
+        [f"{one['name']}, {engine}", *(f"{ms:.1f}" for name, ms in one.items() if name not in ("name", "postgresql"))]
+        for engine, found in report["engines"].items()
+        for one in found["cpu_ms_by_service"]
     ]
-    return _table([*_NAMES, "CPU ms/turn", *names], rows)
-
-
-def _counts(per_turn: Mapping[str, Mapping[str, float]]) -> str:
-    names = sorted({name for counts in per_turn.values() for name in counts})
-    rows = [[name, *(f"{counts.get(name, 0):.2f}" for counts in per_turn.values())] for name in names]
-    return _table(["per turn", *per_turn], rows)
-
-
-def _whole(report: Mapping[str, Any]) -> str:
-    lines = [f"ready after {report['start_seconds']:.1f} s"]
-    for when, figures in report["memory_mb"].items():
-        services = {name: value for name, value in figures.items() if name not in ("fake model", "load")}
-        parts = ", ".join(f"{name} {value:.0f}" for name, value in services.items())
-        lines.append(f"{when.replace('_', ' ')}: {sum(services.values()):.0f} MB ({parts})")
-    return "\n".join(lines)
+    names = next(iter(report["engines"].values()))["cpu_ms_by_service"][0]
+    return _table(["work", *(name for name in names if name not in ("name", "postgresql"))], rows)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-
-    def line(cells: Sequence[str]) -> str:
-        first, *others = zip(cells, widths, strict=True)
-        return "  ".join((first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others))).rstrip()
-
-    return "\n".join(map(line, (head, *rows)))
+    rule = ["---", *("--:" for _ in head[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))

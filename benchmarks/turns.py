@@ -4,54 +4,71 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh.agents.v1 import runs_service_pb2 as runs
 from mnemesh.types.v1 import message_pb2
 
 from benchmarks.agents import Connection, MeasuredAgent
+from benchmarks.rest import HttpClient, message_body, message_path
+
+TEXT: Final = "Tell me what you found out, and remember it."
 
 
 @dataclass(frozen=True, slots=True)
-class TimedTurn:
-    """Milliseconds from the request to the first event, to the first event from the model, and to the last event."""
+class Timed:
+    """Milliseconds from a request to its first words, and to its end."""
 
-    accepted_ms: float
-    model_ms: float
+    first_ms: float
     whole_ms: float
 
 
-async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool = False) -> TimedTurn:
-    """Runs one turn to its end.
+async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool = False) -> Timed:
+    """Runs one turn over gRPC.
 
     Raises:
         RuntimeError: the turn failed; a benchmark of failures would measure nothing.
     """
-    text = message_pb2.ContentPart(text=message_pb2.TextPart(text="Tell me what you found out, and remember it."))
+    text = message_pb2.ContentPart(text=message_pb2.TextPart(text=TEXT))
     request = runs.SendMessageRequest(
         agent_id=agent.id,
         messages=[runs_pb2.InputMessage(content=[text])],
         config=runs_pb2.RunConfig(stream_tokens=streamed),
     )
-    started = time.perf_counter()
-    accepted = model = 0.0
+    started, first = time.perf_counter(), 0.0
     stop = agents_pb2.STOP_REASON_UNSPECIFIED
     async for response in connection.runs.SendMessage(request):
         kind = response.event.WhichOneof("event")
         if kind == "message":
             _require_success(response.event.message)
-        if kind == "accepted":
-            accepted = time.perf_counter()
-        elif not model and kind in ("delta", "message"):
-            model = time.perf_counter()
+        if not first and kind in ("delta", "message"):
+            first = time.perf_counter()
         elif kind == "error":
             raise RuntimeError(f"a turn failed: {response.event.error.error.message}")
         elif kind == "stop":
             stop = response.event.stop.reason
     ended = time.perf_counter()
-    if stop not in (agents_pb2.STOP_REASON_END_TURN, agents_pb2.STOP_REASON_TOOL_RULE) or not model:
+    if stop not in (agents_pb2.STOP_REASON_END_TURN, agents_pb2.STOP_REASON_TOOL_RULE) or not first:
         raise RuntimeError(f"a turn ended with {agents_pb2.StopReason.Name(stop)}")
-    return TimedTurn((accepted - started) * 1e3, (model - started) * 1e3, (ended - started) * 1e3)
+    return Timed((first - started) * 1e3, (ended - started) * 1e3)
+
+
+async def turn_over_rest(client: HttpClient, agent: MeasuredAgent, *, streamed: bool = False) -> Timed:
+    """Runs one turn over Letta's REST API.
+
+    Raises:
+        RuntimeError: the turn failed.
+    """
+    started, first, answer = time.perf_counter(), 0.0, b""
+    async for piece in client.post(message_path(agent.id, streamed=streamed), message_body(TEXT, streamed=streamed)):
+        answer += piece
+        if not first and (b"assistant_message" in answer or b"send_message" in answer):
+            first = time.perf_counter()
+    ended = time.perf_counter()
+    if not any(reason in answer for reason in (b'"end_turn"', b'"tool_rule"')) or b'"status":"error"' in answer:
+        raise RuntimeError(f"a turn failed: {answer.decode()[-500:]}")
+    return Timed((first - started) * 1e3, (ended - started) * 1e3)
 
 
 def _require_success(message: runs_pb2.MessageEvent) -> None:
@@ -61,12 +78,19 @@ def _require_success(message: runs_pb2.MessageEvent) -> None:
 
 
 async def wave(
-    connection: Connection, agents: Sequence[MeasuredAgent], each: int, *, streamed: bool = False
-) -> list[TimedTurn]:
-    """Runs `each` turns of every agent: sequentially per agent, concurrently across agents."""
+    connection: Connection,
+    agents: Sequence[MeasuredAgent],
+    each: int,
+    *,
+    streamed: bool = False,
+    clients: Sequence[HttpClient] = (),
+) -> list[Timed]:
+    """Runs `each` turns of every agent: sequentially per agent, concurrently across agents; over `clients` if given."""
 
-    async def lane(agent: MeasuredAgent) -> list[TimedTurn]:
+    async def run_turns(number: int, agent: MeasuredAgent) -> list[Timed]:
+        if clients:
+            return [await turn_over_rest(clients[number], agent, streamed=streamed) for _ in range(each)]
         return [await turn(connection, agent, streamed=streamed) for _ in range(each)]
 
-    lanes = await asyncio.gather(*map(lane, agents))
-    return [timed for timed_lane in lanes for timed in timed_lane]
+    lanes = await asyncio.gather(*(run_turns(number, agent) for number, agent in enumerate(agents)))
+    return [timed for lane in lanes for timed in lane]

@@ -14,7 +14,7 @@ _SERVICES = {"orchestrator", "blocks", "recall", "archival", "tools", "gateway",
 
 @pytest.mark.timeout(scaled(300))
 @pytest.mark.full
-async def test_quick_benchmark_measures_every_kind_of_turn(tmp_path: Path) -> None:
+async def test_quick_benchmark_measures_every_row_on_both_engines(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     command = (sys.executable, "-m", "benchmarks", "--quick", "--out", str(out))
     process = await asyncio.create_subprocess_exec(
@@ -24,24 +24,30 @@ async def test_quick_benchmark_measures_every_kind_of_turn(tmp_path: Path) -> No
     assert process.returncode == 0, problems.decode()
 
     found = json.loads(out.read_text())
-    assert found["start_seconds"] > 0
     assert found["machine"]["cpus"] >= 1
-    assert set(found["memory_mb"]["resident_at_end"]) == _SERVICES | {"fake model", "load"}
-    assert {(one["script"], one["policy"], one["agents"]) for one in found["scenarios"]} == {
-        ("one-step", "v3", 1),
-        ("five-tools", "v2", 1),
-        ("one-step", "v3", 2),
-    }
-    for one in found["scenarios"]:
-        assert 0 < one["first_event_ms"]["p50"] < one["first_model_event_ms"]["p50"] <= one["turn_ms"]["p50"]
-        assert one["turns_per_second"] > 0
-        assert one["cpu_ms_per_turn"]["orchestrator"] > 0
-    assert f"{found['scenarios'][0]['turn_ms']['p50']:.1f}" in printed.decode()
-
-    calls = found["per_turn"]
-    commits = 'recall mnemesh_rpcs_total{code="OK",method="/mnemesh.recall.v1.MessageService/CommitStep"}'
-    assert calls["one-step"][commits] == 1
-    assert calls["five-tools"][commits] == 6
+    assert set(found["engines"]) == {"SQLite", "PostgreSQL"}
+    for engine in found["engines"].values():
+        measured = engine["versions"]["this"]
+        at_rest = measured["at_rest"]
+        assert min(at_rest["first_start"], at_rest["warm_start"]) > 0
+        assert measured["memory_after_mb"] > at_rest["memory_mb"] > 50
+        rows = measured["rows"]
+        assert {(one["script"], one["policy"], one["agents"], one["api"]) for one in rows} == {
+            (script, policy, agents, api)
+            for script, policy, agents in (
+                ("one-step", "v1", 1),
+                ("one-step", "v1", 2),
+                ("five-tools", "v2", 1),
+                (None, "v1", 1),
+            )
+            for api in ("gRPC", "REST")
+        }
+        for one in rows:
+            assert 0 < one["p50_ms"] <= one["p95_ms"]
+            assert one["per_second"] > 0
+            assert one["cpu_ms"] > 0
+        assert set(engine["cpu_ms_by_service"][0]) >= _SERVICES | {"fake model", "load"}
+    assert f"{found['engines']['SQLite']['versions']['this']['rows'][0]['p50_ms']:.1f}" in printed.decode()
 
 
 @pytest.mark.timeout(scaled(300))
