@@ -26,7 +26,7 @@ from benchmarks.processes import Processes
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 30.0
 MESH: Final = "mesh"
-"""The name of `mnemesh up` with its children among the processes; Services that run as processes of their own have their names."""
+"""The name of `mnemesh up` with its children. A service that is a process of its own has its own name."""
 _ROOT: Final = Path(__file__).parents[1]
 
 
