@@ -34,6 +34,7 @@ from mnemesh_types.twin import (
     changes_of,
     enum_from_proto,
     fields_of,
+    message_of,
     number_of,
     set_field,
     whole_oneof,
@@ -95,7 +96,7 @@ def _scalar(field: Any, number: int, variant: int) -> Any:
 @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
 def test_each_field_of_a_message_survives(twin: type[Twin[Any]]) -> None:
     for variant in range(12):
-        message = twin._message()
+        message = message_of(twin)()
         _fill(message, variant)
         value = twin.from_proto(message)
         assert value.to_proto() == message
@@ -104,7 +105,7 @@ def test_each_field_of_a_message_survives(twin: type[Twin[Any]]) -> None:
 
 @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
 def test_a_twin_has_each_field_of_its_message(twin: type[Twin[Any]]) -> None:
-    described: Any = twin._message.DESCRIPTOR
+    described: Any = message_of(twin).DESCRIPTOR
     wanted = {
         field.containing_oneof.name if whole_oneof(field.containing_oneof) else attribute_name(field.name)
         for field in described.fields

@@ -14,21 +14,18 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import PageQuery, bounded, next_page_token, page_of, page_query
-from mnemesh_types.agents import SystemPrompt
+from mnemesh_types.agents import CompactionSettings, SystemPrompt
 from mnemesh_types.convert import tool_return_to_proto
+from mnemesh_types.twin import enum_from_proto, optional_field
 
-from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.agents import Agent, AgentOrder
 from mnemesh_orchestrator.model.creation import ErasureScope
-from mnemesh_orchestrator.rpc.convert.agent_settings import (
-    compaction_override_from_proto,
-    extraction_report_to_proto,
-    response_format_from_proto,
-)
+from mnemesh_orchestrator.model.inputs import OnBusy
+from mnemesh_orchestrator.rpc.convert.agent_settings import extraction_report_to_proto, read_response_format
 from mnemesh_orchestrator.rpc.convert.agents import (
     address_from_proto,
     agent_filter_from_proto,
     agent_id_from_proto,
-    agent_order_from_proto,
     agent_to_proto,
     agent_update_from_proto,
     context_window_to_proto,
@@ -37,8 +34,7 @@ from mnemesh_orchestrator.rpc.convert.agents import (
     tool_from_proto,
     window_update_from_proto,
 )
-from mnemesh_orchestrator.rpc.convert.fields import optional_field
-from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, inputs_from_proto, on_busy_from_proto
+from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, inputs_from_proto
 from mnemesh_orchestrator.rpc.convert.transfers import (
     import_report_to_proto,
     options_from_proto,
@@ -135,7 +131,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
 
     async def ListAgents(self, request: rpc.ListAgentsRequest, context: Context) -> rpc.ListAgentsResponse:
         """Returns a page of agents with the parts of the view."""
-        caller, order = current_principal(), agent_order_from_proto(request.order_by)
+        caller, order = current_principal(), enum_from_proto(AgentOrder, request.order_by, "order_by")
         query = page_query(request, default_ascending=False)
         found = await self._service.list(caller, agent_filter_from_proto(request.filter), order, query)
         page = bounded(query, found.with_items(await self._agents_to_proto(found.items, request.view)))
@@ -235,7 +231,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             request.prompt,
             system=optional_field(request, "system"),
             model=optional_field(request, "model"),
-            response_format=response_format_from_proto(request),
+            response_format=read_response_format(request.response_format),
         )
         return rpc.GenerateTextResponse(text=generated.text, model=generated.model, usage=generated.usage.to_proto())
 
@@ -256,7 +252,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             request_key(request, "RecompileAgent"),
             *address_from_proto(request),
             dry_run=request.dry_run,
-            on_busy=on_busy_from_proto(request),
+            on_busy=enum_from_proto(OnBusy, request.on_busy, "on_busy"),
         )
         return rpc.RecompileAgentResponse(system_text=text, changed=changed)
 
@@ -267,7 +263,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             request_key(request, "ResetMessages"),
             *address_from_proto(request),
             add_default=request.add_default_initial_messages,
-            on_busy=on_busy_from_proto(request),
+            on_busy=enum_from_proto(OnBusy, request.on_busy, "on_busy"),
         )
         return rpc.ResetMessagesResponse(agent=self._agent_to_proto(agent))
 
@@ -279,9 +275,9 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             current_principal(),
             request_key(request, "CompactConversation"),
             *address_from_proto(request),
-            compaction_override_from_proto(request),
+            CompactionSettings.from_proto(request.settings, "settings") if request.HasField("settings") else None,
             dry_run=request.dry_run,
-            on_busy=on_busy_from_proto(request),
+            on_busy=enum_from_proto(OnBusy, request.on_busy, "on_busy"),
         )
         return rpc.CompactConversationResponse(result=result.to_proto())
 

@@ -10,16 +10,16 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_query
+from mnemesh_types.twin import enum_from_proto, optional_field
 
-from mnemesh_orchestrator.model.conversations import Conversation
+from mnemesh_orchestrator.model.conversations import Conversation, ConversationOrder
+from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.rpc.convert.conversations import (
     conversation_draft_from_proto,
     conversation_filter_from_proto,
-    conversation_order_from_proto,
     conversation_update_from_proto,
 )
-from mnemesh_orchestrator.rpc.convert.fields import any_conversation_id_from_proto, optional_field
-from mnemesh_orchestrator.rpc.convert.runs import on_busy_from_proto
+from mnemesh_orchestrator.rpc.convert.fields import any_conversation_id_from_proto
 from mnemesh_orchestrator.usecases.conversations import ConversationService
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -53,7 +53,7 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
         self, request: rpc.ListConversationsRequest, context: Context
     ) -> rpc.ListConversationsResponse:
         """Returns a page of conversations."""
-        order = conversation_order_from_proto(request.order_by)
+        order = enum_from_proto(ConversationOrder, request.order_by, "order_by")
         query = page_query(request, default_ascending=False)
         filter_ = conversation_filter_from_proto(request)
         found = await self._service.list(current_principal(), filter_, order, query)
@@ -91,6 +91,6 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
             source_id,
             until,
             optional_field(request, "summary"),
-            on_busy_from_proto(request),
+            enum_from_proto(OnBusy, request.on_busy, "on_busy"),
         )
         return rpc.ForkConversationResponse(conversation=conversation.to_proto())

@@ -10,18 +10,18 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_types.convert import message_to_proto
+from mnemesh_types.twin import enum_from_proto, optional_field
 
-from mnemesh_orchestrator.rpc.convert.fields import optional_field
+from mnemesh_orchestrator.model.groups import GroupOrder
 from mnemesh_orchestrator.rpc.convert.groups import (
+    GROUP_FILTER,
+    SLEEPTIME_SETTINGS,
     group_draft_from_proto,
-    group_filter_from_proto,
-    group_order_from_proto,
     group_to_proto,
     group_update_from_proto,
     message_page_token,
     message_query_from_proto,
     preview_to_proto,
-    settings_to_proto,
     settings_update_from_proto,
     target_from_proto,
 )
@@ -52,14 +52,16 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
 
     async def ListGroups(self, request: rpc.ListGroupsRequest, context: Context) -> rpc.ListGroupsResponse:
         """Returns a page of groups."""
-        order, query = group_order_from_proto(request.order_by), page_query(request)
-        found = await self._service.list(current_principal(), group_filter_from_proto(request.filter), order, query)
+        order, query = enum_from_proto(GroupOrder, request.order_by, "order_by"), page_query(request)
+        found = await self._service.list(
+            current_principal(), GROUP_FILTER.from_proto(request.filter, "filter"), order, query
+        )
         page = bounded(query, found.map(group_to_proto))
         return rpc.ListGroupsResponse(groups=page.items, next_page_token=next_page_token(query, page))
 
     async def CountGroups(self, request: rpc.CountGroupsRequest, context: Context) -> rpc.CountGroupsResponse:
         """Returns the number of groups."""
-        count = await self._service.count(current_principal(), group_filter_from_proto(request.filter))
+        count = await self._service.count(current_principal(), GROUP_FILTER.from_proto(request.filter, "filter"))
         return rpc.CountGroupsResponse(count=count)
 
     async def UpdateGroup(self, request: rpc.UpdateGroupRequest, context: Context) -> rpc.UpdateGroupResponse:
@@ -113,7 +115,7 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
     ) -> rpc.GetSleeptimeSettingsResponse:
         """Returns the settings of sleeptime runs of the organization."""
         settings = await self._sleeptime.settings(current_principal())
-        return rpc.GetSleeptimeSettingsResponse(settings=settings_to_proto(settings))
+        return rpc.GetSleeptimeSettingsResponse(settings=SLEEPTIME_SETTINGS.to_proto(settings))
 
     async def UpdateSleeptimeSettings(
         self, request: rpc.UpdateSleeptimeSettingsRequest, context: Context
@@ -121,7 +123,7 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
         """Changes the fields that the mask names."""
         key, changes = request_key(request, "UpdateSleeptimeSettings"), settings_update_from_proto(request)
         settings = await self._sleeptime.update_settings(current_principal(), key, changes)
-        return rpc.UpdateSleeptimeSettingsResponse(settings=settings_to_proto(settings))
+        return rpc.UpdateSleeptimeSettingsResponse(settings=SLEEPTIME_SETTINGS.to_proto(settings))
 
 
 def _group_id(value: str) -> str:

@@ -10,16 +10,16 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_of, page_query
+from mnemesh_types.twin import enum_from_proto
 
-from mnemesh_orchestrator.model.identities import Identity
+from mnemesh_orchestrator.model.identities import Identity, IdentityOrder
 from mnemesh_orchestrator.rpc.convert.identities import (
+    IDENTITY,
     agent_ids_from_proto,
     attachments_from_proto,
     block_ids_from_proto,
     identity_draft_from_proto,
     identity_filter_from_proto,
-    identity_order_from_proto,
-    identity_to_proto,
     identity_update_from_proto,
     property_changes_from_proto,
     target_from_proto,
@@ -48,14 +48,14 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
     async def GetIdentity(self, request: rpc.GetIdentityRequest, context: Context) -> rpc.GetIdentityResponse:
         """Returns an identity with the parts of the view."""
         identity = await self._service.get(current_principal(), _identity_id(request.identity_id))
-        return rpc.GetIdentityResponse(identity=await self._identity_to_proto(identity, request.view))
+        return rpc.GetIdentityResponse(identity=await self._with_view(identity, request.view))
 
     async def ListIdentities(self, request: rpc.ListIdentitiesRequest, context: Context) -> rpc.ListIdentitiesResponse:
         """Returns a page of identities with the parts of the view."""
-        order, query = identity_order_from_proto(request.order_by), page_query(request)
+        order, query = enum_from_proto(IdentityOrder, request.order_by, "order_by"), page_query(request)
         filter_, block_id = identity_filter_from_proto(request.filter)
         found = await self._service.list(current_principal(), filter_, order, query, block_id=block_id)
-        identities = [await self._identity_to_proto(identity, request.view) for identity in found.items]
+        identities = [await self._with_view(identity, request.view) for identity in found.items]
         page = bounded(query, found.with_items(identities))
         return rpc.ListIdentitiesResponse(identities=page.items, next_page_token=next_page_token(query, page))
 
@@ -74,7 +74,7 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
         identity = await self._service.update(
             current_principal(), key, identity_id, changes, *attachments_from_proto(request)
         )
-        return rpc.UpdateIdentityResponse(identity=identity_to_proto(identity))
+        return rpc.UpdateIdentityResponse(identity=IDENTITY.to_proto(identity))
 
     async def UpsertIdentityProperties(
         self, request: rpc.UpsertIdentityPropertiesRequest, context: Context
@@ -83,7 +83,7 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
         key, changes = request_key(request, "UpsertIdentityProperties"), property_changes_from_proto(request.properties)
         identity_id = _identity_id(request.identity_id)
         identity = await self._service.change_properties(current_principal(), key, identity_id, changes)
-        return rpc.UpsertIdentityPropertiesResponse(identity=identity_to_proto(identity))
+        return rpc.UpsertIdentityPropertiesResponse(identity=IDENTITY.to_proto(identity))
 
     async def DeleteIdentity(self, request: rpc.DeleteIdentityRequest, context: Context) -> rpc.DeleteIdentityResponse:
         """Deletes an identity."""
@@ -137,13 +137,13 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
             block_ids_from_proto(request.identity.block_ids),
             merges=merges,
         )
-        return identity_to_proto(identity), is_new
+        return IDENTITY.to_proto(identity), is_new
 
-    async def _identity_to_proto(self, identity: Identity, view: rpc.IdentityView) -> pb.Identity:
+    async def _with_view(self, identity: Identity, view: rpc.IdentityView) -> pb.Identity:
         caller = current_principal()
         agents = (await self._service.agent_ids(caller, identity.id)).items if view.agent_ids else ()
         blocks = await self._service.block_ids(caller, identity.id) if view.block_ids else ()
-        return identity_to_proto(identity, agents, blocks)
+        return IDENTITY.to_proto(identity, agent_ids=agents, block_ids=blocks)
 
 
 def _identity_id(value: str) -> str:

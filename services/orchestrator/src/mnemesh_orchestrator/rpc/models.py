@@ -10,18 +10,18 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import Cursor, Page, PageQuery, bounded, next_page_token, page_of, page_query
+from mnemesh_types.twin import enum_from_proto
 
-from mnemesh_orchestrator.model.models import EmbedderFilter, ProviderFilter
+from mnemesh_orchestrator.model.models import EmbedderFilter, ProviderFilter, ProviderOrder
 from mnemesh_orchestrator.rpc.convert.models import (
+    MODEL_FILTER,
+    PROVIDER_FILTER,
     credentials_from_proto,
     embedder_to_proto,
-    model_filter_from_proto,
     model_to_proto,
     override_from_proto,
     provider_draft_from_proto,
-    provider_filter_from_proto,
     provider_id_from_proto,
-    provider_order_from_proto,
     provider_to_proto,
     provider_update_from_proto,
     request_without_credentials,
@@ -85,7 +85,7 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         if request.order_by not in rpc.ModelOrderBy.values():
             raise InvalidArgument("order_by must be a known value of ModelOrderBy.", field="order_by")
         query = page_query(request)
-        models = await self._models.list(current_principal(), model_filter_from_proto(request))
+        models = await self._models.list(current_principal(), MODEL_FILTER.from_proto(request))
         page = bounded(query, page_of(models, query, lambda model: model.handle).map(model_to_proto))
         return rpc.ListModelsResponse(models=page.items, next_page_token=next_page_token(query, page))
 
@@ -122,8 +122,8 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
 
     async def ListProviders(self, request: rpc.ListProvidersRequest, context: Context) -> rpc.ListProvidersResponse:
         """Returns a page of the providers of the organization and the operator."""
-        order, query = provider_order_from_proto(request.order_by), page_query(request)
-        filter_ = provider_filter_from_proto(request)
+        order, query = enum_from_proto(ProviderOrder, request.order_by, "order_by"), page_query(request)
+        filter_ = PROVIDER_FILTER.from_proto(request)
         visible = await self._providers.list(current_principal(), ProviderFilter())
         selected = await self._providers.list(current_principal(), filter_)
         page = bounded(query, page_in_order(selected, visible, query, order.position).map(provider_to_proto))

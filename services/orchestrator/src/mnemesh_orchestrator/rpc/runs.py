@@ -12,12 +12,15 @@ from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import MAX_PAGE_BYTES, bounded, next_page_token, page_query
+from mnemesh_types.twin import optional_field
 
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.rpc.convert.events import event_to_proto
-from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto, optional_field
+from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto
 from mnemesh_orchestrator.rpc.convert.runs import (
+    STEP,
+    TRACE,
     address_from_proto,
     answer_from_proto,
     batch_requests_from_proto,
@@ -30,8 +33,6 @@ from mnemesh_orchestrator.rpc.convert.runs import (
     run_filter_from_proto,
     run_to_proto,
     step_filter_from_proto,
-    step_to_proto,
-    trace_to_proto,
 )
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.batches import BatchService, CallbackService
@@ -219,18 +220,18 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         """Returns a page of ended steps."""
         query = page_query(request)
         found = await self._steps.list(current_principal(), step_filter_from_proto(request.filter), query)
-        page = bounded(query, found.map(step_to_proto))
+        page = bounded(query, found.map(STEP.to_proto))
         return rpc.ListStepsResponse(steps=page.items, next_page_token=next_page_token(query, page))
 
     async def GetStep(self, request: rpc.GetStepRequest, context: Context) -> rpc.GetStepResponse:
         """Returns an ended step."""
         step = await self._steps.get(current_principal(), _step_id(request.step_id))
-        return rpc.GetStepResponse(step=step_to_proto(step))
+        return rpc.GetStepResponse(step=STEP.to_proto(step))
 
     async def GetStepTrace(self, request: rpc.GetStepTraceRequest, context: Context) -> rpc.GetStepTraceResponse:
         """Returns the request to the model at a step and its response."""
         trace = await self._steps.trace(current_principal(), _step_id(request.step_id))
-        return rpc.GetStepTraceResponse(trace=trace_to_proto(trace))
+        return rpc.GetStepTraceResponse(trace=TRACE.to_proto(trace))
 
     async def SetStepFeedback(
         self, request: rpc.SetStepFeedbackRequest, context: Context
@@ -239,7 +240,7 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         key, feedback = request_key(request, "SetStepFeedback"), optional_field(request, "feedback")
         step_id = _step_id(request.step_id)
         step = await self._steps.set_feedback(current_principal(), key, step_id, feedback, request.tags)
-        return rpc.SetStepFeedbackResponse(step=step_to_proto(step))
+        return rpc.SetStepFeedbackResponse(step=STEP.to_proto(step))
 
     async def _send(self, request: _Sending) -> AsyncGenerator[RunEvent, None]:
         """Starts the run of a request, and yields the events that its config includes. See `RunService.send`."""

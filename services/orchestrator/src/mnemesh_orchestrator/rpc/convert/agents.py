@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, require_id
-from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_types.agents import ModelSettings
-from mnemesh_types.blocks import Block
-from mnemesh_types.convert import message_to_proto, provenance_from_proto
-from mnemesh_types.twin import optional_to_proto
+from mnemesh_types.convert import message_to_proto
+from mnemesh_types.twin import Conversion, enum_of, optional_field, register, written
 
 from mnemesh_orchestrator.model.agents import (
     Agent,
@@ -20,55 +20,41 @@ from mnemesh_orchestrator.model.agents import (
     AgentOrder,
     AgentState,
     AgentType,
+    AttachedTool,
     LinkKind,
     PromptPolicy,
 )
 from mnemesh_orchestrator.model.conversations import ContextWindowReport
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.files import limits_in_effect
-from mnemesh_orchestrator.model.rules import ToolRule
-from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_orchestrator.rpc.convert.agent_settings import (
-    agent_compaction_from_proto,
-    agent_extraction_from_proto,
-    response_format_from_proto,
-    response_format_to_proto,
-    rule_from_proto,
-    rule_to_proto,
-)
-from mnemesh_orchestrator.rpc.convert.fields import (
-    conversation_id_from_proto,
-    duration_to_proto,
-    enum_from_proto,
-    optional_field,
-    present_fields,
-    seconds_from_proto,
-)
-from mnemesh_orchestrator.rpc.convert.runs import STOP_REASON_FROM_PROTO, STOP_REASON_TO_PROTO, inputs_from_proto
+from mnemesh_orchestrator.rpc.convert.agent_settings import with_mode
+from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS, conversation_id_from_proto, require_ids
+from mnemesh_orchestrator.rpc.convert.runs import inputs_from_proto
 
 R = TypeVar("R", rpc.CreateAgentRequest, rpc.UpdateAgentRequest)
 
-TYPE_TO_PROTO: Final = {
-    AgentType.MEMGPT: pb.AGENT_TYPE_MEMGPT,
-    AgentType.MEMGPT_V2: pb.AGENT_TYPE_MEMGPT_V2,
-    AgentType.LETTA_V1: pb.AGENT_TYPE_LETTA_V1,
-    AgentType.REACT: pb.AGENT_TYPE_REACT,
-    AgentType.WORKFLOW: pb.AGENT_TYPE_WORKFLOW,
-    AgentType.SPLIT_THREAD: pb.AGENT_TYPE_SPLIT_THREAD,
-    AgentType.SLEEPTIME: pb.AGENT_TYPE_SLEEPTIME,
-    AgentType.VOICE_CONVO: pb.AGENT_TYPE_VOICE_CONVO,
-    AgentType.VOICE_SLEEPTIME: pb.AGENT_TYPE_VOICE_SLEEPTIME,
-}
-_STATE_TO_PROTO: Final = {
-    AgentState.CREATING: pb.AGENT_STATE_CREATING,
-    AgentState.IMPORTING: pb.AGENT_STATE_CREATING,
-    AgentState.ACTIVE: pb.AGENT_STATE_ACTIVE,
-    AgentState.DELETING: pb.AGENT_STATE_DELETING,
-}
-PROMPT_POLICY_TO_PROTO: Final = {
-    PromptPolicy.REBUILD: pb.PROMPT_POLICY_REBUILD,
-    PromptPolicy.CACHE: pb.PROMPT_POLICY_CACHE,
-}
+enum_of(pb.AgentType, AgentType, "LETTA_V1")
+enum_of(pb.AgentState, AgentState, "CREATING", IMPORTING="CREATING")
+enum_of(pb.PromptPolicy, PromptPolicy, "REBUILD")
+enum_of(rpc.AgentOrderBy, AgentOrder, "CREATED_AT", LAST_RUN_COMPLETED_AT="LAST_RUN_COMPLETION")
+AGENT: Final = Conversion(
+    pb.Agent, Agent, approval_timeout="approval_timeout_seconds", last_run_duration="last_run_ms", secrets=None
+)
+_CREATION: Final = Conversion(
+    rpc.CreateAgentRequest,
+    AgentDraft,
+    secrets=None,
+    initial_messages=None,
+    open_folder_files="opens_folder_files",
+)
+_FILTER: Final = Conversion(rpc.AgentFilter, AgentFilter)
+_WRITABLE: Final = (
+    *("name", "description", "system", "model", "model_settings", "embedder", "tool_rules", "tags", "metadata"),
+    *("time_zone", "prompt_policy", "message_buffer_autoclear", "continuation_message", "compaction_settings"),
+    *("memory_extraction", "response_format", "enable_sleeptime", "max_files_open"),
+    *("per_file_view_window_char_limit", "hidden", "identity_ids", "approval_timeout"),
+    *PROVENANCE_IDS,
+)
 _SECTIONS: Final = (
     pb.CONTEXT_SECTION_KIND_SYSTEM_PROMPT,
     pb.CONTEXT_SECTION_KIND_CORE_MEMORY,
@@ -77,14 +63,20 @@ _SECTIONS: Final = (
     pb.CONTEXT_SECTION_KIND_MEMORY_METADATA,
 )
 
-_ORDER_FROM_PROTO: Final = {
-    rpc.AGENT_ORDER_BY_UNSPECIFIED: AgentOrder.CREATED_AT,
-    rpc.AGENT_ORDER_BY_CREATE_TIME: AgentOrder.CREATED_AT,
-    rpc.AGENT_ORDER_BY_UPDATE_TIME: AgentOrder.UPDATED_AT,
-    rpc.AGENT_ORDER_BY_LAST_RUN_COMPLETION: AgentOrder.LAST_RUN_COMPLETED_AT,
-}
-PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
-"""The fields of the provenance that clients set."""
+
+def _read_tool(tool: pb.AttachedTool, _field: str = "") -> AttachedTool:
+    return AttachedTool(
+        tool.name, None if tool.builtin else tool.tool_id or "", optional_field(tool, "requires_approval")
+    )
+
+
+def _write_tool(tool: AttachedTool) -> pb.AttachedTool:
+    return pb.AttachedTool(
+        tool_id=tool.tool_id, name=tool.name, builtin=tool.builtin, requires_approval=tool.requires_approval
+    )
+
+
+register(pb.AttachedTool, _read_tool, _write_tool)
 
 
 def secrets_from_proto(agent: pb.Agent) -> dict[str, str | None]:
@@ -146,59 +138,16 @@ def agent_to_proto(
     limits = limits_in_effect(
         effective.context_window or 0, agent.max_files_open, agent.per_file_view_window_char_limit
     )
-    return pb.Agent(
-        id=agent.id,
-        name=agent.name,
-        description=agent.description,
-        type=TYPE_TO_PROTO[agent.type],
-        state=_STATE_TO_PROTO[agent.state],
-        system=agent.system,
-        model=agent.model,
-        model_settings=agent.model_settings.to_proto(),
+    return AGENT.to_proto(
+        agent,
         effective_model_settings=effective.to_proto(),
-        embedder=agent.embedder,
-        tool_rules=[rule_to_proto(rule) for rule in agent.tool_rules],
-        tags=agent.tags,
-        metadata=agent.metadata,
-        time_zone=agent.time_zone,
-        prompt_policy=PROMPT_POLICY_TO_PROTO[agent.prompt_policy],
-        message_buffer_autoclear=agent.message_buffer_autoclear,
-        continuation_message=agent.continuation_message,
-        compaction_settings=optional_to_proto(agent.compaction_settings),
-        memory_extraction=optional_to_proto(agent.memory_extraction),
-        response_format=response_format_to_proto(agent.response_format),
-        enable_sleeptime=agent.enable_sleeptime,
-        created_for_agent_id=agent.created_for_agent_id,
-        max_files_open=agent.max_files_open,
-        per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
         effective_max_files_open=limits.max_files_open,
         effective_per_file_view_window_char_limit=limits.per_file_characters,
-        hidden=agent.hidden,
-        identity_ids=agent.identity_ids,
         secrets=secrets_to_proto(agent),
         group_ids=group_ids,
-        approval_timeout=duration_to_proto(_milliseconds(agent.approval_timeout_seconds)),
-        revision=agent.revision,
         message_ids=message_ids,
-        tools=[
-            pb.AttachedTool(
-                tool_id=tool.tool_id, name=tool.name, builtin=tool.builtin, requires_approval=tool.requires_approval
-            )
-            for tool in agent.tools
-        ],
-        default_conversation_id=agent.default_conversation_id,
-        last_stop_reason=STOP_REASON_TO_PROTO[StopReason(agent.last_stop_reason)] if agent.last_stop_reason else None,
-        last_run_completion_time=optional_timestamp_to_proto(agent.last_run_completed_at),
-        last_run_duration=duration_to_proto(agent.last_run_ms),
         pending_approval_request_id=pending_approval,
-        create_time=timestamp_to_proto(agent.created_at),
-        update_time=timestamp_to_proto(agent.updated_at),
-        provenance=agent.provenance.to_proto(),
     )
-
-
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e3)
 
 
 def context_window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
@@ -236,14 +185,6 @@ def context_window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
     )
 
 
-_TYPE_FROM_PROTO: Final = {number: kind for kind, number in TYPE_TO_PROTO.items()} | {
-    pb.AGENT_TYPE_UNSPECIFIED: AgentType.LETTA_V1
-}
-_PROMPT_POLICY_FROM_PROTO: Final = {number: policy for policy, number in PROMPT_POLICY_TO_PROTO.items()} | {
-    pb.PROMPT_POLICY_UNSPECIFIED: PromptPolicy.REBUILD
-}
-
-
 def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
     """Returns the draft of an agent.
 
@@ -251,53 +192,39 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         InvalidArgument: An enum, a rule or an id cannot be read. Metadata: field.
     """
     _refuse_fields_of_others(request)
-    agent = request.agent
+    require_ids(request, "", tool_ids="tool", block_ids="block", archive_ids="archive", folder_ids="source")
+    agent = agent_from_proto(written(request.agent, ("type", *_WRITABLE)))
     initial = request.initial_messages.messages if request.HasField("initial_messages") else None
-    return AgentDraft(
-        type=enum_from_proto(_TYPE_FROM_PROTO, agent.type, "agent.type"),
-        name=agent.name,
-        model=agent.model,
-        description=optional_field(agent, "description"),
-        system=agent.system or None,
-        system_prompt_key=optional_field(request, "system_prompt_key"),
-        memory_variables=dict(request.memory_variables),
-        model_settings=ModelSettings.from_proto(agent.model_settings, "agent.model_settings"),
-        embedder=optional_field(agent, "embedder"),
-        tool_rules=rules_from_proto(agent),
-        tags=tuple(agent.tags),
-        metadata=optional_field(agent, "metadata"),
-        time_zone=agent.time_zone or "UTC",
-        prompt_policy=prompt_policy_from_proto(agent),
-        message_buffer_autoclear=agent.message_buffer_autoclear,
-        continuation_message=optional_field(agent, "continuation_message"),
-        compaction_settings=agent_compaction_from_proto(agent),
-        memory_extraction=agent_extraction_from_proto(agent),
-        response_format=response_format_from_proto(agent),
-        enable_sleeptime=optional_field(agent, "enable_sleeptime"),
-        sleeptime_turns_counter=request.sleeptime_turns_counter,
-        max_files_open=optional_field(agent, "max_files_open"),
-        per_file_view_window_char_limit=optional_field(agent, "per_file_view_window_char_limit"),
-        hidden=agent.hidden,
-        identity_ids=tuple(agent.identity_ids),
-        approval_timeout_seconds=seconds_from_proto(agent, "approval_timeout"),
-        provenance=provenance_from_proto(agent.provenance),
-        include_base_tools=request.include_base_tools if request.HasField("include_base_tools") else True,
-        include_base_tool_rules=optional_field(request, "include_base_tool_rules"),
-        include_multi_agent_tools=request.include_multi_agent_tools,
-        tool_names=tuple(dict.fromkeys(request.tool_names)),
-        tool_ids=tuple(require_id(tool_id, "tool", "tool_ids") for tool_id in request.tool_ids),
-        tool_sources=tuple(request.tool_sources),
-        blocks=tuple(Block.from_proto(block, f"blocks[{at}]") for at, block in enumerate(request.blocks)),
-        block_ids=tuple(require_id(block_id, "block", "block_ids") for block_id in request.block_ids),
-        archive_ids=tuple(require_id(archive_id, "archive", "archive_ids") for archive_id in request.archive_ids),
-        folder_ids=tuple(
-            dict.fromkeys(require_id(folder_id, "source", "folder_ids") for folder_id in request.folder_ids)
-        ),
-        include_default_folder=request.include_default_folder,
-        opens_folder_files=request.open_folder_files,
+    draft = _CREATION.from_proto(
+        request,
+        **{name: getattr(agent, name) for name in _OF_AGENT},
         secrets=dict(sorted(request.secrets.items())),
         initial_messages=None if initial is None else inputs_from_proto(initial, "initial_messages.messages"),
     )
+    return replace(
+        draft,
+        system=agent.system or None,
+        tool_names=tuple(dict.fromkeys(draft.tool_names)),
+        folder_ids=tuple(dict.fromkeys(draft.folder_ids)),
+    )
+
+
+_OF_AGENT: Final = [
+    field.name
+    for field in fields(AgentDraft)
+    if field.name in {each.name for each in fields(Agent)} and field.name != "secrets"
+]
+"""The attributes of a draft that are those of an agent."""
+
+
+def agent_from_proto(message: pb.Agent) -> Agent:
+    """Returns the agent of a message, without secrets; times that are not set are those of 1970.
+
+    Raises:
+        InvalidArgument: A value cannot be read. Metadata: field.
+    """
+    agent = AGENT.from_proto(message, "agent", organization_id="")
+    return replace(agent, compaction_settings=with_mode(agent.compaction_settings))
 
 
 def _refuse_fields_of_others(request: rpc.CreateAgentRequest) -> None:
@@ -309,46 +236,18 @@ def _refuse_fields_of_others(request: rpc.CreateAgentRequest) -> None:
         )
 
 
-def rules_from_proto(agent: pb.Agent) -> tuple[ToolRule, ...]:
-    """Returns the tool rules of an agent. Raises InvalidArgument if one has no kind."""
-    return tuple(rule_from_proto(rule, f"agent.tool_rules[{index}]") for index, rule in enumerate(agent.tool_rules))
-
-
-def prompt_policy_from_proto(agent: pb.Agent) -> PromptPolicy:
-    """Returns the prompt policy of an agent. Raises InvalidArgument if it is unknown."""
-    return enum_from_proto(_PROMPT_POLICY_FROM_PROTO, agent.prompt_policy, "agent.prompt_policy")
-
-
 def agent_filter_from_proto(message: rpc.AgentFilter) -> AgentFilter:
     """Returns the filter of a list or a count.
 
     Raises:
         InvalidArgument: An id is malformed, or an enum is unknown. Metadata: field.
     """
-    links = [(LinkKind(kind), value) for kind, value in present_fields(message, *LinkKind.of_origin()).items()]
-    for kind in (LinkKind.IDENTITY, LinkKind.TOOL):
-        field = f"{kind}_id"
-        links += [
-            (kind, require_id(value, kind, f"filter.{field}")) for value in present_fields(message, field).values()
-        ]
-    reason = None
-    if message.HasField("last_stop_reason"):
-        reason = enum_from_proto(STOP_REASON_FROM_PROTO, message.last_stop_reason, "filter.last_stop_reason").value
-    return AgentFilter(
-        agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in message.agent_ids),
-        **present_fields(message, "name", "text_search", "identifier_key"),
-        tags_any=tuple(message.tags_any),
-        tags_all=tuple(message.tags_all),
-        types=tuple(enum_from_proto(_TYPE_FROM_PROTO, kind, "filter.types") for kind in message.types),
-        hidden=optional_field(message, "hidden"),
-        last_stop_reason=reason,
-        links=tuple(links),
-    )
-
-
-def agent_order_from_proto(value: rpc.AgentOrderBy.ValueType) -> AgentOrder:
-    """Returns the sort key of a list. Raises InvalidArgument if it is unknown."""
-    return enum_from_proto(_ORDER_FROM_PROTO, value, "order_by")
+    require_ids(message, "filter", agent_ids="agent", identity_id="identity", tool_id="tool")
+    names = {LinkKind.IDENTITY: "identity_id", LinkKind.TOOL: "tool_id"}
+    names |= {kind: kind.value for kind in LinkKind.of_origin()}
+    found = {kind: optional_field(message, name) for kind, name in names.items()}
+    links = tuple((kind, value) for kind, value in found.items() if value is not None)
+    return _FILTER.from_proto(message, "filter", links=links)
 
 
 def tool_from_proto(request: rpc.AttachToolRequest | rpc.DetachToolRequest) -> tuple[str | None, str | None]:
@@ -379,38 +278,6 @@ def address_from_proto(
     return agent_id, conversation_id_from_proto(agent_id, request.conversation_id)
 
 
-def _optional(name: str) -> Callable[[pb.Agent], Any]:
-    return lambda agent: optional_field(agent, name)
-
-
-_READERS: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
-    "name": lambda agent: agent.name,
-    "description": _optional("description"),
-    "system": lambda agent: agent.system,
-    "model": lambda agent: agent.model,
-    "model_settings": lambda agent: ModelSettings.from_proto(agent.model_settings, "agent.model_settings"),
-    "embedder": _optional("embedder"),
-    "tool_rules": rules_from_proto,
-    "tags": lambda agent: tuple(agent.tags),
-    "metadata": _optional("metadata"),
-    "time_zone": lambda agent: agent.time_zone or "UTC",
-    "prompt_policy": prompt_policy_from_proto,
-    "message_buffer_autoclear": lambda agent: agent.message_buffer_autoclear,
-    "continuation_message": _optional("continuation_message"),
-    "compaction_settings": agent_compaction_from_proto,
-    "memory_extraction": agent_extraction_from_proto,
-    "response_format": response_format_from_proto,
-    "enable_sleeptime": _optional("enable_sleeptime"),
-    "max_files_open": _optional("max_files_open"),
-    "per_file_view_window_char_limit": _optional("per_file_view_window_char_limit"),
-    "hidden": lambda agent: agent.hidden,
-    "identity_ids": lambda agent: tuple(agent.identity_ids),
-    "secrets": secrets_from_proto,
-    "approval_timeout": lambda agent: seconds_from_proto(agent, "approval_timeout"),
-}
-_NAMES: Final = {"approval_timeout": "approval_timeout_seconds"}
-"""The field names of `Agent` that differ from their paths."""
-_PROVENANCE_PATHS: Final = {f"provenance.{name}": name for name in PROVENANCE_IDS}
 _WINDOW_PATH: Final = "message_ids"
 """The path of the context window, which is not part of the record."""
 
@@ -426,19 +293,15 @@ def agent_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, dict[
     """
     agent_id = require_id(request.agent.id, "agent", "agent.id")
     paths = request.update_mask.paths
-    if request.HasField("system_prompt_key"):
-        if "system" in paths:
-            raise InvalidArgument("system_prompt_key and agent.system exclude each other.", field="system_prompt_key")
-    elif not paths:
-        raise InvalidArgument("update_mask must name at least one field.", field="update_mask")
-    for path in paths:
-        if path not in _READERS and path not in _PROVENANCE_PATHS:
-            raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
-    changes = {_NAMES.get(path, path): _READERS[path](request.agent) for path in paths if path in _READERS}
-    names = [_PROVENANCE_PATHS[path] for path in paths if path in _PROVENANCE_PATHS]
-    if names:
-        provenance = provenance_from_proto(request.agent.provenance)
-        changes["provenance"] = {name: getattr(provenance, name) for name in names}
+    has_key = request.HasField("system_prompt_key")
+    if has_key and "system" in paths:
+        raise InvalidArgument("system_prompt_key and agent.system exclude each other.", field="system_prompt_key")
+    mask = request.update_mask
+    changes = AGENT.changes(request.agent, mask, (*_WRITABLE, "secrets"), "agent") if paths or not has_key else {}
+    if "compaction_settings" in changes:
+        changes["compaction_settings"] = with_mode(changes["compaction_settings"])
+    if "secrets" in paths:
+        changes["secrets"] = secrets_from_proto(request.agent)
     return agent_id, changes
 
 

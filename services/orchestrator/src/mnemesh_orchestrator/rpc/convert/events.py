@@ -11,6 +11,7 @@ from mnemesh_types.messages import (
     SummarizedReasoningPart,
     TextPart,
 )
+from mnemesh_types.twin import number_of
 
 from mnemesh_orchestrator.model.events import (
     CompactionEvent,
@@ -29,7 +30,6 @@ from mnemesh_orchestrator.model.events import (
     ToolProgress,
     UsageEvent,
 )
-from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUS_TO_PROTO, STOP_REASON_TO_PROTO
 
 
 def event_to_proto(event: RunEvent) -> pb.RunEvent:
@@ -75,7 +75,7 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
         case ErrorEvent(error):
             result.error.CopyFrom(pb.ErrorEvent(error=error.to_proto()))
         case StopEvent(reason, status):
-            result.stop.CopyFrom(pb.StopEvent(reason=STOP_REASON_TO_PROTO[reason], status=RUN_STATUS_TO_PROTO[status]))
+            result.stop.CopyFrom(pb.StopEvent(reason=number_of(reason), status=number_of(status)))
         case UsageEvent(usage, step_count, child_run_ids, context_tokens):
             result.usage.CopyFrom(
                 pb.UsageEvent(
@@ -91,7 +91,7 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
         case MemberTurnEnded(number, stop_reason, usage, error):
             ended = pb.MemberTurnEnded(
                 number=number,
-                stop_reason=STOP_REASON_TO_PROTO[stop_reason],
+                stop_reason=number_of(stop_reason),
                 error=error.to_proto() if error else None,
                 usage=usage.to_proto(),
             )

@@ -1,45 +1,39 @@
-"""Fields of messages: presence, enums, ids and durations."""
+"""Ids in requests, and the enumerations that several services of the orchestrator have."""
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
-
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh_kit.ids import is_id, require_id
+from mnemesh_types.twin import enum_of
 
 from mnemesh_orchestrator.model.conversations import default_conversation_id
+from mnemesh_orchestrator.model.inputs import OnBusy
+from mnemesh_orchestrator.model.runs import RunOrigin, RunStatus, StepStatus, StopReason
 
-K = TypeVar("K", bound=int)
-T = TypeVar("T")
+enum_of(agents_pb2.StopReason, StopReason)
+enum_of(runs_pb2.RunStatus, RunStatus)
+enum_of(runs_pb2.RunOrigin, RunOrigin)
+enum_of(runs_pb2.StepStatus, StepStatus, "SUCCESS")
+enum_of(runs_pb2.OnBusy, OnBusy, "WAIT")
 
-
-def optional_field(message: Message, name: str) -> Any:
-    """Returns the value of a field with presence, or None if it is not set."""
-    return getattr(message, name) if message.HasField(name) else None
-
-
-def present_fields(message: Message, *names: str) -> dict[str, Any]:
-    """Returns the values of those fields among `names` that are set."""
-    return {name: getattr(message, name) for name in names if message.HasField(name)}
-
-
-def plain_fields(record: Any) -> dict[str, Any]:
-    """Returns the fields of a dataclass whose value is a text, a number or a boolean."""
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)}
+PROVENANCE_IDS = tuple(
+    f"provenance.{name}" for name in ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
+)
+"""The fields of the provenance that clients write."""
 
 
-def enum_from_proto(values: Mapping[K, T], number: K, field: str) -> T:
-    """Returns the value of an enum number.
+def require_ids(message: Message, path: str, **kinds: str) -> None:
+    """Refuses a malformed id in a field that is set. Raises InvalidArgument.
 
-    Raises:
-        InvalidArgument: The number is unknown, such as one that a newer client sends.
+    Args:
+        message: The message.
+        path: Its path in the request.
+        kinds: The kinds of ids, by field.
     """
-    if number not in values:
-        raise InvalidArgument(f"{field} must be a value that this server knows, not {number}.", field=field)
-    return values[number]
+    present = {field.name for field, _ in message.ListFields()}
+    for name in kinds.keys() & present:
+        value = getattr(message, name)
+        for each in (value,) if isinstance(value, str) else value:
+            require_id(each, kinds[name], f"{path}.{name}" if path else name)
 
 
 def conversation_id_from_proto(agent_id: str, value: str | None) -> str:
@@ -52,18 +46,3 @@ def conversation_id_from_proto(agent_id: str, value: str | None) -> str:
 def any_conversation_id_from_proto(value: str, field: str = "conversation_id") -> str:
     """Returns the id of a conversation of any agent. The id of an agent means its default conversation."""
     return default_conversation_id(value) if is_id(value, "agent") else require_id(value, "conv", field)
-
-
-def seconds_from_proto(message: Message, name: str) -> float | None:
-    """Returns a duration in seconds, or None if the field is not set."""
-    duration = optional_field(message, name)
-    return None if duration is None else duration.seconds + duration.nanos / 1e9
-
-
-def duration_to_proto(milliseconds: int | None) -> Duration | None:
-    """Returns the message of a duration, or None."""
-    if milliseconds is None:
-        return None
-    result = Duration()
-    result.FromMilliseconds(milliseconds)
-    return result

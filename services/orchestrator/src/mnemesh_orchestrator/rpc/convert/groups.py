@@ -1,17 +1,19 @@
 """Groups, their managers, filters and updates, requests for their messages, and sleeptime settings."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import Any, Final
 
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.agents.v1 import groups_pb2 as pb
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Cursor, PageQuery, page_token
-from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
-from mnemesh_types.convert import provenance_from_proto, role_from_proto
+from mnemesh_kit.time import optional_timestamp_from_proto
+from mnemesh_types.convert import role_from_proto
+from mnemesh_types.twin import Conversion, enum_of, optional_field, register, written
 
 from mnemesh_orchestrator.model.conversations import MessagePage, MessageQuery
 from mnemesh_orchestrator.model.groups import (
@@ -25,20 +27,17 @@ from mnemesh_orchestrator.model.groups import (
     SleeptimeSettings,
     SleeptimeTarget,
 )
-from mnemesh_orchestrator.rpc.convert.agents import PROVENANCE_IDS
-from mnemesh_orchestrator.rpc.convert.fields import (
-    duration_to_proto,
-    enum_from_proto,
-    optional_field,
-    present_fields,
-    seconds_from_proto,
-)
+from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS
 
-_ORDER_FROM_PROTO: Final = {
-    rpc.GROUP_ORDER_BY_UNSPECIFIED: GroupOrder.CREATED_AT,
-    rpc.GROUP_ORDER_BY_CREATE_TIME: GroupOrder.CREATED_AT,
-    rpc.GROUP_ORDER_BY_UPDATE_TIME: GroupOrder.UPDATED_AT,
-}
+enum_of(pb.ManagerType, ManagerType)
+enum_of(rpc.GroupOrderBy, GroupOrder, "CREATED_AT")
+GROUP: Final = Conversion(pb.Group, Group, manager_config="manager")
+GROUP_FILTER: Final = Conversion(rpc.GroupFilter, GroupFilter)
+SLEEPTIME_SETTINGS: Final = Conversion(rpc.SleeptimeSettings, SleeptimeSettings)
+_WRITABLE: Final = (
+    *("description", "agent_ids", "manager_config", "shared_block_ids", "hidden", "metadata", "turns_counter"),
+    *PROVENANCE_IDS,
+)
 _MANAGERS: Final[Mapping[ManagerType, Callable[..., Any]]] = {
     ManagerType.ROUND_ROBIN: pb.RoundRobinManager,
     ManagerType.SUPERVISOR: pb.SupervisorManager,
@@ -54,40 +53,14 @@ _NAMES: Final = {
 }
 """The field names of `ManagerConfig` that differ from those of the contract."""
 _DURATIONS: Final = ("interval", "inactivity")
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
-
-_SLEEPTIME_READERS: Final[Mapping[str, Callable[[rpc.SleeptimeSettings], Any]]] = {
-    "max_concurrent_runs": lambda settings: (
-        settings.max_concurrent_runs if settings.HasField("max_concurrent_runs") else None
-    )
-}
-"""The paths of an update mask, and the values that they read. An absent field clears its value."""
-
-
-_TYPE_TO_PROTO: Final = {kind: pb.ManagerType.Value(f"MANAGER_TYPE_{kind.name}") for kind in ManagerType}
-_TYPE_FROM_PROTO: Final = {number: kind for kind, number in _TYPE_TO_PROTO.items()}
-_PROVENANCE_PATHS: Final = {f"provenance.{name}": name for name in PROVENANCE_IDS}
 
 
 def group_to_proto(group: Group) -> pb.Group:
     """Returns the message of a group."""
-    background = group.manager.type in BACKGROUND_TYPES
-    return pb.Group(
-        id=group.id,
-        description=group.description,
-        agent_ids=group.agent_ids,
-        manager_config=manager_to_proto(group.manager),
-        shared_block_ids=group.shared_block_ids,
-        hidden=group.hidden,
-        turns_counter=group.turns_counter if background else None,
-        last_processed_message_id=group.last_processed_message_id,
-        metadata=group.metadata,
-        revision=group.revision,
-        last_sleeptime=optional_timestamp_to_proto(group.last_sleeptime_at),
-        create_time=timestamp_to_proto(group.created_at),
-        update_time=timestamp_to_proto(group.updated_at),
-        provenance=group.provenance.to_proto(),
-    )
+    message = GROUP.to_proto(group)
+    if group.manager.type not in BACKGROUND_TYPES:
+        message.ClearField("turns_counter")
+    return message
 
 
 def manager_to_proto(config: ManagerConfig) -> pb.ManagerConfig:
@@ -96,21 +69,26 @@ def manager_to_proto(config: ManagerConfig) -> pb.ManagerConfig:
     values = {}
     for name in manager.DESCRIPTOR.fields_by_name:
         value = getattr(config, _NAMES.get(name, name))
-        values[name] = duration_to_proto(_milliseconds(value)) if name in _DURATIONS else value
+        values[name] = _duration(value) if name in _DURATIONS and value is not None else value
     return pb.ManagerConfig(**{config.type: _MANAGERS[config.type](**values)})
 
 
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1_000)
+def _duration(seconds: float) -> Duration:
+    result = Duration()
+    result.FromTimedelta(timedelta(seconds=seconds))
+    return result
 
 
-def manager_from_proto(message: pb.ManagerConfig) -> ManagerConfig:
+def manager_from_proto(message: pb.ManagerConfig, _field: str = "") -> ManagerConfig:
     """Returns the manager of a message. None is round robin."""
     name = message.WhichOneof("config")
     if name is None:
         return ManagerConfig()
     kind = ManagerType(name)
     return ManagerConfig(kind, **dict(_manager_values(kind, getattr(message, name))))
+
+
+register(pb.ManagerConfig, manager_from_proto, manager_to_proto)
 
 
 def _manager_values(kind: ManagerType, manager: Any) -> Iterator[tuple[str, Any]]:
@@ -122,28 +100,14 @@ def _manager_value(manager: Any, name: str) -> Any:
     if name == "manager_agent_id":
         return manager.manager_agent_id or None
     if name in _DURATIONS:
-        return seconds_from_proto(manager, name)
+        duration = optional_field(manager, name)
+        return None if duration is None else duration.seconds + duration.nanos / 1e9
     return optional_field(manager, name)
 
 
 def group_draft_from_proto(message: pb.Group) -> Group:
     """Returns the group that a caller wants to create, without id, organization and times."""
-    values = {name: read(message) for name, read in _READERS.values()}
-    return Group(
-        "", "", created_at=_EPOCH, updated_at=_EPOCH, **values, provenance=provenance_from_proto(message.provenance)
-    )
-
-
-_READERS: Final[Mapping[str, tuple[str, Callable[[pb.Group], Any]]]] = {
-    "description": ("description", lambda group: group.description),
-    "agent_ids": ("agent_ids", lambda group: tuple(group.agent_ids)),
-    "manager_config": ("manager", lambda group: manager_from_proto(group.manager_config)),
-    "shared_block_ids": ("shared_block_ids", lambda group: tuple(group.shared_block_ids)),
-    "hidden": ("hidden", lambda group: group.hidden),
-    "metadata": ("metadata", lambda group: optional_field(group, "metadata")),
-    "turns_counter": ("turns_counter", lambda group: group.turns_counter),
-}
-"""By path: the field name of `Group`, and the value that is read."""
+    return GROUP.from_proto(written(message, _WRITABLE), "group", organization_id="")
 
 
 def group_update_from_proto(request: rpc.UpdateGroupRequest) -> tuple[str, dict[str, Any]]:
@@ -155,30 +119,18 @@ def group_update_from_proto(request: rpc.UpdateGroupRequest) -> tuple[str, dict[
     Raises:
         InvalidArgument: The id is malformed, the mask is empty, or it names a field that cannot be updated.
     """
-    message, paths = request.group, request.update_mask.paths
-    group_id = require_id(message.id, "group", "group.id")
-    if not paths:
-        raise InvalidArgument("update_mask must name at least one field.", field="update_mask")
-    changes = dict(_change_of(message, path) for path in paths if path in _READERS)
-    provenance = provenance_from_proto(message.provenance)
-    for path in paths:
-        if path in _READERS:
-            continue
-        if path in _PROVENANCE_PATHS:
-            name = _PROVENANCE_PATHS[path]
-            changes.setdefault("provenance", {})[name] = getattr(provenance, name)
-            continue
-        kind, name, value = _manager_change(message, path)
-        before = changes.setdefault("manager_fields", (kind, {}))
-        if before[0] is not kind:
-            raise InvalidArgument("update_mask must not name fields of two kinds of managers.", field="update_mask")
-        before[1][name] = value
-    return group_id, changes
-
-
-def _change_of(message: pb.Group, path: str) -> tuple[str, Any]:
-    name, read = _READERS[path]
-    return name, read(message)
+    group_id = require_id(request.group.id, "group", "group.id")
+    every = request.update_mask.paths
+    manager = [path for path in every if path.startswith("manager_config.")]
+    paths = [path for path in every if path not in manager]
+    kinds: dict[ManagerType, dict[str, Any]] = {}
+    for path in manager:
+        kind, name, value = _manager_change(request.group, path)
+        kinds.setdefault(kind, {})[name] = value
+    if len(kinds) > 1:
+        raise InvalidArgument("update_mask must not name fields of two kinds of managers.", field="update_mask")
+    changes = {} if kinds and not paths else GROUP.changes(request.group, FieldMask(paths=paths), _WRITABLE, "group")
+    return group_id, changes | ({"manager_fields": next(iter(kinds.items()))} if kinds else {})
 
 
 def _manager_change(message: pb.Group, path: str) -> tuple[ManagerType, str, Any]:
@@ -192,23 +144,6 @@ def _manager_change(message: pb.Group, path: str) -> tuple[ManagerType, str, Any
 
 def _fields_of(kind: ManagerType) -> Mapping[str, Any]:
     return _MANAGERS[kind]().DESCRIPTOR.fields_by_name  # type: ignore[no-any-return]
-
-
-def group_filter_from_proto(message: rpc.GroupFilter) -> GroupFilter:
-    """Returns the filter of a list or a count. Raises InvalidArgument if a type is unknown."""
-    names = [field.name for field in fields(GroupFilter) if field.name not in ("group_ids", "manager_types")]
-    return GroupFilter(
-        group_ids=tuple(message.group_ids),
-        manager_types=tuple(
-            enum_from_proto(_TYPE_FROM_PROTO, kind, "filter.manager_types") for kind in message.manager_types
-        ),
-        **present_fields(message, *names),
-    )
-
-
-def group_order_from_proto(value: rpc.GroupOrderBy.ValueType) -> GroupOrder:
-    """Returns the sort key of a list. Raises InvalidArgument if it is unknown."""
-    return enum_from_proto(_ORDER_FROM_PROTO, value, "order_by")
 
 
 def message_query_from_proto(request: rpc.ListGroupMessagesRequest, page: PageQuery) -> MessageQuery:
@@ -262,21 +197,10 @@ def preview_to_proto(preview: SleeptimePreview) -> rpc.PreviewSleeptimeRunsRespo
     )
 
 
-def settings_to_proto(settings: SleeptimeSettings) -> rpc.SleeptimeSettings:
-    """Returns the settings as a message."""
-    return rpc.SleeptimeSettings(max_concurrent_runs=settings.max_concurrent_runs)
-
-
 def settings_update_from_proto(request: rpc.UpdateSleeptimeSettingsRequest) -> dict[str, Any]:
     """Returns the new values by the field names of `SleeptimeSettings`.
 
     Raises:
         InvalidArgument: The mask is empty, or it names a field that does not exist.
     """
-    paths = request.update_mask.paths
-    if not paths:
-        raise InvalidArgument("update_mask must name at least one field.", field="update_mask")
-    for path in paths:
-        if path not in _SLEEPTIME_READERS:
-            raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
-    return {path: _SLEEPTIME_READERS[path](request.settings) for path in paths}
+    return SLEEPTIME_SETTINGS.changes(request.settings, request.update_mask, ("max_concurrent_runs",), "settings")

@@ -1,21 +1,19 @@
 """Runs, their messages and configuration, approvals, steps and batches, and requests that cancel runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from mnemesh.agents.v1 import agents_pb2, batches_pb2
-from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
-from mnemesh.agents.v1 import conversations_service_pb2 as conversations_rpc
+from mnemesh.agents.v1 import batches_pb2
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
-from mnemesh_types.agents import ModelSettings
+from mnemesh_kit.time import optional_timestamp_to_proto
 from mnemesh_types.convert import part_to_proto, parts_from_proto, tool_return_from_proto
 from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, Deny, Role
-from mnemesh_types.twin import optional_to_proto
+from mnemesh_types.twin import Conversion, enum_of, number_of, optional_field, register
 from msgspec import structs
 
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
@@ -25,34 +23,24 @@ from mnemesh_orchestrator.model.inputs import (
     ClientSkill,
     ClientTool,
     InputMessage,
-    OnBusy,
     RunConfig,
 )
 from mnemesh_orchestrator.model.runs import (
     Batch,
     BatchRequest,
     CancelOutcome,
+    MemberApproval,
     Run,
     RunFilter,
-    RunOrigin,
     RunStatus,
     Step,
     StepFilter,
-    StepStatus,
     StepTrace,
-    StopReason,
-)
-from mnemesh_orchestrator.rpc.convert.agent_settings import (
-    response_format_from_proto,
-    response_format_to_proto,
 )
 from mnemesh_orchestrator.rpc.convert.fields import (
     any_conversation_id_from_proto,
     conversation_id_from_proto,
-    duration_to_proto,
-    enum_from_proto,
-    optional_field,
-    present_fields,
+    require_ids,
 )
 
 _ROLE_TO_PROTO: Final = {
@@ -60,13 +48,28 @@ _ROLE_TO_PROTO: Final = {
     Role.SYSTEM: message_pb2.ROLE_SYSTEM,
     Role.ASSISTANT: message_pb2.ROLE_ASSISTANT,
 }
-_ON_BUSY_TO_PROTO: Final = {OnBusy.WAIT: pb.ON_BUSY_WAIT, OnBusy.REJECT: pb.ON_BUSY_REJECT}
-_OPTIONAL_CONFIG: Final = (
-    "parameters",
-    "forced_tool",
-    *("max_steps", "keepalive_seconds", "override_model", "override_system", "metadata", "callback_url"),
-    *("assistant_messages", "assistant_tool_name", "assistant_tool_argument"),
+_ROLE_FROM_PROTO: Final = {number: role for role, number in _ROLE_TO_PROTO.items()} | {
+    message_pb2.ROLE_UNSPECIFIED: Role.USER
+}
+_EVENT_KINDS: Final[dict[int, str]] = {
+    number: name.removeprefix("EVENT_KIND_").removesuffix("_MESSAGE").lower() for name, number in pb.EventKind.items()
+}
+_EVENT_NUMBERS: Final[dict[str, Any]] = {name: number for number, name in _EVENT_KINDS.items()}
+enum_of(rpc.CancelOutcome, CancelOutcome)
+Conversion(pb.ClientTool, ClientTool)
+Conversion(pb.ClientSkill, ClientSkill)
+Conversion(pb.MemberApproval, MemberApproval, approval_request_id="approval_id")
+Conversion(batches_pb2.Callback, CallbackResult)
+_CONFIG: Final = Conversion(pb.RunConfig, RunConfig, include_events=None)
+RUN: Final = Conversion(pb.Run, Run, time_to_first_token="first_token_ms", total_duration="total_ms")  # noqa: S106
+STEP: Final = Conversion(
+    pb.Step, Step, context_window_limit="context_window", model_duration="model_ms", total_duration="total_ms"
 )
+TRACE: Final = Conversion(rpc.StepTrace, StepTrace, duration="model_ms")
+_BATCH: Final = Conversion(batches_pb2.Batch, Batch, unfinished_count="unfinished")
+_DUE: Final = Conversion(batches_pb2.DueCallback, ClaimedCallback)
+_RUN_FILTER: Final = Conversion(rpc.RunFilter, RunFilter)
+_STEP_FILTER: Final = Conversion(rpc.StepFilter, StepFilter, start_time="start", end_time="end")
 
 
 def answer_from_proto(request: rpc.AnswerApprovalRequest, config: RunConfig | None) -> ApprovalAnswer:
@@ -102,39 +105,6 @@ def _client_return(item: message_pb2.ApprovalDecision, field: str) -> ClientRetu
     return ClientReturn(item.tool_call_id, structs.replace(returned, tool_call_id=item.tool_call_id))
 
 
-def client_tools_from_proto(tools: Sequence[pb.ClientTool]) -> tuple[ClientTool, ...]:
-    """Returns the tools that a client runs."""
-    return tuple(ClientTool(tool.name, tool.parameters, tool.description) for tool in tools)
-
-
-def client_tool_to_proto(tool: ClientTool) -> pb.ClientTool:
-    """Returns the message of a tool that the client runs."""
-    return pb.ClientTool(name=tool.name, description=tool.description or None, parameters=tool.parameters)
-
-
-_ROLE_FROM_PROTO: Final = {number: role for role, number in _ROLE_TO_PROTO.items()} | {
-    message_pb2.ROLE_UNSPECIFIED: Role.USER
-}
-STOP_REASON_TO_PROTO: Final = {
-    reason: agents_pb2.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason
-}
-STOP_REASON_FROM_PROTO: Final = {number: reason for reason, number in STOP_REASON_TO_PROTO.items()}
-RUN_STATUS_TO_PROTO: Final = {status: pb.RunStatus.Value(f"RUN_STATUS_{status.name}") for status in RunStatus}
-RUN_STATUS_FROM_PROTO: Final = {number: status for status, number in RUN_STATUS_TO_PROTO.items()}
-_ON_BUSY_FROM_PROTO: Final = {number: on_busy for on_busy, number in _ON_BUSY_TO_PROTO.items()} | {
-    pb.ON_BUSY_UNSPECIFIED: OnBusy.WAIT
-}
-_OUTCOME_TO_PROTO: Final = {
-    outcome: rpc.CancelOutcome.Value(f"CANCEL_OUTCOME_{outcome.name}") for outcome in CancelOutcome
-}
-_ORIGIN_TO_PROTO: Final = {origin: pb.RunOrigin.Value(f"RUN_ORIGIN_{origin.name}") for origin in RunOrigin}
-_ORIGIN_FROM_PROTO: Final = {number: origin for origin, number in _ORIGIN_TO_PROTO.items()}
-_EVENT_KIND_FROM_PROTO: Final = {
-    number: name.removeprefix("EVENT_KIND_").removesuffix("_MESSAGE").lower() for name, number in pb.EventKind.items()
-}
-_EVENT_KIND_TO_PROTO: Final = {name: number for number, name in _EVENT_KIND_FROM_PROTO.items()}
-
-
 def inputs_from_proto(messages: Sequence[pb.InputMessage], field: str = "messages") -> tuple[InputMessage, ...]:
     """Returns the messages that a client sends, without parts of an unknown kind.
 
@@ -150,7 +120,7 @@ def _input_from_proto(message: pb.InputMessage, field: str) -> InputMessage:
     return InputMessage(
         content=tuple(parts_from_proto(message.content)),
         role=_ROLE_FROM_PROTO[message.role],
-        **present_fields(message, "name", "otid", "sender_id", "group_id"),
+        **{name: optional_field(message, name) for name in ("name", "otid", "sender_id", "group_id")},
     )
 
 
@@ -164,6 +134,9 @@ def input_to_proto(message: InputMessage) -> pb.InputMessage:
         sender_id=message.sender_id,
         group_id=message.group_id,
     )
+
+
+register(pb.InputMessage, _input_from_proto, input_to_proto)
 
 
 def address_from_proto(
@@ -183,101 +156,42 @@ def address_from_proto(
     return agent_id, conversation_id_from_proto(agent_id, optional_field(request, "conversation_id")), None
 
 
-def on_busy_from_proto(
-    request: agents_rpc.ResetMessagesRequest
-    | agents_rpc.RecompileAgentRequest
-    | agents_rpc.CompactConversationRequest
-    | conversations_rpc.ForkConversationRequest,
-) -> OnBusy:
-    """Returns the reaction to runs that hold the conversation. Raises InvalidArgument if it is unknown."""
-    return enum_from_proto(_ON_BUSY_FROM_PROTO, request.on_busy, "on_busy")
-
-
 def config_from_proto(message: pb.RunConfig) -> RunConfig:
     """Returns the configuration of a run.
 
     Raises:
         InvalidArgument: An enum is unknown. Metadata: field.
     """
-    events = [enum_from_proto(_EVENT_KIND_FROM_PROTO, kind, "config.include_events") for kind in message.include_events]
-    return RunConfig(
-        **present_fields(message, *_OPTIONAL_CONFIG),
-        stream_tokens=message.stream_tokens,
-        include_events=tuple(events),
-        include_compaction_events=message.include_compaction_events,
-        otids_repeat=message.otids_repeat,
-        requires_tool=message.requires_tool,
-        on_busy=enum_from_proto(_ON_BUSY_FROM_PROTO, message.on_busy, "config.on_busy"),
-        client_tools=client_tools_from_proto(message.client_tools),
-        client_skills=tuple(ClientSkill(each.name, each.description, each.location) for each in message.client_skills),
-        response_format=response_format_from_proto(message),
-        model_settings=ModelSettings.from_proto(message.model_settings) if message.HasField("model_settings") else None,
-    )
+    events = tuple(_event_kind(number) for number in message.include_events)
+    return _CONFIG.from_proto(message, "config", include_events=events)
+
+
+def _event_kind(number: int) -> str:
+    if number not in _EVENT_KINDS:
+        field = "config.include_events"
+        raise InvalidArgument(f"{field} has the unknown value {number}.", field=field)
+    return _EVENT_KINDS[number]
 
 
 def config_to_proto(config: RunConfig) -> pb.RunConfig:
     """Returns the message of the configuration of a run."""
-    return pb.RunConfig(
-        max_steps=config.max_steps,
-        stream_tokens=config.stream_tokens,
-        include_events=[_EVENT_KIND_TO_PROTO[name] for name in config.include_events],
-        override_model=config.override_model,
-        override_system=config.override_system,
-        include_compaction_events=config.include_compaction_events,
-        otids_repeat=config.otids_repeat,
-        parameters=config.parameters,
-        forced_tool=config.forced_tool,
-        requires_tool=config.requires_tool,
-        assistant_messages=config.assistant_messages,
-        assistant_tool_name=config.assistant_tool_name,
-        assistant_tool_argument=config.assistant_tool_argument,
-        on_busy=_ON_BUSY_TO_PROTO[config.on_busy],
-        metadata=config.metadata,
-        callback_url=config.callback_url,
-        keepalive_seconds=config.keepalive_seconds,
-        client_tools=[client_tool_to_proto(tool) for tool in config.client_tools],
-        client_skills=[
-            pb.ClientSkill(name=skill.name, description=skill.description, location=skill.location)
-            for skill in config.client_skills
-        ],
-        response_format=response_format_to_proto(config.response_format),
-        model_settings=optional_to_proto(config.model_settings),
-    )
+    return _CONFIG.to_proto(config, include_events=[_EVENT_NUMBERS[name] for name in config.include_events])
+
+
+register(pb.RunConfig, lambda message, _field: config_from_proto(message), config_to_proto)
 
 
 def run_to_proto(run: Run) -> pb.Run:
     """Returns the message of a run."""
-    return pb.Run(
-        id=run.id,
-        agent_id=run.agent_id,
-        conversation_id=run.conversation_id,
-        status=RUN_STATUS_TO_PROTO[run.status],
-        stop_reason=STOP_REASON_TO_PROTO[run.stop_reason] if run.stop_reason else None,
-        background=run.background,
-        config=config_to_proto(run.config),
-        usage=run.usage.to_proto(),
-        step_count=run.step_count,
-        error=run.error.to_proto() if run.error else None,
-        last_sequence=run.last_sequence,
-        group_id=run.group_id,
+    callback = run.callback
+    return RUN.to_proto(
+        run,
         parent_run_id=run.lineage.parent_run_id,
-        origin=_ORIGIN_TO_PROTO[run.lineage.origin],
-        child_run_ids=run.child_run_ids,
-        waiting_for=[
-            pb.MemberApproval(agent_id=item.agent_id, run_id=item.run_id, approval_request_id=item.approval_id)
-            for item in run.waiting_for
-        ],
-        batch_id=run.batch_id,
-        callback_sent_time=optional_timestamp_to_proto(run.callback.sent_at if run.callback else None),
-        callback_status=run.callback.status if run.callback else None,
-        callback_error=run.callback.error if run.callback else None,
+        origin=number_of(run.lineage.origin),
+        callback_sent_time=optional_timestamp_to_proto(callback.sent_at if callback else None),
+        callback_status=callback.status if callback else None,
+        callback_error=callback.error if callback else None,
         retry_of_run_id=run.retried_run_ids[0] if run.retried_run_ids else None,
-        input=[input_to_proto(message) for message in run.input],
-        time_to_first_token=duration_to_proto(run.first_token_ms),
-        total_duration=duration_to_proto(run.total_ms),
-        create_time=timestamp_to_proto(run.created_at),
-        update_time=timestamp_to_proto(run.updated_at),
-        completion_time=optional_timestamp_to_proto(run.completed_at),
     )
 
 
@@ -287,26 +201,12 @@ def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
     Raises:
         InvalidArgument: An id is malformed, or an enum is unknown. Metadata: field.
     """
-    reason = None
-    if message.HasField("stop_reason"):
-        reason = enum_from_proto(STOP_REASON_FROM_PROTO, message.stop_reason, "filter.stop_reason").value
-    conversation_id = optional_field(message, "conversation_id")
-    if conversation_id is not None:
-        conversation_id = any_conversation_id_from_proto(conversation_id, "filter.conversation_id")
-    group_id, parent_run_id = optional_field(message, "group_id"), optional_field(message, "parent_run_id")
-    batch_id = optional_field(message, "batch_id")
-    statuses = [enum_from_proto(RUN_STATUS_FROM_PROTO, number, "filter.statuses") for number in message.statuses]
-    return RunFilter(
-        agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in message.agent_ids),
-        statuses=tuple(statuses),
-        background=optional_field(message, "background"),
-        stop_reason=reason,
-        conversation_id=conversation_id,
-        active=optional_field(message, "active"),
-        group_id=group_id and require_id(group_id, "group", "filter.group_id"),
-        origins=tuple(enum_from_proto(_ORIGIN_FROM_PROTO, number, "filter.origins") for number in message.origins),
-        parent_run_id=parent_run_id and require_id(parent_run_id, "run", "filter.parent_run_id"),
-        batch_id=batch_id and require_id(batch_id, "batch", "filter.batch_id"),
+    require_ids(message, "filter", agent_ids="agent", group_id="group", parent_run_id="run", batch_id="batch")
+    found = _RUN_FILTER.from_proto(message, "filter")
+    if found.conversation_id is None:
+        return found
+    return replace(
+        found, conversation_id=any_conversation_id_from_proto(found.conversation_id, "filter.conversation_id")
     )
 
 
@@ -333,63 +233,13 @@ def cancel_target_from_proto(request: rpc.CancelRunsRequest) -> tuple[RunFilter,
 
 def outcomes_to_proto(outcomes: Mapping[str, CancelOutcome]) -> dict[str, rpc.CancelOutcome.ValueType]:
     """Returns the outcomes of cancellations by run."""
-    return {run_id: _OUTCOME_TO_PROTO[outcome] for run_id, outcome in outcomes.items()}
-
-
-_STATUS_TO_PROTO: Final = {status: pb.StepStatus.Value(f"STEP_STATUS_{status.name}") for status in StepStatus}
-
-
-def step_to_proto(step: Step) -> pb.Step:
-    """Returns the message of a step."""
-    return pb.Step(
-        id=step.id,
-        run_id=step.run_id,
-        agent_id=step.agent_id,
-        conversation_id=step.conversation_id,
-        number=step.number,
-        status=_STATUS_TO_PROTO[step.status],
-        stop_reason=STOP_REASON_TO_PROTO[step.stop_reason] if step.stop_reason else None,
-        provider=step.provider,
-        model=step.model,
-        endpoint=step.endpoint,
-        context_window_limit=step.context_window,
-        usage=step.usage.to_proto(),
-        error=step.error.to_proto() if step.error else None,
-        model_duration=duration_to_proto(step.model_ms),
-        total_duration=duration_to_proto(step.total_ms),
-        tags=step.tags,
-        feedback=step.feedback,
-        trace_id=step.trace_id,
-        attempts=step.attempts,
-        origin=step.origin,
-        create_time=timestamp_to_proto(step.created_at),
-        completion_time=optional_timestamp_to_proto(step.completed_at),
-    )
-
-
-def trace_to_proto(trace: StepTrace) -> rpc.StepTrace:
-    """Returns the message of the trace of a step."""
-    return rpc.StepTrace(
-        step_id=trace.step_id,
-        request=trace.request,
-        response=trace.response,
-        duration=duration_to_proto(trace.model_ms),
-    )
+    return {run_id: number_of(outcome) for run_id, outcome in outcomes.items()}
 
 
 def step_filter_from_proto(message: rpc.StepFilter) -> StepFilter:
     """Returns the filter of a list of steps. Raises InvalidArgument if an id is malformed."""
-    return StepFilter(
-        run_id=require_id(message.run_id, "run", "filter.run_id") if message.HasField("run_id") else None,
-        agent_id=require_id(message.agent_id, "agent", "filter.agent_id") if message.HasField("agent_id") else None,
-        model=optional_field(message, "model"),
-        feedback=optional_field(message, "feedback"),
-        tags_any=tuple(message.tags_any),
-        trace_id=optional_field(message, "trace_id"),
-        start=optional_timestamp_from_proto(message, "start_time"),
-        end=optional_timestamp_from_proto(message, "end_time"),
-        has_feedback=optional_field(message, "has_feedback"),
-    )
+    require_ids(message, "filter", run_id="run", agent_id="agent")
+    return _STEP_FILTER.from_proto(message, "filter")
 
 
 def batch_requests_from_proto(request: rpc.StartBatchRequest) -> tuple[BatchRequest, ...]:
@@ -409,25 +259,11 @@ def _request(item: rpc.BatchRequest, field: str) -> BatchRequest:
 
 def batch_to_proto(batch: Batch) -> batches_pb2.Batch:
     """Returns the message of a batch."""
-    return batches_pb2.Batch(
-        id=batch.id,
-        status=RUN_STATUS_TO_PROTO[batch.status],
-        unfinished_count=batch.unfinished,
+    return _BATCH.to_proto(
+        batch,
         completed_count=batch.runs.get(RunStatus.COMPLETED, 0),
         failed_count=batch.runs.get(RunStatus.FAILED, 0),
         cancelled_count=batch.runs.get(RunStatus.CANCELLED, 0),
-        callback=None if batch.callback is None else _callback_to_proto(batch.callback),
-        create_time=timestamp_to_proto(batch.created_at),
-        completion_time=optional_timestamp_to_proto(batch.completed_at),
-    )
-
-
-def _callback_to_proto(callback: CallbackResult) -> batches_pb2.Callback:
-    return batches_pb2.Callback(
-        url=callback.url,
-        sent_time=optional_timestamp_to_proto(callback.sent_at),
-        status=callback.status,
-        error=callback.error,
     )
 
 
@@ -436,10 +272,4 @@ def due_callback_to_proto(callback: ClaimedCallback, target: Run | Batch) -> bat
     ended: Mapping[str, Any] = (
         {"run": run_to_proto(target)} if isinstance(target, Run) else {"batch": batch_to_proto(target)}
     )
-    return batches_pb2.DueCallback(
-        organization_id=callback.organization_id,
-        subject_id=callback.subject_id,
-        url=callback.url,
-        attempt=callback.attempt,
-        **ended,
-    )
+    return _DUE.to_proto(callback, **ended)

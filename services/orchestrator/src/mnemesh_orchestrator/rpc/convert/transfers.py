@@ -14,35 +14,29 @@ from mnemesh.archival.v1.passages_service_pb2 import VectorUse
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.time import optional_timestamp_from_proto, timestamp_from_proto, timestamp_to_proto
-from mnemesh_types.agents import ModelSettings, RunError
+from mnemesh_types.agents import ModelSettings
 from mnemesh_types.provenance import Provenance
-from mnemesh_types.usage import Usage
+from mnemesh_types.twin import Conversion, enum_from_proto, enum_of, number_of, optional_field
 
-from mnemesh_orchestrator.model.agents import Agent, AttachedTool
+from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
 from mnemesh_orchestrator.model.groups import Group, require_valid_count
 from mnemesh_orchestrator.model.identities import Identity
-from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, Step, StepStatus
-from mnemesh_orchestrator.model.transfers import FORMAT_VERSION, ImportOptions, ImportReport, Record, RecordType, Window
-from mnemesh_orchestrator.rpc.convert.agents import agent_to_proto, draft_from_proto
-from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields
-from mnemesh_orchestrator.rpc.convert.groups import group_draft_from_proto, group_to_proto
-from mnemesh_orchestrator.rpc.convert.identities import identity_draft_from_proto, identity_to_proto
-from mnemesh_orchestrator.rpc.convert.runs import (
-    RUN_STATUS_FROM_PROTO,
-    STOP_REASON_FROM_PROTO,
-    config_from_proto,
-    inputs_from_proto,
-    run_to_proto,
-    step_to_proto,
+from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, Step
+from mnemesh_orchestrator.model.transfers import (
+    FORMAT_VERSION,
+    Counts,
+    ImportOptions,
+    ImportReport,
+    Record,
+    RecordType,
+    Skipped,
+    Window,
 )
-
-_OF_DRAFT: Final = (
-    "type", "name", "model", "description", "model_settings", "embedder", "tool_rules", "tags", "metadata", "time_zone",
-    "prompt_policy", "message_buffer_autoclear", "continuation_message", "compaction_settings", "memory_extraction",
-    "response_format", "enable_sleeptime", "max_files_open", "per_file_view_window_char_limit", "hidden",
-    "approval_timeout_seconds",
-)  # fmt: skip
+from mnemesh_orchestrator.rpc.convert.agents import agent_from_proto, agent_to_proto
+from mnemesh_orchestrator.rpc.convert.groups import group_draft_from_proto, group_to_proto
+from mnemesh_orchestrator.rpc.convert.identities import IDENTITY
+from mnemesh_orchestrator.rpc.convert.runs import RUN, STEP, run_to_proto
 
 SOURCE: Final = "mnemesh"
 MAX_RESPONSE_BYTES: Final = 1_000_000
@@ -52,69 +46,35 @@ _NOT_EXPORTED: Final = (
 )  # fmt: skip
 
 
-_ORIGINS: Final = {runs_pb2.RunOrigin.Value(f"RUN_ORIGIN_{origin.name}"): origin for origin in RunOrigin} | {
-    runs_pb2.RUN_ORIGIN_UNSPECIFIED: RunOrigin.CLIENT
-}
-_STEP_STATUSES: Final = {runs_pb2.StepStatus.Value(f"STEP_STATUS_{status.name}"): status for status in StepStatus} | {
-    runs_pb2.STEP_STATUS_UNSPECIFIED: StepStatus.SUCCESS
-}
-
-
-def agent_from_proto(message: agents_pb2.Agent) -> Agent:
+def exported_agent(message: agents_pb2.Agent) -> Agent:
     """Returns an exported agent. Raises InvalidArgument if a field cannot be read."""
-    settings = agents_pb2.Agent()
-    settings.CopyFrom(message)
-    for name in ("secrets", "group_ids", "identity_ids"):
-        settings.ClearField(name)
-    draft = draft_from_proto(rpc.CreateAgentRequest(agent=settings))
-    created_at, updated_at = _times(message, "agent")
-    reason = optional_field(message, "last_stop_reason")
-    stop = None if reason is None else enum_from_proto(STOP_REASON_FROM_PROTO, reason, "agent.last_stop_reason").value
-    duration = _milliseconds(message, "last_run_duration")
-    return Agent(
-        id=message.id,
-        organization_id="",
-        system=message.system,
-        created_at=created_at,
+    _, updated_at = _times(message, "agent")
+    read = agents_pb2.Agent()
+    read.CopyFrom(message)
+    for name in ("state", "created_for_agent_id"):
+        read.ClearField(name)
+    return replace(
+        agent_from_proto(read),
+        revision=1,
         updated_at=updated_at,
         default_conversation_id=default_conversation_id(message.id),
-        tools=tuple(
-            AttachedTool(
-                tool.name,
-                None if tool.builtin else tool.tool_id or "",
-                tool.requires_approval if tool.HasField("requires_approval") else None,
-            )
-            for tool in message.tools
-        ),
-        identity_ids=tuple(message.identity_ids),
-        last_stop_reason=stop,
-        last_run_completed_at=optional_timestamp_from_proto(message, "last_run_completion_time"),
-        last_run_ms=duration,
-        provenance=Provenance.from_proto(message.provenance),
         secrets=tuple(SecretVariable(secret.key, None, updated_at) for secret in message.secrets),
-        **{name: getattr(draft, name) for name in _OF_DRAFT},
     )
 
 
-def identity_from_proto(message: identities_pb2.Identity) -> Identity:
+def exported_identity(message: identities_pb2.Identity) -> Identity:
     """Returns an exported identity. Raises InvalidArgument if a field cannot be read."""
-    created_at, updated_at = _times(message, "identity")
-    return replace(
-        identity_draft_from_proto(message),
-        id=message.id,
-        created_at=created_at,
-        updated_at=updated_at,
-        provenance=Provenance.from_proto(message.provenance),
-    )
+    _, updated_at = _times(message, "identity")
+    return replace(IDENTITY.from_proto(message, "identity", organization_id=""), updated_at=updated_at)
 
 
-def group_from_proto(message: groups_pb2.Group) -> Group:
+def exported_group(message: groups_pb2.Group) -> Group:
     """Returns an exported group. Raises InvalidArgument if a field cannot be read."""
     require_valid_count(message.turns_counter, "group.turns_counter")
     return replace(group_draft_from_proto(message), id=message.id, provenance=Provenance.from_proto(message.provenance))
 
 
-def conversation_from_proto(message: conversations_pb2.Conversation) -> Window:
+def exported_conversation(message: conversations_pb2.Conversation) -> Window:
     """Returns an exported conversation with its window. Raises InvalidArgument if a field cannot be read."""
     created_at, updated_at = _times(message, "conversation")
     exported = replace(
@@ -123,66 +83,31 @@ def conversation_from_proto(message: conversations_pb2.Conversation) -> Window:
     return Window(exported, tuple(message.message_ids))
 
 
-def run_from_proto(message: runs_pb2.Run) -> Run:
+def exported_run(message: runs_pb2.Run) -> Run:
     """Returns an exported run. Raises InvalidArgument if a field cannot be read."""
-    created_at, updated_at = _times(message, "run")
-    config = runs_pb2.RunConfig()
-    config.CopyFrom(message.config)
-    config.ClearField("callback_url")
-    reason = optional_field(message, "stop_reason")
+    _, updated_at = _times(message, "run")
+    read = runs_pb2.Run()
+    read.CopyFrom(message)
+    for name in ("last_sequence", "waiting_for", "batch_id"):
+        read.ClearField(name)
+    read.config.ClearField("callback_url")
     retried = optional_field(message, "retry_of_run_id")
-    return Run(
-        id=message.id,
+    origin = enum_from_proto(RunOrigin, message.origin, "run.origin") if message.origin else RunOrigin.CLIENT
+    run = RUN.from_proto(
+        read,
+        "run",
         organization_id="",
         subject_id="",
-        agent_id=message.agent_id,
-        conversation_id=message.conversation_id,
-        created_at=created_at,
-        updated_at=updated_at,
-        input=inputs_from_proto(message.input, "run.input"),
-        config=config_from_proto(config),
-        status=enum_from_proto(RUN_STATUS_FROM_PROTO, message.status, "run.status"),
-        stop_reason=None if reason is None else enum_from_proto(STOP_REASON_FROM_PROTO, reason, "run.stop_reason"),
-        background=message.background,
-        usage=Usage.from_proto(message.usage),
-        step_count=message.step_count,
-        error=_error(message),
-        completed_at=optional_timestamp_from_proto(message, "completion_time"),
-        first_token_ms=_milliseconds(message, "time_to_first_token"),
-        total_ms=_milliseconds(message, "total_duration"),
         retried_run_ids=() if retried is None else (retried,),
-        group_id=optional_field(message, "group_id"),
-        lineage=Lineage(
-            optional_field(message, "parent_run_id"), enum_from_proto(_ORIGINS, message.origin, "run.origin")
-        ),
-        child_run_ids=tuple(message.child_run_ids),
+        lineage=Lineage(optional_field(message, "parent_run_id"), origin),
     )
+    return replace(run, updated_at=updated_at)
 
 
-def step_from_proto(message: runs_pb2.Step) -> Step:
+def exported_step(message: runs_pb2.Step) -> Step:
     """Returns an exported step. Raises InvalidArgument if a field cannot be read."""
-    reason = optional_field(message, "stop_reason")
-    return Step(
-        id=message.id,
-        run_id=message.run_id,
-        agent_id=message.agent_id,
-        conversation_id=message.conversation_id,
-        number=message.number,
-        model=message.model,
-        provider=message.provider,
-        context_window=message.context_window_limit,
-        created_at=_required_time(message, "create_time", "step"),
-        status=enum_from_proto(_STEP_STATUSES, message.status, "step.status"),
-        stop_reason=None if reason is None else enum_from_proto(STOP_REASON_FROM_PROTO, reason, "step.stop_reason"),
-        usage=Usage.from_proto(message.usage),
-        error=_error(message),
-        attempts=message.attempts,
-        model_ms=_milliseconds(message, "model_duration"),
-        total_ms=_milliseconds(message, "total_duration"),
-        completed_at=optional_timestamp_from_proto(message, "completion_time"),
-        tags=tuple(message.tags),
-        **present_fields(message, "endpoint", "feedback", "trace_id", "origin"),
-    )
+    _required_time(message, "create_time", "step")
+    return STEP.from_proto(message, "step")
 
 
 def _times(message: Any, field: str) -> tuple[datetime, datetime]:
@@ -197,27 +122,17 @@ def _required_time(message: Message, name: str, field: str) -> datetime:
     return timestamp_from_proto(getattr(message, name), f"{field}.{name}").astimezone(UTC)
 
 
-def _milliseconds(message: Message, name: str) -> int | None:
-    duration = optional_field(message, name)
-    return None if duration is None else int(duration.ToMilliseconds())
-
-
-def _error(message: Any) -> RunError | None:
-    if not message.HasField("error"):
-        return None
-    return RunError.from_proto(message.error)
-
-
 _FIELDS: Final = {kind: kind.name.lower() for kind in RecordType}
 _TYPES: Final = {name: kind for kind, name in _FIELDS.items()}
-_TYPE_FROM_PROTO: Final = {
-    records_pb.RecordType.Value(f"RECORD_TYPE_{kind.name}"): kind for kind in RecordType if kind < 30
-}
+_OPTIONS: Final = Conversion(rpc.ImportOptions, ImportOptions, types=None)
+_SKIPPED: Final = Conversion(records_pb.SkippedRecord, Skipped)
+_COUNTS: Final = Conversion(records_pb.RecordCounts, Counts)
+enum_of(records_pb.RecordType, RecordType)
 
 
 def types_from_proto(numbers: Any, field: str) -> frozenset[RecordType]:
     """Returns types of records. Raises InvalidArgument if one is unknown."""
-    return frozenset(enum_from_proto(_TYPE_FROM_PROTO, number, field) for number in numbers)
+    return frozenset(enum_from_proto(RecordType, number, field) for number in numbers)
 
 
 def record_to_proto(record: Record) -> records_pb.AgentRecord:
@@ -248,10 +163,10 @@ _TO_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
         format_version=FORMAT_VERSION, source=SOURCE, export_time=timestamp_to_proto(time)
     ),
     RecordType.AGENT: _agent_to_proto,
-    RecordType.IDENTITY: identity_to_proto,
+    RecordType.IDENTITY: IDENTITY.to_proto,
     RecordType.CONVERSATION: lambda window: replace(window.conversation, message_ids=window.message_ids).to_proto(),
     RecordType.RUN: _run_to_proto,
-    RecordType.STEP: step_to_proto,
+    RecordType.STEP: STEP.to_proto,
     RecordType.GROUP: group_to_proto,
 }
 
@@ -292,20 +207,7 @@ async def options_from_proto(
     for name, value in message.secrets.items():
         compared.secrets[name] = fingerprint(value)
     digest = hashlib.sha256(compared.SerializeToString(deterministic=True)).hexdigest()[:32]
-    options = ImportOptions(
-        request_id=message.request_id,
-        keep_ids=message.keep_ids,
-        id_namespace=optional_field(message, "id_namespace"),
-        name=optional_field(message, "name"),
-        model=optional_field(message, "model"),
-        embedder=optional_field(message, "embedder"),
-        project_id=optional_field(message, "project_id"),
-        append_copy_suffix=message.append_copy_suffix,
-        strip_messages=message.strip_messages,
-        override_existing_tools=message.override_existing_tools,
-        secrets=dict(message.secrets),
-        types=types_from_proto(message.types, "options.types"),
-    )
+    options = _OPTIONS.from_proto(message, "options", types=types_from_proto(message.types, "options.types"))
     return options, digest
 
 
@@ -361,12 +263,12 @@ _ID: Final[Mapping[RecordType, Callable[[Any], str]]] = {
 }
 _FROM_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
     RecordType.HEADER: _version,
-    RecordType.AGENT: agent_from_proto,
-    RecordType.IDENTITY: identity_from_proto,
-    RecordType.CONVERSATION: conversation_from_proto,
-    RecordType.RUN: run_from_proto,
-    RecordType.STEP: step_from_proto,
-    RecordType.GROUP: group_from_proto,
+    RecordType.AGENT: exported_agent,
+    RecordType.IDENTITY: exported_identity,
+    RecordType.CONVERSATION: exported_conversation,
+    RecordType.RUN: exported_run,
+    RecordType.STEP: exported_step,
+    RecordType.GROUP: exported_group,
     RecordType.END: lambda body: body.record_count,
 }
 
@@ -376,23 +278,9 @@ def import_report_to_proto(report: ImportReport) -> rpc.ImportAgentResponse:
     return rpc.ImportAgentResponse(
         kept_ids=report.kept_ids,
         counts=[
-            records_pb.RecordCounts(
-                type=records_pb.RecordType.Value(f"RECORD_TYPE_{RecordType(kind).name}"),
-                created=counts.created,
-                existing=counts.existing,
-                skipped=counts.skipped,
-            )
-            for kind, counts in sorted(report.counts.items())
+            _COUNTS.to_proto(counts, type=number_of(RecordType(kind))) for kind, counts in sorted(report.counts.items())
         ],
-        skipped=[
-            records_pb.SkippedRecord(
-                index=item.index,
-                type=records_pb.RecordType.Value(f"RECORD_TYPE_{item.type.name}"),
-                id=item.id,
-                reason=item.reason,
-            )
-            for item in report.skipped
-        ],
+        skipped=[_SKIPPED.to_proto(item) for item in report.skipped],
         ids=report.ids,
         vector_uses=[
             records_pb.VectorUseCount(use=VectorUse.ValueType(use), passages=count)
