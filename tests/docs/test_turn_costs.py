@@ -69,7 +69,7 @@ async def test_cost_of_a_turn_that_edits_memory(mesh: Mesh, cost: Counter[str]) 
         "EditBlock": 1,
         "GetArchivalSummary": 1,
         "CommitStep": 2,
-        "write orchestrator.db": 4,
+        "write orchestrator.db": 3,
         "write recall.db": 2,
         "write blocks.db": 1,
         "read recall.db": 1,

@@ -60,7 +60,7 @@ async def test_turn_survives_a_crash_at_every_point(
     tmp_path: Path, kind: AgentType, script: tuple[Any, ...], sample: Sample
 ) -> None:
     points, whole = await points_of(tmp_path / "whole", kind, script)
-    assert points > 60
+    assert points > 50
     async with opened(tmp_path) as world:
         world.model.script = by_place(*script)
         for point in sample(range(points), 5):
@@ -271,3 +271,41 @@ async def test_traces_survive_a_crash(world: World, process: Process) -> None:
     page = await second.steps.list(ME, StepFilter(run_id=run.id), PageQuery(10, ascending=True))
     traces = [await second.steps.trace(ME, step.id) for step in sorted(page.items, key=lambda step: step.number)]
     assert [(trace.request, trace.response) for trace in traces] == [('{"a":1}', '{"b":1}'), ('{"a":2}', '{"b":2}')]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_result_that_the_commit_alone_holds_is_shown_once_and_not_computed_again(
+    world: World, *, is_cancelled: bool
+) -> None:
+    first = world.process()
+    agent = await world.agent(first)
+    world.model.script = by_place(call("archival_memory_search", query="zebra"), say("Nothing."))
+    faults, shown = first.faults, list[RunEvent]()
+
+    async def die_in_the_second_step(name: str) -> None:
+        if faults.calls.count("model.stream") == 2 and faults.crashes_at is None:
+            faults.crashes_at = faults.points - 1
+
+    async def send() -> None:
+        async for event in first.runs.send(ME, None, agent.id, "", [InputMessage((TextPart("Go."),))], RunConfig()):
+            shown.append(event)
+
+    faults.on_call = die_in_the_second_step
+    with pytest.raises(Crash):
+        await send()
+    await crashed(first)
+    assert kinds(shown) == ["tool_call", "tool_return"]
+    world.faults = Faults()
+    second = world.process()
+    run = await second.outcome(agent)
+    stored = await second.stores.runs.events(run.id, 0, 10)
+    assert len(stored) == 1, "the return is stored with the next write"
+    if is_cancelled:
+        await second.runs.cancel(ME, RunFilter(), [run.id])
+    await second.recover()
+    assert world.faults.calls.count("archival.search") == 0
+    events = await second.follow(run)
+    bodies = {event.sequence: event.body for event in events}
+    assert all(bodies[event.sequence] == event.body for event in shown if event.sequence is not None)
+    ended = ["StopEvent", "UsageEvent"] if is_cancelled else ["assistant", "StopEvent", "UsageEvent"]
+    assert kinds(events) == ["tool_call", "tool_return", *ended]

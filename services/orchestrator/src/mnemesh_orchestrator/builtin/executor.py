@@ -199,7 +199,7 @@ class BuiltinTools:
         tools: ToolsClient,
         optional: OptionalCalls,
     ) -> None:
-        self._tools: Mapping[str, _Tool] = {
+        self.repeatable: Mapping[str, _Tool] = {
             "send_message": _send_message,
             "conversation_search": partial(search.conversation_search, recall, clock),
             "episodic_memory_search": partial(search.episodic_search, episodes, clock),
@@ -220,15 +220,19 @@ class BuiltinTools:
             "store_memories": partial(search.store_memories, archival),
             "rethink_user_memory": partial(search.rethink_user_memory, blocks),
             "finish_rethinking_memory": _finish_edits,
+            "open_files": files.open_files,
+            "grep_files": files.grep_files,
+            "semantic_search_files": files.semantic_search_files,
+        }
+        """The tools that can run again after a crash at little cost: they read, or have effects with request ids."""
+        self._tools: Mapping[str, _Tool] = {
+            **self.repeatable,
             "send_message_to_agent_and_wait_for_reply": messages.ask,
             "send_message_to_agent_async": messages.send,
             "send_message_to_agents_matching_tags": messages.ask_by_tags,
             "send_message_to_all_agents_in_group": messages.ask_group,
             "web_search": partial(web_search, web_port, optional),
             "fetch_webpage": partial(fetch_webpage, web_port, optional),
-            "open_files": files.open_files,
-            "grep_files": files.grep_files,
-            "semantic_search_files": files.semantic_search_files,
             RUN_CODE: partial(run_code, tools),
             RUN_CODE_WITH_TOOLS: outside_of_turn,
         }

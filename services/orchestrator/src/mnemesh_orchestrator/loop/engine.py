@@ -52,7 +52,7 @@ from mnemesh_orchestrator.loop.step_commit import (
     step_messages,
 )
 from mnemesh_orchestrator.loop.step_messages import answer_events, answer_id, approval_response_event, step_id
-from mnemesh_orchestrator.loop.tool_calls import ToolExecution
+from mnemesh_orchestrator.loop.tool_calls import ToolExecution, hold_committed
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import StepStatus, StopReason
@@ -239,7 +239,7 @@ class Engine:
             await self._journal_answer(turn, step)
         if step.has_gated_calls:
             return await self._pause(turn, step, is_committed=bool(committed))
-        results = await self._run_tools(turn, step)
+        results = await self._run_tools(turn, step, committed)
         return await self._commit_and_decide(turn, step, results, is_committed=bool(committed))
 
     async def _complete_tools(self, turn: Turn) -> None:
@@ -267,12 +267,12 @@ class Engine:
         await turn.context.journal.record(entry, events)
         step.is_journalled = True
 
-    async def _run_tools(self, turn: Turn, step: StepState) -> tuple[CallResult, ...]:
+    async def _run_tools(self, turn: Turn, step: StepState, committed: Sequence[Message]) -> tuple[CallResult, ...]:
         if not step.planned:
             return ()
         context, state = turn.context, turn.state
         state.starts_runs |= starts_runs(step.planned)
-        results, state.solver = await self.tools.run(context, state, step.id, step.planned, step.seen)
+        results, state.solver = await self.tools.run(context, state, step.id, step.planned, step.seen, committed)
         return results
 
     async def _commit_and_decide(
@@ -290,6 +290,7 @@ class Engine:
         messages = step_messages(context, step, results, verdict)
         if messages and not is_committed:
             await self._commit(turn, step, messages)
+        context.journal.publish_held()
         state.pending, state.compacts_after_run = (), compacts_later
         self._conclude(turn, step, verdict.stop)
         if compacts_now:
@@ -425,13 +426,17 @@ class Engine:
             if interrupted.step.record.number:
                 self._conclude(turn, interrupted.step, StopReason.CANCELLED)
         else:
+            await context.journal.store_held()
             await context.journal.reload()
             # The journal of a resumed run may hold steps that this process had not reached.
             state.step_number = max(state.step_number, 1)
             while entry := context.journal.entry(step_id(context.run.id, state.step_number), EntryKind.ANSWER):
-                if not committed_messages(turn, entry.step_id):
-                    step = self._new_step(turn, entry.step_id)
-                    self._restore_answer(turn, step, entry)
+                step = self._new_step(turn, entry.step_id)
+                self._restore_answer(turn, step, entry)
+                if committed := committed_messages(turn, step.id):
+                    hold_committed(context, step.id, step.planned, committed)
+                    context.journal.publish_held()
+                else:
                     await self._commit(turn, step, cancelled_step_messages(context, step, entry))
                     self._conclude(turn, step, StopReason.CANCELLED, StepStatus.CANCELLED)
                 state.step_number += 1

@@ -66,13 +66,16 @@ class JournalWriter:
         self._journals = journals
         self._run_id = run.id
         self._lease = lease
+        self._is_background = run.background
         self._stores_deltas = run.background and run.config.stream_tokens
         self._entries: dict[EntryKey, JournalEntry] = {}
         self._sequence = run.last_sequence
         self._steps: list[Step] = []
         self._traces: list[StepTrace] = []
         self._whole_trace: StepTrace | None = None
-        # Events that were published when their step was committed, and that are stored with the end of the run.
+        # What the commit of a step holds: it is stored with the next write.
+        self._held: list[JournalEntry] = []
+        self._held_bodies: list[StampedBody] = []
         self._unstored: list[RunEvent] = []
         self._writing = asyncio.Lock()
         self._showing = asyncio.Lock()
@@ -129,12 +132,35 @@ class JournalWriter:
             event = self._journals.deltas.take(self._lease, self._sequence, event)
         self._journals.publish([event])
 
+    @property
+    def holds_results(self) -> bool:
+        """Whether `hold` may be used. The followers of a background run may be on other replicas and read the store."""
+        return not self._is_background
+
+    def hold(self, entry: JournalEntry, bodies: Sequence[DurableBody]) -> None:
+        """Stores an entry with the next write. Until then, the commit of its step replaces it.
+
+        Its events are published by `publish_held` once the step is committed, or with that write.
+        """
+        self._held.append(entry)
+        self._held_bodies += [(entry.step_id, body) for body in bodies]
+
+    def publish_held(self) -> None:
+        """Publishes the events of held entries. Their step is committed."""
+        bodies, self._held_bodies = self._held_bodies, []
+        self.publish_derived(bodies)
+
+    async def store_held(self) -> None:
+        """Stores held entries now, because their step may not be committed. Raises LeaseLost."""
+        if self._held:
+            await run_to_end(self._record((), ()))
+
     def publish_committed(self, step_id: str, bodies: Sequence[DurableBody]) -> None:
-        """Publishes events of a committed step before they are stored. The end of the run stores them."""
+        """Publishes events of a committed step before they are stored. The next write stores them."""
         self.publish_derived([(step_id, body) for body in bodies])
 
     def publish_derived(self, bodies: Sequence[StampedBody]) -> None:
-        """Publishes events that a resumed run would derive again. The end of the run stores them."""
+        """Publishes events that a resumed run would derive again. The next write stores them."""
         events = self._numbered(bodies)
         self._sequence += len(events)
         self._unstored.extend(events)
@@ -182,12 +208,19 @@ class JournalWriter:
         async with self._writing:
             if self._stores_deltas:
                 await self._journals.deltas.flush(self._run_id)
-            events = self._numbered(bodies)
+            entries, unstored = (*self._held, *entries), tuple(self._unstored)
+            events = self._numbered([*self._held_bodies, *bodies])
             steps, traces = tuple(self._steps), tuple(self._traces)
             write = partial(
-                self._journals.store.write, self._lease, entries=entries, events=events, steps=steps, traces=traces
+                self._journals.store.write,
+                self._lease,
+                entries=entries,
+                events=(*unstored, *events),
+                steps=steps,
+                traces=traces,
             )
             await self._store(lambda is_repeat: write(is_repeat=is_repeat))
+            self._held, self._held_bodies, self._unstored = [], [], []
             self._sequence += len(events)
             del self._steps[: len(steps)]
             self._traces = self._traces[len(traces) :]
@@ -214,6 +247,7 @@ class JournalWriter:
             LeaseLost: another process holds the run now.
             Unavailable, StorageFull: the end could not be stored for the retry policy's whole time.
         """
+        self.publish_held()
         end = replace(end, unstored=tuple(self._unstored), steps=self._steps, traces=self._traces)
         for form in end.forms:
             try:

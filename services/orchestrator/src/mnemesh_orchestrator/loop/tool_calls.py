@@ -1,9 +1,10 @@
-"""The execution of an answer's calls: each result is journalled, and no finished call runs again."""
+"""The execution of the calls of an answer: results are journalled or committed, and no finished call runs again."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 from mnemesh_kit.idempotency import EFFECT_RETENTION, RETENTION
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.time import Clock
-from mnemesh_types.messages import Approve, ClientReturn, Deny, Role, ToolStatus
+from mnemesh_types.messages import Approve, ClientReturn, Deny, Message, Role, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
@@ -72,6 +73,10 @@ class _Calls:
     core: CoreMemory
     last_user_text: str
     memory: MemoryAccess
+    held: int | None
+    """The ordinal of the call whose result the commit of the step holds, unless the call cannot be repeated."""
+    committed: Mapping[str, tuple[ToolReturn, datetime]]
+    """The returns that the step has committed, by call id."""
     programs: dict[int, ProgramCalls] = field(default_factory=dict)
     """The calls that programs made, by the ordinal of the call that ran the program."""
 
@@ -105,8 +110,12 @@ class ToolExecution:
         step_id: str,
         planned: Sequence[PlannedCall],
         seen: SeenRevisions | None,
+        committed: Sequence[Message] | None = None,
     ) -> tuple[tuple[CallResult, ...], RulesSolver]:
         """Runs the calls of a step.
+
+        The result of the last call needs no write of its own if the call can be repeated: the commit of the step, which
+        follows, holds it.
 
         Neighbouring calls of tools that permit it run in parallel, unless a rule orders tools. Under rules the calls
         run one after another, each under the rules as the calls before it leave them. Once a call has ended the turn,
@@ -118,6 +127,7 @@ class ToolExecution:
             step_id: the step that made the calls.
             planned: the calls.
             seen: the block revisions that the agent has seen. The calls' own edits advance them.
+            committed: the messages of the step that are committed; None if the commit belongs to another step.
 
         Returns:
             The results in the order of the calls, and the rules solver after them.
@@ -125,7 +135,17 @@ class ToolExecution:
         Raises:
             LeaseLost: another process holds the run now.
         """
-        calls = _Calls(context, step_id, seen, state.core, state.last_user_text, turn_memory(context, state))
+        is_held = committed is not None and context.journal.holds_results
+        calls = _Calls(
+            context,
+            step_id,
+            seen,
+            state.core,
+            state.last_user_text,
+            turn_memory(context, state),
+            held=planned[-1].ordinal if is_held else None,
+            committed=_returns_of(committed or ()),
+        )
         results: list[CallResult] = []
         solver = state.solver
         ended_by: str | None = None
@@ -168,6 +188,10 @@ class ToolExecution:
                 seen.restore(known.seen)
             made = earlier_calls(context, calls.step_id, item.ordinal)
             return CallResult(item, known.result, known.at, refusal is not None, is_denied, made, ended_by)
+        if item.call.id in calls.committed:
+            returned, at = calls.committed[item.call.id]
+            _hold(context, calls.step_id, item, returned, at)
+            return CallResult(item, returned, at, refusal is not None, is_denied, ended_by=ended_by)
         before = seen.revisions if seen is not None else {}
         if ended_by is not None:
             result = ToolResult(ok=False, text=_AFTER_EXIT.format(name=item.call.name, exit=ended_by))
@@ -182,10 +206,15 @@ class ToolExecution:
         else:
             result = await self._execute(calls, item, solver)
             self._metrics.tool_called(item.call.name, self._builtin.names, ok=result.ok)
-        changed = seen.since(before) if seen is not None else None
-        journalled = await self._journal(calls, item, result, changed)
+        returned, at = result.to_return(item.call.id, item.call.name), self._clock.now()
+        if item.ordinal == calls.held and self._is_repeatable(context, item):
+            _hold(context, calls.step_id, item, returned, at)
+        else:
+            changed = seen.since(before) if seen is not None else None
+            entry = JournalEntry(calls.step_id, EntryKind.RESULT, at, item.ordinal, result=returned, seen=changed)
+            await context.journal.record(entry, _result_events(context.run, calls.step_id, item, returned, at))
         made = calls.programs.get(item.ordinal, ProgramCalls())
-        return replace(journalled, violation=refusal is not None, denied=is_denied, calls=made, ended_by=ended_by)
+        return CallResult(item, returned, at, refusal is not None, is_denied, made, ended_by)
 
     def _is_forgotten(self, calls: _Calls) -> bool:
         """Returns whether services may have forgotten the effects of calls that an earlier holder of the run began."""
@@ -265,23 +294,44 @@ class ToolExecution:
         )
         return await self._process(calls, item, result)
 
-    async def _journal(
-        self, calls: _Calls, item: PlannedCall, result: ToolResult, seen: Mapping[str, int] | None
-    ) -> CallResult:
-        call, run = item.call, calls.context.run
-        returned = result.to_return(call.id, call.name)
-        at = self._clock.now()
-        entry = JournalEntry(calls.step_id, EntryKind.RESULT, at, item.ordinal, result=returned, seen=seen)
-        event: MessageEvent | None = return_event(calls.step_id, item.ordinal, returned, at)
-        if (
-            run.config.assistant_messages
-            and returned.name == run.config.assistant_tool_name
-            and returned.status is ToolStatus.SUCCESS
-        ):
-            # Clients see the words of the speaking tool; its return says nothing more.
-            event = step_commit.speech_event(run, item, at)
-        await calls.context.journal.record(entry, () if event is None else (event,))
-        return CallResult(item, returned, at)
+    def _is_repeatable(self, context: TurnContext, item: PlannedCall) -> bool:
+        name = item.call.name
+        return name in self._builtin.repeatable and context.toolbox.custom_tool(name) is None
+
+
+def hold_committed(
+    context: TurnContext, step_id: str, planned: Sequence[PlannedCall], committed: Sequence[Message]
+) -> None:
+    """Holds the results that a committed step has and that the journal does not have yet."""
+    returns = _returns_of(committed)
+    for item in planned:
+        if item.call.id in returns and context.journal.entry(step_id, EntryKind.RESULT, item.ordinal) is None:
+            _hold(context, step_id, item, *returns[item.call.id])
+
+
+def _returns_of(messages: Sequence[Message]) -> dict[str, tuple[ToolReturn, datetime]]:
+    """Returns the returns in messages with their times, by call id."""
+    return {item.tool_call_id: (item, message.created_at) for message in messages for item in message.tool_returns}
+
+
+def _hold(context: TurnContext, step_id: str, item: PlannedCall, returned: ToolReturn, at: datetime) -> None:
+    entry = JournalEntry(step_id, EntryKind.RESULT, at, item.ordinal, result=returned)
+    context.journal.hold(entry, _result_events(context.run, step_id, item, returned, at))
+
+
+def _result_events(
+    run: Run, step_id: str, item: PlannedCall, returned: ToolReturn, at: datetime
+) -> Sequence[MessageEvent]:
+    """Returns the event of a result, if clients see one."""
+    event: MessageEvent | None = return_event(step_id, item.ordinal, returned, at)
+    if (
+        run.config.assistant_messages
+        and returned.name == run.config.assistant_tool_name
+        and returned.status is ToolStatus.SUCCESS
+    ):
+        # Clients see the words of the speaking tool; its return says nothing more.
+        event = step_commit.speech_event(run, item, at)
+    return () if event is None else (event,)
 
 
 def _permits_parallel(context: TurnContext, item: PlannedCall) -> bool:
