@@ -71,14 +71,14 @@ async def test_a_query_without_rows_returns_none(notes: Database) -> None:
 async def test_all_rows_of_a_query(notes: Database) -> None:
     query = Prepared(sa.select(_notes.c.id, _notes.c.kind).order_by(_notes.c.id))
     assert await notes.read(lambda conn: query.all(conn, {})) == []
-    await notes.write(lambda conn: _INSERT.change_each(conn, [_row("b", _Kind.SHORT), _row("a")]))
+    await notes.write(lambda conn: _INSERT.send_each(conn, [_row("b", _Kind.SHORT), _row("a")]))
     rows = await notes.read(lambda conn: query.all(conn, {}))
     assert [(row.id, row.kind) for row in rows] == [("a", "long"), ("b", "short")]
 
 
 async def test_changed_rows_are_counted(notes: Database) -> None:
     rows = [_row("a"), _row("b"), _row("c", _Kind.SHORT)]
-    await notes.write(lambda conn: _INSERT.change_each(conn, rows))
+    await notes.write(lambda conn: _INSERT.send_each(conn, rows))
     close = {"p_kind": _Kind.LONG, "new_time": _NOW}
     assert await notes.write(lambda conn: _CLOSE.change(conn, close)) == 2
     assert await notes.write(lambda conn: _CLOSE.change(conn, close | {"p_kind": "none"})) == 0
@@ -96,7 +96,7 @@ async def test_a_write_returns_converted_columns(notes: Database) -> None:
 
 async def test_text_is_prepared(notes: Database) -> None:
     insert = Prepared(sa.text("INSERT INTO notes (id, kind) VALUES (:id, :kind)"))
-    await notes.write(lambda conn: insert.change_each(conn, [{"id": "b", "kind": "x"}, {"kind": "y", "id": "a"}]))
+    await notes.write(lambda conn: insert.send_each(conn, [{"id": "b", "kind": "x"}, {"kind": "y", "id": "a"}]))
     stored = await notes.read(lambda conn: conn.execute(sa.select(_notes.c.id, _notes.c.kind)).all())
     assert sorted(map(tuple, stored)) == [("a", "y"), ("b", "x")]
 
@@ -110,7 +110,7 @@ async def test_row_ids_of_inserted_rows(notes: Database) -> None:
 
 async def test_errors_are_those_of_sqlalchemy_and_roll_back(notes: Database) -> None:
     with pytest.raises(sa.exc.IntegrityError):
-        await notes.write(lambda conn: _INSERT.change_each(conn, [_row("a"), _row("a")]))
+        await notes.write(lambda conn: _INSERT.send_each(conn, [_row("a"), _row("a")]))
     assert await notes.read(lambda conn: conn.execute(sa.select(_notes)).all()) == []
 
 

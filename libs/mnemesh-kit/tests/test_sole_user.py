@@ -1,9 +1,13 @@
 """A process that must be the only one on a database: a second one is refused, and the lock outlives outages."""
 
-import asyncpg
+import asyncio
+from contextlib import suppress
+
+import psycopg
 import pytest
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.sql.postgresql import SoleUser
+from mnemesh_testkit.timeouts import scaled
 
 END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -35,19 +39,21 @@ async def _second_is_refused(url: str) -> None:
 
 async def test_lock_is_taken_again_after_an_outage_unless_another_has_it(postgres_url: str) -> None:
     first = await SoleUser.of(postgres_url, "Only one.")
-    operator = await asyncpg.connect(postgres_url)
-    await operator.execute(END_OTHERS)
-    await operator.fetchval("SELECT count(*) FROM pg_stat_activity")
-    while not first._connection.is_closed():
-        await operator.fetchval("SELECT 1")
-    await first.check()
-    with pytest.raises(StartupError):
-        await SoleUser.of(postgres_url, "Only one.")
-    await operator.execute(END_OTHERS)
-    while not first._connection.is_closed():
-        await operator.fetchval("SELECT 1")
-    second = await SoleUser.of(postgres_url, "Only one.")
-    with pytest.raises(StartupError, match="Only one"):
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as operator:
+        await operator.execute(END_OTHERS)
         await first.check()
-    await second.close()
-    await operator.close()
+        with pytest.raises(StartupError):
+            await SoleUser.of(postgres_url, "Only one.")
+        await operator.execute(END_OTHERS)
+        second = await _take_when_free(postgres_url)
+        with pytest.raises(StartupError, match="Only one"):
+            await first.check()
+        await second.close()
+
+
+async def _take_when_free(url: str) -> SoleUser:
+    """Takes the lock. A connection that was ended gives it back a little later."""
+    async with asyncio.timeout(scaled(30)):
+        while True:
+            with suppress(StartupError):
+                return await SoleUser.of(url, "Only one.")

@@ -3,14 +3,16 @@
 import asyncio
 import errno
 import sqlite3
+import threading
 from contextlib import suppress
 from pathlib import Path
 
-import asyncpg
+import psycopg
 import pytest
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database, DatabaseFull, DatabaseUnavailable
 from mnemesh_kit.sql.errors import from_os_error, from_postgresql, from_sqlite
+from mnemesh_testkit.timeouts import scaled
 
 metadata = sa.MetaData()
 notes = sa.Table("notes", metadata, sa.Column("text", sa.Text))
@@ -22,29 +24,25 @@ def _count(conn: sa.Connection) -> int:
 
 async def _terminate(url: str) -> None:
     """Ends every other connection to a database, as a restart of the server does."""
-    connection = await asyncpg.connect(url)
-    try:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-    finally:
-        await connection.close()
 
 
 async def test_terminated_connections_are_unavailable_and_are_replaced(postgres_url: str) -> None:
     database = Database.open(postgres_url)
     await database.write(metadata.create_all)
-    started = asyncio.Barrier(4)
+    started = threading.Barrier(4)
 
     def slow(conn: sa.Connection) -> None:
         conn.execute(notes.insert().values(text="lost"))
-        waiting.append(asyncio.ensure_future(started.wait()))
+        started.wait(scaled(30))
         conn.execute(sa.text("SELECT pg_sleep(30)"))
 
-    waiting: list[asyncio.Future[int]] = []
     writes = [asyncio.ensure_future(database.write(slow)) for _ in range(3)]
-    await started.wait()
+    await asyncio.to_thread(started.wait, scaled(30))
     await _terminate(postgres_url)
     results = await asyncio.gather(*writes, return_exceptions=True)
     assert all(isinstance(result, DatabaseUnavailable) for result in results), results
@@ -81,7 +79,7 @@ async def test_unreachable_server_is_unavailable(tmp_path: Path) -> None:
     ],
 )
 def test_postgresql_error_states_are_classified(state: str, kind: type[Exception] | None) -> None:
-    raw = asyncpg.PostgresError("x")
+    raw = psycopg.Error("x")
     raw.sqlstate = state
     for error in (raw, sa.exc.DBAPIError("SELECT 1", {}, raw)):
         known = from_postgresql(error)

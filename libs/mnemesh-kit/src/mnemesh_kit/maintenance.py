@@ -60,7 +60,7 @@ async def rewrite_database(url: str, tables: Sequence[str], *, sqlite_first: Seq
         StartupError: another process uses the database.
     """
     if is_postgresql(url):
-        return await _rewrite_postgresql(PostgresUrl.parse(url), tables)
+        return await asyncio.to_thread(_rewrite_postgresql, PostgresUrl.parse(url), tables)
     return await asyncio.to_thread(_rewrite_sqlite, Path(sa.make_url(url).database or ""), sqlite_first)
 
 
@@ -87,20 +87,14 @@ def _rewrite_sqlite(path: Path, first: Sequence[str]) -> RewrittenDatabase:
     return RewrittenDatabase(path.name, before, _size(path))
 
 
-async def _rewrite_postgresql(url: PostgresUrl, tables: Sequence[str]) -> RewrittenDatabase:
+def _rewrite_postgresql(url: PostgresUrl, tables: Sequence[str]) -> RewrittenDatabase:
     """Rewrites the given tables. The server's write-ahead log follows its own settings."""
     size = "SELECT pg_database_size(current_database())"
-    # Statements without parameters are not prepared, as a pooler demands outside of transactions.
-    connection = await url.connect({}, caches_statements=False)
-    try:
-        async with connection.transaction():
-            before = int(await connection.fetchval(size))
+    with url.connect(None, keeps_statements=False) as connection:
+        before = int(connection.execute(size).fetchall()[0][0])
         for name in tables:
-            await connection.execute(f'VACUUM (FULL, ANALYZE) "{name}"')
-        async with connection.transaction():
-            after = int(await connection.fetchval(size))
-    finally:
-        await connection.close()
+            connection.execute(f'VACUUM (FULL, ANALYZE) "{name}"')
+        after = int(connection.execute(size).fetchall()[0][0])
     return RewrittenDatabase(f"PostgreSQL database {url.database}", before, after)
 
 

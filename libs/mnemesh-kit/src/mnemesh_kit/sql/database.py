@@ -46,16 +46,13 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
         """Returns a function that writes SQLite's text in one step, in the form of SQLAlchemy's own DateTime."""
         return _text if dialect.name == "sqlite" else super().bind_processor(dialect)
 
-    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], datetime | None] | None:
-        """Returns a function that parses SQLite's text in one step: a search reads hundreds of instants."""
-        return _instant if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
-
-    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
-        """Returns the aware instant, on PostgreSQL."""
-        if value is None:
-            return None
-        # The driver returns the earliest and the latest instant without a zone.
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    def result_processor(
+        self,
+        dialect: sa.Dialect,
+        coltype: object,  # noqa: ARG002
+    ) -> Callable[[Any], datetime | None] | None:
+        """Returns a function that converts a value in one step: a search reads hundreds of instants."""
+        return _instant if dialect.name == "sqlite" else _in_utc
 
 
 def _text(value: datetime | None) -> str | None:
@@ -68,6 +65,10 @@ def _text(value: datetime | None) -> str | None:
 
 def _instant(value: str | None) -> datetime | None:
     return None if value is None else datetime.fromisoformat(f"{value}+00:00")
+
+
+def _in_utc(value: datetime | None) -> datetime | None:
+    return None if value is None else value.astimezone(UTC)
 
 
 _VERSIONS: Final = sa.table("alembic_version", sa.column("version_num"))
@@ -147,8 +148,8 @@ class Engine(Protocol):
 class Database:
     """The database of one service.
 
-    `read` and `write` take a plain function of a Core connection and run it in one transaction: on SQLite in a thread,
-    on PostgreSQL on the event loop. The function may only use that connection and compute.
+    `read` and `write` take a plain function of a Core connection and run it in one transaction: in a thread. The
+    function may only use that connection and compute.
 
     Example:
         >>> database = Database.open("sqlite:////var/lib/mnemesh/blocks.db")

@@ -1,20 +1,24 @@
-"""PostgreSQL through asyncpg: reads on read-only snapshots; serializable writes that are repeated after a conflict."""
+"""PostgreSQL in threads: reads on read-only snapshots; serializable writes that are repeated after a conflict."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
 from typing import Any, Final, TypeVar
 
-import asyncpg
+import psycopg
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql.errors import DatabaseUnavailable, from_postgresql
+from mnemesh_kit.sql.pipeline import Pipeline, PostgresConnection
 from mnemesh_kit.sql.postgresql import PostgresUrl
+from mnemesh_kit.sql.threads import Threads
 
 _log = structlog.get_logger("mnemesh.sql")
 
@@ -25,84 +29,81 @@ CONFLICT_BACKOFF: Final = Backoff(first=0.002, maximum=0.1, factor=1.2, jitter=1
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 # A unique violation may be a race. Then a second run finds the other row and raises the rule's own error.
 _UNIQUE_VIOLATION: Final = "23505"
+_OUTDATED: Final = frozenset({"0A000", "26000"})
+"""The states of a statement that the server kept and cannot execute: a column has another type, or it was forgotten."""
 
-_UNNAMED_STATEMENTS: Final[Mapping[str, Any]] = {
-    "prepared_statement_cache_size": 0,
-    "prepared_statement_name_func": lambda: "",
+
+class _Kind(Enum):
+    """The kinds of transactions."""
+
+    WRITE = auto()
+    READ = auto()
+    READ_WITHOUT_SNAPSHOT = auto()
+    ALTER = auto()
+
+
+_BEGINNINGS: Final = {
+    _Kind.WRITE: b"BEGIN ISOLATION LEVEL SERIALIZABLE",
+    _Kind.READ: b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    _Kind.READ_WITHOUT_SNAPSHOT: b"BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
+    _Kind.ALTER: b"BEGIN ISOLATION LEVEL READ COMMITTED",
 }
-"""Options of SQLAlchemy with which a statement lasts until the next one, so that no connection keeps it."""
 
 
 @dataclass(frozen=True)
-class _Pools:
-    """One pool of connections, and its views by the isolation of their transactions."""
+class _Opened:
+    """How to connect, and the statements that begin a transaction of each kind."""
 
-    any: AsyncEngine
-    writer: AsyncEngine
-    reader: AsyncEngine
-    reader_without_snapshot: AsyncEngine
+    engine: sa.Engine
+    beginnings: Mapping[_Kind, Sequence[bytes]]
+
+
+@dataclass(frozen=True)
+class _Session:
+    """The connection of one thread."""
+
+    connection: sa.Connection
+    pipeline: Pipeline
 
 
 class PostgresEngine:
-    """A pool of connections to a PostgreSQL database.
+    """The connections to a PostgreSQL database, each in a thread of its own.
 
     The connections may lead to a pooler that gives each transaction another connection of the server: PgBouncer in
-    transaction mode, Supabase, Neon. Then no statement is prepared under a name, every statement is in a transaction,
-    and `settings` are made in each.
+    transaction mode, Supabase, Neon. Then no statement is prepared under a name, and `settings` are made in each
+    transaction.
     """
 
     dialect = "postgresql"
-    start_errors: tuple[type[Exception], ...] = (
-        OSError,
-        sa.exc.DBAPIError,
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-        MnemeshError,
-    )
+    start_errors: tuple[type[Exception], ...] = (OSError, sa.exc.DBAPIError, psycopg.Error, MnemeshError)
 
     def __init__(self, url: PostgresUrl, *, pool_size: int = 10, settings: Mapping[str, str] | None = None) -> None:
         self._url = url
-        self._pool_size = pool_size
         self._settings = settings or {}
-        self._opened: _Pools | None = None
-        self._opening = asyncio.Lock()
+        self._threads = Threads(pool_size, "postgres")
+        self._opened: _Opened | None = None
+        self._opening = threading.Lock()
+        self._local = threading.local()
+        self._sessions: set[_Session] = set()
         self._after_conflict = asyncio.Lock()
 
     async def read(self, fn: Callable[[sa.Connection], T], *, snapshot: bool = True) -> T:
-        """Runs `fn` on one read-only snapshot or without one, and again if the pool's connection had broken."""
-        for is_last in (False, True):
-            try:
-                async with _reachable(query_only=True):
-                    pools = self._opened or await self._open()
-                    engine = pools.reader if snapshot else pools.reader_without_snapshot
-                    async with engine.connect() as connection:
-                        return await connection.run_sync(fn)
-            except DatabaseUnavailable as error:
-                if is_last or not _was_broken(error):
-                    raise
-        raise AssertionError("unreachable")
+        """Runs `fn` on one read-only snapshot or without one, and again if its connection broke."""
+        kind = _Kind.READ if snapshot else _Kind.READ_WITHOUT_SNAPSHOT
+        try:
+            return await self._run(fn, kind)
+        except DatabaseUnavailable as error:
+            if not _was_broken(error):
+                raise
+        return await self._run(fn, kind)
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` in a serializable transaction, and again after a conflict, or if the pool's connection had broken
-        before `fn` began."""
-        unique_violations, has_begun = 0, False
-
-        def begin(connection: sa.Connection) -> T:
-            nonlocal has_begun
-            has_begun = True
-            return fn(connection)
-
+        """Runs `fn` in a serializable transaction, and again after a conflict."""
+        unique_violations = 0
         async with AsyncExitStack() as turn:
             for attempt in range(1, WRITE_ATTEMPTS + 1):
                 try:
-                    async with _reachable():
-                        pools = self._opened or await self._open()
-                        async with pools.writer.connect() as connection, connection.begin():
-                            return await connection.run_sync(begin)
-                except DatabaseUnavailable as error:
-                    if has_begun or attempt > 1 or not _was_broken(error):
-                        raise
-                    continue
+                    return await self._run(fn, _Kind.WRITE)
                 except sa.exc.DBAPIError as error:
                     state = getattr(error.orig, "sqlstate", None)
                     unique_violations += state == _UNIQUE_VIOLATION
@@ -116,87 +117,117 @@ class PostgresEngine:
 
     async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
         """Runs `fn` under READ COMMITTED: after it has waited for a lock, it sees the changes of the lock's holder."""
-        async with _reachable():
-            pools = self._opened or await self._open()
-            async with pools.any.begin() as connection:
-                return await connection.run_sync(fn)
+        return await self._run(fn, _Kind.ALTER)
 
     async def close(self) -> None:
-        """Closes the pool."""
-        if self._opened is not None:
-            await self._opened.any.dispose()
+        """Waits for running transactions and closes the connections."""
+        await self._threads.close()
+        for session in self._sessions:
+            session.connection.close()
+        self._sessions.clear()
 
-    async def _open(self) -> _Pools:
-        """Creates the pool. Connects once, if the URL does not say whether the connections lead to a pooler."""
-        async with self._opening:
+    async def _run(self, fn: Callable[[sa.Connection], T], kind: _Kind) -> T:
+        return await self._threads.submit(partial(self._transact, fn, kind))
+
+    def _transact(self, fn: Callable[[sa.Connection], T], kind: _Kind) -> T:
+        """Runs `fn` in a transaction on this thread's connection."""
+        with _reachable(query_only=kind in (_Kind.READ, _Kind.READ_WITHOUT_SNAPSHOT)):
+            session = self._begin(kind)
+            try:
+                result = fn(session.connection)
+                session.pipeline.end(waits=kind in (_Kind.WRITE, _Kind.ALTER))
+            except BaseException as error:
+                session.pipeline.rollback()
+                if session.pipeline.is_broken or _state_of(error) in _OUTDATED:
+                    self._discard(session)
+                raise
+            finally:
+                if session.connection.in_transaction():
+                    session.connection.rollback()  # which ends nothing but SQLAlchemy's own record of a transaction
+            return result
+
+    def _begin(self, kind: _Kind) -> _Session:
+        """Begins a transaction on this thread's connection, or on a new one if that was closed."""
+        opened = self._opened or self._open()
+        session: _Session | None = getattr(self._local, "session", None)
+        if session is not None:
+            if session.pipeline.begin(opened.beginnings[kind]):
+                return session
+            self._discard(session)
+        connection = opened.engine.connect()
+        driver: Any = connection.connection.driver_connection
+        session = self._local.session = _Session(connection, driver.statements)
+        self._sessions.add(session)
+        if not session.pipeline.begin(opened.beginnings[kind]):
+            raise ConnectionError("the new connection is lost")
+        return session
+
+    def _discard(self, session: _Session) -> None:
+        self._sessions.discard(session)
+        self._local.session = None
+        session.connection.invalidate()
+        session.connection.close()
+
+    def _open(self) -> _Opened:
+        """Connects once, if the URL does not say whether the connections lead to a pooler."""
+        with self._opening:
             if self._opened is None:
                 is_pooled = self._url.is_pooled
                 if is_pooled is None:
-                    is_pooled = await _leads_to_pooler(self._url)
-                self._opened = self._create_pools(is_pooled=is_pooled)
+                    is_pooled = _leads_to_pooler(self._url)
+                self._opened = self._create(is_pooled=is_pooled)
             return self._opened
 
-    def _create_pools(self, *, is_pooled: bool) -> _Pools:
-        async def connect() -> Any:
+    def _create(self, *, is_pooled: bool) -> _Opened:
+        def connect() -> PostgresConnection:
             # A pooler refuses most settings of a connection: its connections to the server are shared.
-            return await self._url.connect({} if is_pooled else self._settings, caches_statements=not is_pooled)
+            connection = self._url.connect(None if is_pooled else self._settings, keeps_statements=not is_pooled)
+            connection.statements = Pipeline(connection, engine.dialect, keeps_statements=not is_pooled)
+            return connection
 
-        engine = create_async_engine(
-            "postgresql+asyncpg://",
-            pool_size=self._pool_size,
-            max_overflow=0,
-            pool_use_lifo=True,  # the connection that was used last has its statements prepared and its caches filled
-            pool_timeout=10,
+        engine = sa.create_engine(
+            "postgresql+psycopg://",
+            creator=connect,
+            paramstyle="numeric_dollar",  # which a PostgresCursor passes on as it is
+            use_native_hstore=False,
+            poolclass=sa.NullPool,
             hide_parameters=True,
-            connect_args={"async_creator_fn": connect, **(_UNNAMED_STATEMENTS if is_pooled else {})},
         )
+        begun = dict.fromkeys(_Kind, ()) | {kind: (beginning,) for kind, beginning in _BEGINNINGS.items()}
         if is_pooled and self._settings:
-            _set_in_transactions(engine, self._settings)
-        return _Pools(
-            engine,
-            engine.execution_options(isolation_level="SERIALIZABLE"),
-            engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True),
-            engine.execution_options(
-                isolation_level="READ COMMITTED" if is_pooled else "AUTOCOMMIT", postgresql_readonly=is_pooled
-            ),
-        )
+            made = tuple(f"SET LOCAL {name} = '{value}'".encode() for name, value in self._settings.items())
+            return _Opened(engine, {kind: (*beginning, *made) for kind, beginning in begun.items()})
+        return _Opened(engine, begun | {_Kind.READ_WITHOUT_SNAPSHOT: ()})
 
 
-async def _leads_to_pooler(url: PostgresUrl) -> bool:
+def _leads_to_pooler(url: PostgresUrl) -> bool:
     """Returns whether the process at the other end of a connection is another than the one that runs its statements.
 
     A pooler tells its clients a process id of its own.
     """
-    connection = await url.connect({}, caches_statements=False)
-    try:
-        async with connection.transaction():
-            server_pid = await connection.fetchval("SELECT pg_backend_pid()")
-        is_pooled: bool = server_pid != connection.get_server_pid()
-    finally:
-        await connection.close()
+    with url.connect(None, keeps_statements=False) as connection:
+        (server_pid,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (None,)
+        is_pooled = server_pid != connection.info.backend_pid
     if is_pooled:
         _log.info("database_pooler_detected", database=url.shown)
     return is_pooled
 
 
-def _set_in_transactions(engine: AsyncEngine, settings: Mapping[str, str]) -> None:
-    @sa.event.listens_for(engine.sync_engine, "begin")
-    def _set(connection: sa.Connection) -> None:
-        for name, value in settings.items():
-            connection.exec_driver_sql(f"SET LOCAL {name} = '{value}'")
+def _state_of(error: BaseException) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 
 def _was_broken(error: DatabaseUnavailable) -> bool:
-    """Returns whether the connection broke, which it may have done in the pool: the next one is new."""
+    """Returns whether the connection broke, which it may have done while it was idle: the next one is new."""
     return isinstance(error.__cause__, sa.exc.DBAPIError) and error.__cause__.connection_invalidated
 
 
-@asynccontextmanager
-async def _reachable(*, query_only: bool = False) -> AsyncIterator[None]:
+@contextmanager
+def _reachable(*, query_only: bool = False) -> Iterator[None]:
     """Raises DatabaseUnavailable or DatabaseFull if the server is unavailable or full; other errors pass unchanged."""
     try:
         yield
-    except (OSError, sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (OSError, sa.exc.SQLAlchemyError, psycopg.Error) as error:
         known = from_postgresql(error, query_only=query_only)
         if known is None:
             raise

@@ -2,60 +2,33 @@
 
 import asyncio
 import os
-import random
-import ssl
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import structlog
 
 from mnemesh_kit.config import ConfigError, StartupError
 
+if TYPE_CHECKING:
+    from mnemesh_kit.sql.pipeline import PostgresConnection
+
 SCHEMES: Final = frozenset({"postgresql", "postgres"})
-CONNECT_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 5
 POOLER: Final = "pgbouncer"
 """The parameter, which is not one of libpq's, that says whether connections lead to a pooler."""
-
-_OF_DRIVER: Final = frozenset(
-    {
-        *("host", "port", "dbname", "user", "password", "passfile", "service", "target_session_attrs"),
-        *("sslmode", "sslcert", "sslkey", "sslpassword", "sslrootcert", "sslcrl", "sslnegotiation"),
-        *("ssl_min_protocol_version", "ssl_max_protocol_version", "krbsrvname", "gsslib", "options"),
-    }
+_ENCODINGS: Final = frozenset({"auto", "utf8", "utf-8", "unicode"})
+_FILES: Final = ("sslcert", "sslkey", "sslrootcert", "sslcrl")
+_INVALID: Final = re.compile(r"invalid \S+ (value|number)")
+# libpq gives no codes for these. A start waits for other reasons to end, as it does for a server that is off.
+_REFUSED: Final = re.compile(
+    r"FATAL:.*(authentication|does not exist|no such|pg_hba\.conf|permission|not permitted)"
+    r"|certificate|channel binding|does not support SSL|SSL error: (?!.*closed)"
 )
-"""The driver has the same parameters."""
-
-# The driver finds broken connections by itself, encrypts with TLS only, and always sends the name of the server.
-_WITHOUT_EFFECT: Final[Mapping[str, frozenset[str] | None]] = {
-    "channel_binding": None,
-    "client_encoding": frozenset({"auto", "utf8", "utf-8", "unicode"}),
-    "gssdelegation": frozenset({"0"}),
-    "gssencmode": frozenset({"disable", "prefer"}),
-    "keepalives": None,
-    "keepalives_count": None,
-    "keepalives_idle": None,
-    "keepalives_interval": None,
-    "load_balance_hosts": frozenset({"disable", "random"}),
-    "max_protocol_version": None,
-    "min_protocol_version": frozenset({"3.0"}),
-    "replication": frozenset({"0", "false", "off", "no"}),
-    "sslcertmode": frozenset({"allow"}),
-    "sslcompression": frozenset({"0"}),
-    "sslsni": frozenset({"1"}),
-    "tcp_user_timeout": None,
-}
-"""Parameters that change nothing here, and their values that may be given; None: all."""
-
-_NOT_SUPPORTED: Final = frozenset(
-    {
-        *("hostaddr", "oauth_client_id", "oauth_client_secret", "oauth_issuer", "oauth_scope", "require_auth"),
-        *("requirepeer", "requiressl", "scram_client_key", "scram_server_key", "servicefile", "sslcrldir"),
-        "sslkeylogfile",
-    }
-)
+"""What libpq says if the server answers, and another attempt will not succeed."""
 
 
 @dataclass(frozen=True)
@@ -67,79 +40,84 @@ class PostgresUrl:
     database: str
     is_pooled: bool | None
     """Whether connections lead to a pooler; None if the URL does not say it."""
-    _dsn: str = field(repr=False)
-    _settings: Mapping[str, str] = field(repr=False)
-    _options: Mapping[str, Any] = field(repr=False)
-    _files: Mapping[str, str] = field(repr=False)
-    _has_public_authority: bool
+    _parameters: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def parse(cls, url: str) -> Self:
         """Returns the parsed URL. Nothing is connected, and no file is read.
 
         Raises:
-            ConfigError: the URL is malformed, or has a parameter that is unknown or cannot be followed.
+            ConfigError: the URL is malformed, or has a parameter that is unknown.
         """
+        import psycopg  # noqa: PLC0415  (this module also tells whether a URL is one of PostgreSQL)
+
         try:
             parts = urlsplit(url)
             given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) if parts.query else []
             _require_hosts(parts)
-        except ValueError as error:
+            address = psycopg.conninfo.conninfo_to_dict(f"postgresql://{parts.netloc}{parts.path}")
+        except (ValueError, psycopg.ProgrammingError) as error:
             raise ConfigError(
                 "The database URL is malformed. Use postgresql://user:password@host:port/database, "
                 "with the special characters of a password in the form %2F."
             ) from error
         values = {name: value for name, value in given if value}
         is_pooled = _taken(values, POOLER, _boolean)
-        seconds = _taken(values, "connect_timeout", int)
-        name = values.pop("application_name", None) or values.pop("fallback_application_name", None)
-        values.pop("fallback_application_name", None)
+        _taken(dict(values), "connect_timeout", int)
         if "ssl" in values:
             values["sslmode"] = values.pop("ssl")
         _require_known(values)
-        netloc = parts.netloc
-        if values.pop("load_balance_hosts", "") == "random":
-            netloc = _shuffled(netloc)
-        kept = {name: value for name, value in values.items() if name in _OF_DRIVER}
-        settings = {"application_name": name or "mnemesh", "timezone": "UTC"}
-        if "options" in kept:
-            settings["options"] = kept.pop("options")
-        options: dict[str, Any] = {"timeout": CONNECT_SECONDS if seconds is None else seconds if seconds > 0 else None}
-        is_public = kept.get("sslrootcert") == "system"
-        if is_public:
-            del kept["sslrootcert"]
-        files: dict[str, str] = {
-            name: kept[name] for name in ("sslcert", "sslkey", "sslrootcert", "sslcrl") if name in kept
+        parameters = {
+            "fallback_application_name": "mnemesh",
+            "connect_timeout": str(CONNECT_SECONDS),
+            **{name: str(value) for name, value in address.items()},
+            **values,
+            "client_encoding": "utf8",
         }
-        dsn = urlunsplit(("postgresql", netloc, parts.path, urlencode(kept), ""))
-        host = netloc.rpartition("@")[2] or values.get("host", "")
-        database = parts.path.removeprefix("/") or values.get("dbname", "")
-        return cls(f"postgresql://{host}/{database}", database, is_pooled, dsn, settings, options, files, is_public)
+        host = parts.netloc.rpartition("@")[2] or values.get("host", "")
+        database = parameters.get("dbname", "")
+        return cls(f"postgresql://{host}/{database}", database, is_pooled, parameters)
 
-    async def connect(self, settings: Mapping[str, str], *, caches_statements: bool = True) -> Any:
-        """Returns a new connection of asyncpg, with `settings` of the server.
+    def connect(self, settings: Mapping[str, str] | None, *, keeps_statements: bool) -> "PostgresConnection":
+        """Returns a new connection, in the mode that commits each statement. Blocks.
+
+        Args:
+            settings: settings of the server for this connection; None if it may lead to a pooler, which refuses them.
+            keeps_statements: whether the server keeps statements that are repeated.
 
         Raises:
             ConfigError: a value of the URL is wrong, or a file that it names cannot be used.
-            Exception: whatever the driver raises.
+            ConnectionError: the server cannot be reached.
+            psycopg.OperationalError: the server refuses the connection.
         """
-        import asyncpg  # noqa: PLC0415  (this module also tells whether a URL is one of PostgreSQL)
+        import psycopg  # noqa: PLC0415
+
+        from mnemesh_kit.sql.pipeline import PostgresConnection, PostgresCursor  # noqa: PLC0415
 
         self._require_files()
-        options = dict(self._options)
-        if self._has_public_authority:
-            options["ssl"] = ssl.create_default_context()  # which verifies the name, as libpq does then
-        if not caches_statements:
-            options["statement_cache_size"] = 0
+        parameters = dict(self._parameters)
+        if settings is not None:
+            made = (f"-c {name}={value}" for name, value in {"timezone": "UTC", **settings}.items())
+            parameters["options"] = " ".join((*made, parameters.get("options", ""))).rstrip()
         try:
-            return await asyncpg.connect(self._dsn, server_settings={**self._settings, **settings}, **options)
-        except asyncpg.ClientConfigurationError as error:
+            return PostgresConnection.connect(
+                **parameters,  # type: ignore[arg-type]  # a parameter of libpq may have any name
+                autocommit=True,
+                cursor_factory=PostgresCursor,
+                prepare_threshold=5 if keeps_statements else None,
+            )
+        except psycopg.OperationalError as error:
             text = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"The database URL {self.shown} cannot be used: {text}.") from error
+            if _INVALID.search(text):
+                raise ConfigError(f"The database URL {self.shown} cannot be used: {text}.") from error
+            if _REFUSED.search(text):
+                raise
+            raise ConnectionError(text) from error
 
     def _require_files(self) -> None:
-        for name, path in self._files.items():
-            if not os.access(path, os.R_OK):
+        for name in _FILES:
+            path = self._parameters.get(name)
+            if path is not None and path != "system" and not os.access(path, os.R_OK):
                 raise ConfigError(f"The database URL {self.shown} cannot be used: {name} {path} cannot be read.")
 
 
@@ -159,21 +137,20 @@ def _require_hosts(parts: SplitResult) -> None:
 
 
 def _require_known(values: Mapping[str, str]) -> None:
+    import psycopg  # noqa: PLC0415
+
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     for name, value in values.items():
-        if name in _OF_DRIVER:
-            continue
-        if name in _NOT_SUPPORTED:
-            raise ConfigError(f"The parameter {name} of the database URL is not supported. Remove it.")
-        if name not in _WITHOUT_EFFECT:
+        if name not in known:
             raise ConfigError(
                 f"The database URL has the unknown parameter {name}. "
                 f"Settings of the server are given as options=-c%20{name}%3D{value}."
                 if name.isidentifier()
                 else f"The database URL has the unknown parameter {name!r}."
             )
-        accepted = _WITHOUT_EFFECT[name]
-        if accepted is not None and value.lower() not in accepted:
-            raise ConfigError(f"The value {name}={value} of the database URL is not supported. Remove it.")
+    encoding = values.get("client_encoding", "utf8")
+    if encoding.lower() not in _ENCODINGS:
+        raise ConfigError(f"The value client_encoding={encoding} of the database URL is not supported. Remove it.")
 
 
 def _taken(values: dict[str, str], name: str, convert: Callable[[str], Any]) -> Any:
@@ -189,14 +166,6 @@ def _boolean(text: str) -> bool:
     if text.lower() not in known:
         raise ValueError(text)
     return known[text.lower()]
-
-
-def _shuffled(netloc: str) -> str:
-    """Returns the part of a URL with user and hosts, with the hosts in another order for each process."""
-    user, at, hosts = netloc.rpartition("@")
-    listed = hosts.split(",")
-    random.shuffle(listed)
-    return f"{user}{at}{','.join(listed)}"
 
 
 _log = structlog.get_logger("mnemesh.sql")
@@ -216,7 +185,7 @@ class SoleUser:
     def __init__(self, url: PostgresUrl | None, refusal: str) -> None:
         self._url = url
         self._refusal = refusal
-        self._connection: Any = None
+        self._connection: PostgresConnection | None = None
 
     @classmethod
     async def of(cls, url: str, refusal: str) -> Self:
@@ -231,7 +200,7 @@ class SoleUser:
         """
         user = cls(PostgresUrl.parse(url) if is_postgresql(url) else None, refusal)
         give_up, said = time.monotonic() + WAIT_SECONDS, False
-        while not await user._take():
+        while not await asyncio.to_thread(user._take):
             if time.monotonic() >= give_up:
                 raise StartupError(refusal)
             if not said:
@@ -245,39 +214,57 @@ class SoleUser:
 
         Raises:
             StartupError: another process took it meanwhile.
-            OSError: the database does not answer. Try again later.
+            OSError, psycopg.Error: the database does not answer. Try again later.
         """
-        if self._connection is not None and self._connection.is_closed() and not await self._take():
+        if self._connection is not None and not await asyncio.to_thread(self._has_or_takes):
             raise StartupError(self._refusal)
 
     async def watch(self) -> None:
         """Checks for ever. A task for `Assembly.background`."""
-        import asyncpg  # noqa: PLC0415
+        import psycopg  # noqa: PLC0415
 
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             try:
                 await self.check()
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except (OSError, psycopg.Error):
                 continue  # the database is away, for others as well
 
     async def close(self) -> None:
         """Gives the lock back."""
-        if self._connection is not None and not self._connection.is_closed():
-            await self._connection.close()
+        if self._connection is not None:
+            await asyncio.to_thread(self._connection.close)
 
-    async def _take(self) -> bool:
+    def _has_or_takes(self) -> bool:
+        return self._answers() or self._take()
+
+    def _take(self) -> bool:
         if self._url is None:
             return True
-        connection = await self._url.connect({}, caches_statements=False)
+        connection = self._url.connect(None, keeps_statements=False)
         try:
-            await connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")
-            taken: bool = await connection.fetchval(_LOCK)
+            connection.execute("BEGIN")
+            connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            (taken,) = connection.execute(_LOCK).fetchone() or (False,)
         except BaseException:
-            await connection.close()
+            connection.close()
             raise
         if taken:
             self._connection = connection
         else:
-            await connection.close()
-        return taken
+            connection.close()
+        return bool(taken)
+
+    def _answers(self) -> bool:
+        """Returns whether the connection can still be used. Closes it if not."""
+        import psycopg  # noqa: PLC0415
+
+        connection = self._connection
+        if connection is None:
+            return False
+        try:
+            connection.execute("SELECT 1")
+        except psycopg.Error:
+            connection.close()
+            return False
+        return True

@@ -1,7 +1,7 @@
 """Statements that are executed so often that SQLAlchemy's work for each execution counts.
 
-On SQLite, that work takes several times as long as the statement itself. A `Prepared` statement is compiled once, and
-then given to the driver with its parameters.
+That work takes several times as long as the statement itself. A `Prepared` statement is compiled once for an engine,
+and then given to the driver with its parameters. On PostgreSQL, it is sent without waiting for those before it.
 """
 
 import sqlite3
@@ -9,27 +9,41 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from mnemesh_kit.sql.pipeline import Pipeline, Sent
 
 Statement = sa.Select[Any] | sa.Insert | sa.Update | sa.Delete | sa.TextClause | sa.TextualSelect
 S = TypeVar("S", bound=Statement)
 
-T = TypeVar("T")
-_changed: Callable[[sqlite3.Cursor], int] = attrgetter("rowcount")
-_inserted: Callable[[sqlite3.Cursor], int | None] = attrgetter("lastrowid")
-
 _Convert = Callable[[Any], Any]
+
+
+class Answer:
+    """The answer to a statement that was sent. To read it may be to wait for it, and for those sent before."""
+
+    def first(self) -> Any:
+        """Returns the first row, with columns as attributes; None if there is none."""
+        rows = self.all()
+        return rows[0] if rows else None
+
+    def all(self) -> Sequence[Any]:
+        """Returns the rows, with columns as attributes."""
+        raise NotImplementedError
+
+    def changed(self) -> int:
+        """Returns the number of rows that the statement changed."""
+        raise NotImplementedError
 
 
 class Prepared(Generic[S]):
     """A statement whose executions all have parameters of the same names.
 
     Values and rows are converted by the types of their columns, and errors of the database are SQLAlchemy's, as with
-    `Connection.execute`, which executes the statements on PostgreSQL. On SQLite, SQLAlchemy's listeners see them in the
-    context of `observed` only.
+    `Connection.execute`. SQLAlchemy's listeners see the statements in the context of `observed` only.
 
     Example:
         >>> FORGET = Prepared(journal.delete().where(journal.c.run_id == sa.bindparam("p_run")))
@@ -40,46 +54,52 @@ class Prepared(Generic[S]):
     def __init__(self, statement: S) -> None:
         """Prepares a statement without parameters that are lists. Nothing is compiled before the first execution."""
         self.statement = statement
-        self._plan: _Plan | None = None
+        self._plans: dict[str, _Plan] = {}
+
+    def send(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> Answer:
+        """Executes a statement. Returns its answer, for which PostgreSQL is not awaited yet.
+
+        An error of the statement is raised by the first answer that is read after it, or at the end of the transaction.
+        """
+        driver: Any = conn.connection.driver_connection
+        if _Observers.count > 0 or driver is None:
+            return _Executed(conn.execute(self.statement, parameters))
+        plan = self._plans.get(conn.dialect.name) or self._planned(conn, parameters)
+        values = plan.values(parameters)
+        if isinstance(driver, sqlite3.Connection):
+            return _SqliteAnswer(conn, plan, values, driver)
+        return _PostgresAnswer(plan, driver.statements, driver.statements.send(plan.encoded, values))
 
     def first(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> Any:
         """Returns the first row of a query or of RETURNING, with columns as attributes; None if there is none."""
-        if _is_left_to_sqlalchemy(conn):
-            return conn.execute(self.statement, parameters).first()
-        plan = self._planned(conn, parameters)
-        return _execute(conn, plan, parameters, plan.first)
+        return self.send(conn, parameters).first()
 
     def all(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Returns the rows of a query, with columns as attributes."""
-        if _is_left_to_sqlalchemy(conn):
-            return conn.execute(self.statement, parameters).all()
-        plan = self._planned(conn, parameters)
-        return _execute(conn, plan, parameters, plan.all)
+        return self.send(conn, parameters).all()
 
     def change(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> int:
         """Executes a statement that writes. Returns the number of rows that it changed."""
-        if _is_left_to_sqlalchemy(conn):
-            return conn.execute(self.statement, parameters).rowcount
-        return _execute(conn, self._planned(conn, parameters), parameters, _changed)
+        return self.send(conn, parameters).changed()
 
     def insert(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> int:
         """Inserts a row on SQLite. Returns its row id."""
-        if _is_left_to_sqlalchemy(conn):
+        if _Observers.count > 0:
             return conn.execute(self.statement, parameters).lastrowid
-        return _execute(conn, self._planned(conn, parameters), parameters, _inserted) or 0
+        driver: Any = conn.connection.driver_connection
+        plan = self._planned(conn, parameters)
+        return _SqliteAnswer(conn, plan, plan.values(parameters), driver).cursor.lastrowid or 0
 
-    def change_each(self, conn: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Executes a statement that writes once for each of the parameters, of which there is at least one."""
-        if _is_left_to_sqlalchemy(conn):
-            conn.execute(self.statement, rows)
-            return
+    def send_each(self, conn: sa.Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Executes a statement that writes once for each of the parameters, as `send` does."""
         for row in rows:
-            _execute(conn, self._planned(conn, row), row, _changed)
+            self.send(conn, row)
 
     def _planned(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> "_Plan":
-        if self._plan is None:
-            self._plan = _Plan.of(self.statement, conn.dialect, frozenset(parameters))
-        return self._plan
+        name = conn.dialect.name
+        if name not in self._plans:
+            self._plans[name] = _Plan.of(self.statement, conn.dialect, frozenset(parameters))
+        return self._plans[name]
 
 
 class _Observers:
@@ -98,22 +118,62 @@ def observed() -> Iterator[None]:
         _Observers.count -= 1
 
 
-def _is_left_to_sqlalchemy(conn: sa.Connection) -> bool:
-    return _Observers.count > 0 or conn.dialect.name != "sqlite"
+class _Executed(Answer):
+    """An answer of SQLAlchemy."""
+
+    def __init__(self, result: sa.CursorResult[Any]) -> None:
+        self._rows = result.all() if result.returns_rows else []
+        self._changed = result.rowcount
+
+    def all(self) -> Sequence[Any]:
+        return self._rows
+
+    def changed(self) -> int:
+        return self._changed
 
 
-def _execute(
-    conn: sa.Connection, plan: "_Plan", parameters: Mapping[str, Any], result: Callable[[sqlite3.Cursor], T]
-) -> T:
-    """Executes a statement and returns its result. Reading a row can fail like the statement itself."""
-    values = plan.values(parameters)
-    try:
-        return result(cast("sqlite3.Connection", conn.connection.driver_connection).execute(plan.text, values))
-    except sqlite3.Error as error:
-        hides = conn.engine.hide_parameters
-        raise sa.exc.DBAPIError.instance(
-            plan.text, tuple(values), error, sqlite3.Error, hides, dialect=conn.dialect
-        ) from error
+class _SqliteAnswer(Answer):
+    """An answer of SQLite, which is there when the statement was sent."""
+
+    __slots__ = ("_plan", "_rows", "cursor")
+
+    def __init__(self, conn: sa.Connection, plan: "_Plan", values: Sequence[Any], driver: sqlite3.Connection) -> None:
+        self._plan = plan
+        try:
+            self.cursor = driver.execute(plan.text, values)
+            self._rows = self.cursor.fetchall()
+        except sqlite3.Error as error:
+            hides = conn.engine.hide_parameters
+            raise sa.exc.DBAPIError.instance(
+                plan.text, tuple(values), error, sqlite3.Error, hides, dialect=conn.dialect
+            ) from error
+
+    def all(self) -> Sequence[Any]:
+        return self._plan.rows(lambda: [column[0] for column in self.cursor.description], self._rows)
+
+    def changed(self) -> int:
+        return self.cursor.rowcount
+
+
+class _PostgresAnswer(Answer):
+    """An answer of PostgreSQL."""
+
+    __slots__ = ("_pipeline", "_plan", "_sent")
+
+    def __init__(self, plan: "_Plan", pipeline: "Pipeline", sent: "Sent") -> None:
+        self._plan = plan
+        self._pipeline = pipeline
+        self._sent = sent
+
+    def all(self) -> Sequence[Any]:
+        result = self._pipeline.wait(self._sent)
+        return self._plan.rows(
+            lambda: [(result.fname(number) or b"").decode() for number in range(result.nfields)],
+            self._pipeline.rows(result),
+        )
+
+    def changed(self) -> int:
+        return self._pipeline.wait(self._sent).command_tuples or 0
 
 
 @dataclass(slots=True)
@@ -121,6 +181,7 @@ class _Plan:
     """How a statement is executed: its text, the sources of its values, and the conversions of its columns."""
 
     text: str
+    encoded: bytes
     names: frozenset[str]
     sources: Sequence[tuple[str | None, _Convert | None, Any]]
     """For each value, the name of a parameter and its conversion, or a constant."""
@@ -154,7 +215,8 @@ class _Plan:
         columns: Iterable[Any] = () if isinstance(statement, sa.TextClause) else statement.exported_columns
         converted = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
         conversions = [(position, convert) for position, convert in enumerate(converted) if convert is not None]
-        return cls(str(compiled), names, sources, conversions)
+        text = str(compiled)
+        return cls(text, text.encode(), names, sources, conversions)
 
     def values(self, parameters: Mapping[str, Any]) -> list[Any]:
         """Returns the values of an execution. Raises ValueError or KeyError for parameters of other names."""
@@ -165,22 +227,18 @@ class _Plan:
             for name, convert, constant in self.sources
         ]
 
-    def first(self, cursor: sqlite3.Cursor) -> Any:
-        """Returns the first row; None if there is none."""
-        values = cursor.fetchone()
-        row = None if values is None else self.row(cursor, values)
-        cursor.close()
-        return row
-
-    def all(self, cursor: sqlite3.Cursor) -> Sequence[Any]:
-        """Returns all rows."""
-        return [self.row(cursor, values) for values in cursor]
-
-    def row(self, cursor: sqlite3.Cursor, values: Sequence[Any]) -> Any:
-        """Returns a row with converted values."""
+    def rows(self, names: Callable[[], list[str]], found: Sequence[Any]) -> Sequence[Any]:
+        """Returns rows with converted values, and with columns as attributes, which `names` returns."""
+        if not found:
+            return []
         if self.row_type is None:
-            self.row_type = namedtuple("Row", [column[0] for column in cursor.description])  # type: ignore[misc]
-        converted = list(values)
-        for position, convert in self.conversions:
-            converted[position] = convert(converted[position])
-        return self.row_type._make(converted)
+            self.row_type = namedtuple("Row", names())  # type: ignore[misc]
+        if not self.conversions:
+            return list(map(self.row_type._make, found))
+        rows = []
+        for values in found:
+            converted = list(values)
+            for position, convert in self.conversions:
+                converted[position] = convert(converted[position])
+            rows.append(self.row_type._make(converted))
+        return rows

@@ -338,9 +338,9 @@ def record_run(
 ) -> None:
     """Stores journal entries and durable events of a run."""
     if entries:
-        sql.INSERT_ENTRY.change_each(conn, [entry_row(lease, entry) for entry in entries])
+        sql.INSERT_ENTRY.send_each(conn, [entry_row(lease, entry) for entry in entries])
     if new_events:
-        sql.INSERT_EVENT.change_each(conn, [event_row(event) for event in new_events])
+        sql.INSERT_EVENT.send_each(conn, [event_row(event) for event in new_events])
 
 
 def forget_journal(conn: sa.Connection, run: Run) -> None:
@@ -594,11 +594,11 @@ def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequenc
     if new_steps:
         if not replaces:
             conn.execute(sql.DELETE_STEP, [{"p_id": step.id} for step in new_steps])
-        sql.INSERT_STEP.change_each(conn, [step_row(step) for step in new_steps])
+        sql.INSERT_STEP.send_each(conn, [step_row(step) for step in new_steps])
     if traces:
         if not replaces:
             conn.execute(sql.DELETE_TRACE, [{"p_id": trace.step_id} for trace in traces])
-        sql.INSERT_TRACE.change_each(conn, [trace_row(run_id, trace) for trace in traces])
+        sql.INSERT_TRACE.send_each(conn, [trace_row(run_id, trace) for trace in traces])
 
 
 def _trace_row(conn: sa.Connection, step_id: str) -> Any:

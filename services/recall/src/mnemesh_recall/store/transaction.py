@@ -45,13 +45,13 @@ _INSERT: Final = Prepared(sa.insert(index_tables.changes))
 def add_message_changes(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Adds changes for messages that were stored, changed or deleted."""
     if ids:
-        _INSERT.change_each(conn, change_rows(MESSAGES, ids, now))
+        _INSERT.send_each(conn, change_rows(MESSAGES, ids, now))
 
 
 def add_memory_changes(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Adds changes for episodes and facts that were stored, changed or deleted."""
     if ids:
-        _INSERT.change_each(conn, change_rows(MEMORIES, ids, now))
+        _INSERT.send_each(conn, change_rows(MEMORIES, ids, now))
 
 
 def add_agent_change(conn: sa.Connection, agent_id: str, now: datetime) -> None:

@@ -153,7 +153,7 @@ def insert(conn: sa.Connection, organization_id: str, new: ContextWindow, ids: S
 def insert_entries(conn: sa.Connection, conversation_id: str, position: int, ids: Sequence[str]) -> None:
     """Appends messages to a window, starting at a position."""
     if ids:
-        _INSERT_ENTRIES.change_each(
+        _INSERT_ENTRIES.send_each(
             conn,
             [
                 {"conversation_id": conversation_id, "position": position + index, "message_id": id_}

@@ -308,7 +308,7 @@ class WordIndex:
                 outdated.append(self._terms_row(document.source.row_id, before))
             added.append(self._terms_row(document.source.row_id, keys))
         self._change(conn, _REMOVE_TERMS, outdated)
-        _PUT.change_each(conn, rows)
+        _PUT.send_each(conn, rows)
         self._change(conn, _ADD_TERMS, added)
 
     def remove(self, conn: sa.Connection, sources: Sequence[SearchableMessage]) -> None:
@@ -460,7 +460,7 @@ class WordIndex:
         self, conn: sa.Connection, statements: Mapping[str, Prepared[Any]], rows: Sequence[Mapping[str, Any]]
     ) -> None:
         if rows:
-            statements[self._dialect].change_each(conn, rows)
+            statements[self._dialect].send_each(conn, rows)
 
 
 def _matches(rows: Rows, near: Rows, most: int, *, is_near: bool) -> Matches:
