@@ -15,7 +15,7 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.unicode import well_formed
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_OF_DATABASES: Final = frozenset({"asyncpg", "sqlalchemy", "sqlite3"})
+_OF_DATABASES: Final = frozenset({"psycopg", "sqlalchemy", "sqlite3"})
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
