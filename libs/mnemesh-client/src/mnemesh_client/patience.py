@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -88,8 +89,8 @@ class PatientChannel:
     def __init__(self, channel: Channel, seconds: float) -> None:
         """Wraps a channel. `seconds` is the time for which a call is repeated."""
         self._channel = channel
-        self._seconds = seconds
-        self._has_answered = False
+        self.seconds = seconds
+        self.has_answered = False
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is that of the channel."""
@@ -98,25 +99,46 @@ class PatientChannel:
     def unary_unary(self, method: str, *options: Any, **named: Any) -> Any:
         """Returns a callable from a request to its response."""
         call = self._channel.unary_unary(method, *options, **named)
-        _, service, name = method.split("/")
+        return call if method in _REPEATED_ELSEWHERE else _PatientMethod(self, call, method)
+
+    async def wait(self, patience: Patience, error: MnemeshError) -> None:
+        """Waits before the next attempt after an error.
+
+        Raises:
+            MnemeshError: `error` itself, if the server did not stop, has never answered, or the time is over.
+        """
+        if not self.has_answered or not _has_stopped(error):
+            raise error
+        await patience.wait(error)
+
+
+class _PatientMethod:
+    """A method of a patient channel with one response."""
+
+    def __init__(self, channel: PatientChannel, call: Any, method: str) -> None:
+        self._channel = channel
+        self._call = call
+        self._method = method
+
+    @cached_property
+    def _may_repeat(self) -> bool:
+        _, service, name = self._method.split("/")
         descriptor = service_descriptor(service)
-        if descriptor is None or not is_repeatable(descriptor.methods_by_name[name]) or method in _REPEATED_ELSEWHERE:
-            return call
+        return descriptor is not None and is_repeatable(descriptor.methods_by_name[name])
 
-        async def call_patiently(request: Any, **given: Any) -> Any:
-            patience, identified = Patience(self._seconds), _identified(request)
-            while True:
-                try:
-                    response = await call(identified, **given)
-                except MnemeshError as error:
-                    if not self._has_answered or not _has_stopped(error):
-                        raise
-                    await patience.wait(error)
-                else:
-                    self._has_answered = True
-                    return response
-
-        return call_patiently
+    async def __call__(self, request: Any, **given: Any) -> Any:
+        """Calls the method."""
+        if not self._may_repeat:
+            return await self._call(request, **given)
+        patience, identified = Patience(self._channel.seconds), _identified(request)
+        while True:
+            try:
+                response = await self._call(identified, **given)
+            except MnemeshError as error:
+                await self._channel.wait(patience, error)
+            else:
+                self._channel.has_answered = True
+                return response
 
 
 def _has_stopped(error: MnemeshError) -> bool:

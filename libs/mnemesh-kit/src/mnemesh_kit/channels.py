@@ -4,6 +4,7 @@ The module wraps the callables of a channel, because gRPC's client interceptors 
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import grpc
@@ -69,9 +70,7 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from a request to its response."""
-        return _Single(
-            self, "unary_unary", method, adding_request_id(method, request_serializer), response_deserializer
-        )
+        return _Single(self, "unary_unary", method, request_serializer, response_deserializer)
 
     def unary_stream(
         self,
@@ -81,9 +80,7 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from a request to an asynchronous iterator of responses."""
-        return _Streaming(
-            self, "unary_stream", method, adding_request_id(method, request_serializer), response_deserializer
-        )
+        return _Streaming(self, "unary_stream", method, request_serializer, response_deserializer)
 
     def stream_unary(
         self,
@@ -107,6 +104,8 @@ class Channel(grpc.aio.Channel):
 
     def inner(self, kind: str, method: str, serialize: Any, parse: Any) -> Any:
         """Returns what calls a method without the work of this module: in this process if it has the server."""
+        if kind.startswith("unary"):
+            serialize = adding_request_id(method, serialize)
 
         def connect() -> Any:
             return self._connections.callable(method, lambda channel: getattr(channel, kind)(method, serialize, parse))
@@ -140,14 +139,26 @@ class Channel(grpc.aio.Channel):
         await self._connections.first().channel_ready()
 
 
-class _Single:
-    """A method with one response."""
+class _Method:
+    """A method of a channel. What calls it is built at the first call: a stub has all methods of its service."""
 
     def __init__(self, channel: "Channel", kind: str, method: str, serialize: Any, parse: Any) -> None:
-        self._method = method
-        self._inner = channel.inner(kind, method, serialize, parse)
+        self._channel = channel
         self._channels = channel.channels
-        self._audience = self._channels.audience(method)
+        self._method = method
+        self._parts = kind, method, serialize, parse
+
+    @cached_property
+    def _inner(self) -> Any:
+        return self._channel.inner(*self._parts)
+
+    @cached_property
+    def _audience(self) -> str:
+        return self._channels.audience(self._method)
+
+
+class _Single(_Method):
+    """A method with one response."""
 
     async def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Any:  # noqa: ASYNC109
         channels = self._channels
@@ -163,13 +174,8 @@ class _Single:
         return response
 
 
-class _Streaming:
+class _Streaming(_Method):
     """A method with a stream of responses."""
-
-    def __init__(self, channel: "Channel", kind: str, method: str, serialize: Any, parse: Any) -> None:
-        self._inner = channel.inner(kind, method, serialize, parse)
-        self._channels = channel.channels
-        self._audience = self._channels.audience(method)
 
     def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> "Stream":
         channels = self._channels
