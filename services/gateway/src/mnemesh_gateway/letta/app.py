@@ -1,5 +1,6 @@
 """Letta's REST API as one ASGI application: its operations, its OpenAPI document, and the page that shows it."""
 
+import functools
 import inspect
 import typing
 from collections.abc import Mapping, Sequence
@@ -201,17 +202,11 @@ class LettaApp:
     def __init__(self, mesh: Mesh, profile: Profile, bodies: Bodies, following: ASGIApp) -> None:
         self._following = following
         self._operations: list[Operation] = [operation for module in _RESOURCES for operation in module.operations.all]
-        by_resource: dict[str, list[Operation]] = {name: [] for name in _NOT_SERVED}
+        self._by_resource: dict[str, list[Operation]] = {name: [] for name in _NOT_SERVED}
         for operation in self._operations:
-            by_resource.setdefault(operation.path.split("/")[1], []).append(operation)
-        self._routers = {
-            name: Router(
-                starlette_routes(operations, mesh, profile, bodies, exact=name in _EXACT),
-                redirect_slashes=False,
-                default=_end_app if name in _EXACT else _refuse_unknown,
-            )
-            for name, operations in by_resource.items()
-        }
+            self._by_resource.setdefault(operation.path.split("/")[1], []).append(operation)
+        self._routes = functools.partial(starlette_routes, mesh=mesh, profile=profile, bodies=bodies)
+        self._routers: dict[str, Router] = {}
         self._documents = Router(
             [
                 Route("/openapi.json", self._openapi, methods=["GET"]),
@@ -250,7 +245,17 @@ class LettaApp:
         if path in _DOCUMENTS:
             return self._documents
         head, _, rest = path[1:].partition("/")
-        return self._routers.get(rest.partition("/")[0]) if head == "v1" else None
+        name = rest.partition("/")[0]
+        if head != "v1" or name not in self._by_resource:
+            return None
+        if name not in self._routers:  # built at the first request for the resource
+            is_exact = name in _EXACT
+            self._routers[name] = Router(
+                self._routes(self._by_resource[name], exact=is_exact),
+                redirect_slashes=False,
+                default=_end_app if is_exact else _refuse_unknown,
+            )
+        return self._routers[name]
 
     async def _openapi(self, _request: Request) -> Response:
         if self._document is None:

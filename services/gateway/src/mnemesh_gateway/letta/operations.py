@@ -1,13 +1,13 @@
 """Operations: an HTTP method and a path, with the schemas of their query, body and result, and their function."""
 
 import asyncio
+import functools
 import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partialmethod
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -115,7 +115,7 @@ class NoQuery(msgspec.Struct):
 
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Any]]
-_Method: TypeAlias = partialmethod[Callable[[Handler], Handler]]
+_Method: TypeAlias = functools.partialmethod[Callable[[Handler], Handler]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +206,11 @@ class Operations:
         refused.__doc__ = reason
         self.add(method, path, ids=dict.fromkeys(_PARAMETER.findall(path), ""))(refused)
 
-    get: _Method = partialmethod(add, "GET")
-    post: _Method = partialmethod(add, "POST")
-    put: _Method = partialmethod(add, "PUT")
-    patch: _Method = partialmethod(add, "PATCH")
-    delete: _Method = partialmethod(add, "DELETE")
+    get: _Method = functools.partialmethod(add, "GET")
+    post: _Method = functools.partialmethod(add, "POST")
+    put: _Method = functools.partialmethod(add, "PUT")
+    patch: _Method = functools.partialmethod(add, "PATCH")
+    delete: _Method = functools.partialmethod(add, "DELETE")
 
 
 class Endpoint:
@@ -352,6 +352,7 @@ def starlette_routes(
     return routes
 
 
+@functools.cache
 def _list_fields(schema: type[msgspec.Struct]) -> frozenset[str]:
     """Returns the names of the parameters that may be repeated."""
     hints = typing.get_type_hints(schema)
