@@ -214,10 +214,11 @@ class ToolTransaction:
         stmt = count.where(self._in_organization, *conditions(self._organization_id, filter_))
         return int(self._conn.execute(stmt).scalar_one())
 
-    def insert_tool(self, tool: Tool) -> None:
-        """Stores a new tool."""
-        self._conn.execute(tools.insert().values(tool_to_row(tool)))
-        self._insert_tags(tool)
+    def insert_tools(self, *new: Tool) -> None:
+        """Stores new tools."""
+        if new:
+            self._conn.execute(tools.insert(), [tool_to_row(tool) for tool in new])
+            self._insert_tags(*new)
 
     def update_tool(self, tool: Tool) -> None:
         """Overwrites the tool with the id of `tool`, which was read in this transaction."""
@@ -272,12 +273,13 @@ class ToolTransaction:
                 tags[tool_id].append(tag)
         return tuple(tool_from_row(row, tuple(tags[row.id])) for row in rows)
 
-    def _insert_tags(self, tool: Tool) -> None:
-        if tool.spec.tags:
-            rows = [
-                {"tool_id": tool.id, "organization_id": tool.organization_id, "position": position, "tag": tag}
-                for position, tag in enumerate(tool.spec.tags)
-            ]
+    def _insert_tags(self, *written: Tool) -> None:
+        rows = [
+            {"tool_id": tool.id, "organization_id": tool.organization_id, "position": position, "tag": tag}
+            for tool in written
+            for position, tag in enumerate(tool.spec.tags)
+        ]
+        if rows:
             self._conn.execute(tool_tags.insert(), rows)
 
 

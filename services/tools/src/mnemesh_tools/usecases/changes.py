@@ -85,7 +85,7 @@ def insert_tool(tx: ToolTransaction, tool: Tool) -> Tool:
     """
     if tx.get_tool_by_name(tool.spec.name) is not None:
         raise ToolNameTaken(tool.spec.name)
-    tx.insert_tool(tool)
+    tx.insert_tools(tool)
     return tool
 
 

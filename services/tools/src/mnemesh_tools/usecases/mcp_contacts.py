@@ -167,7 +167,7 @@ class ListingWriter:
             spec = new_spec(self._server.id, name, item.remote)
             if settings is not None:
                 spec = replace(settings, name=name, json_schema=spec.json_schema)
-            self._tx.insert_tool(self._definition(tool_id, spec))
+            self._tx.insert_tools(self._definition(tool_id, spec))
             return spec.json_schema
         if changed:
             schema = model_schema(stored.spec.name, item.remote)

@@ -262,7 +262,7 @@ class ToolService:
         def upsert(tx: ToolTransaction) -> tuple[Tool, bool]:
             stored = tx.get_tool_by_name(name)
             if stored is None:
-                tx.insert_tool(tool)
+                tx.insert_tools(tool)
                 return tool, True
             if stored.spec.type is ToolType.BUILTIN:
                 raise ToolNameTaken(stored.spec.name)
@@ -430,7 +430,7 @@ class ToolService:
         def overwrite(tx: ToolTransaction) -> Tool:
             stored = tx.get_tool_by_name(spec.name)
             if stored is None:
-                tx.insert_tool(tool)
+                tx.insert_tools(tool)
                 return tool
             return changes.update_tool(tx, stored, spec, caller.subject_id, self._clock.now())
 
@@ -455,13 +455,14 @@ class ToolService:
         def seed(tx: ToolTransaction) -> None:
             if tx.get_builtin_release() == release:
                 return
-            for spec in self._builtin_tools.specs:
-                stored = tx.get_tool_by_name(spec.name)
-                if stored is None:
-                    tx.insert_tool(replace(self._new_tool(caller, spec), created_by_id="", last_updated_by_id=""))
-                elif stored.spec.type is ToolType.BUILTIN:
+            specs = {spec.name: spec for spec in self._builtin_tools.specs}
+            for stored in tx.get_tools((), tuple(specs)):
+                spec = specs.pop(stored.spec.name)
+                if stored.spec.type is ToolType.BUILTIN:
                     merged = replace(stored.spec, json_schema=spec.json_schema)
                     changes.update_tool(tx, stored, merged, "", self._clock.now())
+            new = (self._new_tool(caller, spec) for spec in specs.values())
+            tx.insert_tools(*(replace(tool, created_by_id="", last_updated_by_id="") for tool in new))
             tx.set_builtin_release(release)
 
         # A read of its own, so that an organization that has the tools costs no write.
