@@ -1,31 +1,12 @@
 """The `mnemesh` command in the process of a test, against a mesh in another thread."""
 
-import io
 import os
-import sys
-import threading
-from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from mnemesh.agents.v1 import runs_pb2
-from mnemesh_cli.main import main
 from mnemesh_client import Agent, Group, Mnemesh
+from mnemesh_testkit.mesh.command_line import run_command
 from mnemesh_testkit.mesh.in_process import MeshThread
-
-
-class _Output(io.StringIO):
-    """The output of this thread. The thread of the mesh prints its log."""
-
-    def __init__(self, *, is_terminal: bool = False) -> None:
-        super().__init__()
-        self._thread = threading.get_ident()
-        self._is_terminal = is_terminal
-
-    def isatty(self) -> bool:
-        return self._is_terminal
-
-    def write(self, text: str) -> int:
-        return super().write(text) if threading.get_ident() == self._thread else len(text)
 
 
 class CommandLine:
@@ -77,16 +58,4 @@ class CommandLine:
 
     def run(self, *arguments: str, stdin: str = "", is_terminal: bool = False) -> tuple[int, str, str]:
         """Runs a command. Returns its exit code, stdout and stderr."""
-        reader, writer = os.pipe()
-        os.write(writer, stdin.encode())
-        os.close(writer)
-        self._monkeypatch.setattr(sys, "argv", ["mnemesh", *arguments])
-        out, err = _Output(is_terminal=is_terminal), _Output()
-        with os.fdopen(reader) as pipe, redirect_stdout(out), redirect_stderr(err):
-            self._monkeypatch.setattr(sys, "stdin", pipe)
-            try:
-                main()
-                code = 0
-            except SystemExit as exit_:
-                code = int(exit_.code or 0)
-        return code, out.getvalue(), err.getvalue()
+        return run_command(*arguments, stdin=stdin, is_terminal=is_terminal)

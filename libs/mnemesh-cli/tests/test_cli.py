@@ -83,7 +83,9 @@ async def test_memory_edit_without_options_opens_the_editor(mesh: "FakeMesh", mn
 async def test_chat_without_a_terminal_prints_only_the_replies(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
 
-    code, out, err = await mesh.run("chat", stdin="remember tea\n\nhow are you [bold]?[/bold] :smile:\nno newline")
+    code, out, err = await mesh.run_process(
+        "chat", stdin="remember tea\n\nhow are you [bold]?[/bold] :smile:\nno newline"
+    )
 
     assert (code, err) == (0, "")
     assert out.splitlines() == [
@@ -96,7 +98,7 @@ async def test_chat_without_a_terminal_prints_only_the_replies(mesh: "FakeMesh",
 async def test_refused_api_key_is_one_error_line_and_exit_code_1(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
 
-    code, out, err = await mesh.run("chat", "--agent", "ada", stdin="refuse\nhello\n")
+    code, out, err = await mesh.run_process("chat", "--agent", "ada", stdin="refuse\nhello\n")
 
     assert code == 1
     assert out == "You said: hello\n"
@@ -109,12 +111,12 @@ async def test_refused_api_key_is_one_error_line_and_exit_code_1(mesh: "FakeMesh
 
 
 async def test_chat_without_an_agent_needs_exactly_one_agent(mesh: "FakeMesh", mnemesh: Mnemesh) -> None:
-    code, _, err = await mesh.run("chat")
+    code, _, err = await mesh.run_process("chat")
     assert code == 3
     assert "mnemesh agents create" in err
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
-    code, _, err = await mesh.run("chat")
+    code, _, err = await mesh.run_process("chat")
     assert code == 1
     assert "several agents" in err
 

@@ -64,30 +64,29 @@ async def supervisor(config: MeshConfig) -> AsyncIterator[Supervisor]:
     await supervisor.stop()
 
 
-async def test_services_serve_after_start_and_exit_on_stop(supervisor: Supervisor, config: MeshConfig) -> None:
-    await supervisor.start()
-    pids = [service.pid for service in supervisor.services.values()]
-    assert [await health.health_status(config.address(name)) for name in SOME] == ["SERVING", "SERVING"]
-    supervisor.declare_ready()
-    assert lock_holder(config.data_path) == LockHolder(os.getpid(), ready=True, addresses=config.addresses)
-    assert (config.data_path / "logs" / "blocks.log").read_text()
-
-    await supervisor.stop()
-
-    assert not [pid for pid in pids if pid is not None and Path(f"/proc/{pid}").exists()]
-    assert lock_holder(config.data_path) is None
-
-
-async def test_start_waits_for_services_that_live_and_names_them(config: MeshConfig) -> None:
+async def test_services_serve_after_start_and_exit_on_stop(config: MeshConfig) -> None:
     notices = Notices()
     supervisor = Supervisor(config, notices, SOME, processes=True, notice_seconds=0.01)
     try:
         await supervisor.start()
+        assert any(line.startswith("still starting after ") for line in notices.lines)
+        pids = [service.pid for service in supervisor.services.values()]
+        assert await _states(config) == ["SERVING", "SERVING"]
+        supervisor.declare_ready()
+        assert lock_holder(config.data_path) == LockHolder(os.getpid(), ready=True, addresses=config.addresses)
+        assert (config.data_path / "logs" / "blocks.log").read_text()
+
+        code, err = await _up(config)
+        assert (code, f"(pid {os.getpid()}) is running on {config.data_path}" in err) == (2, True), err
+        assert await _states(config) == ["SERVING", "SERVING"]
     finally:
         await supervisor.stop()
-    assert any(line.startswith("still starting after ") for line in notices.lines)
+    assert not [pid for pid in pids if pid is not None and Path(f"/proc/{pid}").exists()]
+    assert lock_holder(config.data_path) is None
 
-    impatient = Supervisor(replace(config, start_seconds=0.02), notices, SOME, processes=True, notice_seconds=0.01)
+
+async def test_start_ends_after_its_time_and_names_what_is_not_ready(config: MeshConfig) -> None:
+    impatient = Supervisor(replace(config, start_seconds=0.02), Notices(), SOME, processes=True)
     with pytest.raises(StartupError, match=r"Not ready after 0 s: blocks, tools\. See the logs in "):
         await impatient.start()
     assert impatient.services == {}
@@ -95,7 +94,7 @@ async def test_start_waits_for_services_that_live_and_names_them(config: MeshCon
 
 async def test_killed_service_is_restarted_with_its_data(config: MeshConfig) -> None:
     notices = Notices()
-    supervisor = Supervisor(config, notices, SOME, processes=True)
+    supervisor = Supervisor(config, notices, ("blocks",), processes=True)
     await supervisor.start()
     async with Mnemesh(blocks=config.address("blocks")) as mnemesh:
         block = await mnemesh.blocks.create("notes", "Kept.")
@@ -168,10 +167,10 @@ async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
 
 
 async def test_invalid_setting_of_a_service_is_one_error_line(
-    supervisor: Supervisor, config: MeshConfig, monkeypatch: pytest.MonkeyPatch
+    config: MeshConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MNEMESH_TOOLS_MEMORY_MB", "lots")
-    supervisor = Supervisor(config, Notices(), SOME, processes=True)
+    supervisor = Supervisor(config, Notices(), ("tools",), processes=True)
 
     with pytest.raises(StartupError, match="MNEMESH_TOOLS_MEMORY_MB"):
         await supervisor.start()
@@ -185,16 +184,6 @@ def test_lock_of_a_later_release_is_read(tmp_path: Path) -> None:
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         assert lock_holder(tmp_path) == LockHolder(4711, ready=True)
-
-
-async def test_second_mesh_on_the_same_directory_is_refused(supervisor: Supervisor, config: MeshConfig) -> None:
-    await supervisor.start()
-
-    code, err = await _up(config)
-
-    assert code == 2
-    assert f"(pid {os.getpid()}) is running on {config.data_path}" in err
-    assert await health.health_status(config.address("blocks")) == "SERVING"
 
 
 async def test_port_in_use_is_one_error_line(config: MeshConfig) -> None:
@@ -257,6 +246,10 @@ async def test_invalid_setting_is_one_error_line(config: MeshConfig, variable: s
 
     assert code == 2
     assert line in err
+
+
+async def _states(config: MeshConfig) -> list[str]:
+    return [await health.health_status(config.address(name)) for name in SOME]
 
 
 async def _up(config: MeshConfig, **environment: str) -> tuple[int | None, str]:

@@ -23,6 +23,7 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.server import Assembly, RunningServer
 
 from mnemesh_testkit.fakes.orchestrator import FakeOrchestrator, FakeRecall
+from mnemesh_testkit.mesh.command_line import run_command
 from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
 
 
@@ -72,14 +73,19 @@ class FakeMesh:
         )
 
     async def run(self, *arguments: str, stdin: str = "", **environment: str) -> tuple[int, str, str]:
-        """Runs the `mnemesh` command against this mesh. Returns its exit code, stdout and stderr."""
+        """Runs the `mnemesh` command against this mesh, in a thread. Returns its exit code, stdout and stderr."""
+        variables = {"PATH": "", **self.environment(), **environment}
+        return await asyncio.to_thread(run_command, *arguments, environment=variables, stdin=stdin)
+
+    async def run_process(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        """Like `run`, in a process of its own: for commands that handle signals."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "mnemesh_cli"),
             *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={"PATH": "", **self.environment(), **environment},
+            env={"PATH": "", **self.environment()},
         )
         out, err = await process.communicate(stdin.encode())
         assert process.returncode is not None

@@ -1,0 +1,73 @@
+"""The `mnemesh` command in the process of a test: a process of its own takes half a second to import it."""
+
+import io
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+from mnemesh_cli.main import main
+
+
+class _Output(io.StringIO):
+    """The output of this thread. A mesh in another thread prints its log."""
+
+    def __init__(self, *, is_terminal: bool = False) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def write(self, text: str) -> int:
+        return super().write(text) if threading.get_ident() == self._thread else len(text)
+
+
+def run_command(
+    *arguments: str, environment: Mapping[str, str] | None = None, stdin: str = "", is_terminal: bool = False
+) -> tuple[int, str, str]:
+    """Runs the `mnemesh` command. Returns its exit code, stdout and stderr.
+
+    The mesh must run in another thread, because the command has its own event loop.
+
+    Args:
+        arguments: of the command.
+        environment: all environment variables that the command has; None are those of this process.
+        stdin: what the command can read.
+        is_terminal: whether stdout is a terminal.
+    """
+    reader, writer = os.pipe()
+    os.write(writer, stdin.encode())
+    os.close(writer)
+    out, err = _Output(is_terminal=is_terminal), _Output()
+    before = sys.argv, sys.stdin
+    with os.fdopen(reader) as pipe, redirect_stdout(out), redirect_stderr(err), _environment(environment):
+        sys.argv, sys.stdin = ["mnemesh", *arguments], pipe
+        try:
+            main()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        finally:
+            sys.argv, sys.stdin = before
+    return code, out.getvalue(), err.getvalue()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str] | None) -> Iterator[None]:
+    if variables is None:
+        yield
+        return
+    before = dict(os.environ)
+    _replace_environment(variables)
+    try:
+        yield
+    finally:
+        _replace_environment(before)
+
+
+def _replace_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
