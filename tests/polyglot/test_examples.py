@@ -196,3 +196,23 @@ async def check_errors(language: str, example: Path) -> None:
             await run(language, example, variables)
         assert "failed with 1:" in str(raised.value)
         assert not re.search(r"Traceback|^\s+at |^panic", str(raised.value), re.MULTILINE)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(scaled(2400))
+@pytest.mark.mesh(gateway=True)
+async def test_packages_for_web_pages_call_every_protocol_of_the_gateway(process_mesh: ProcessMesh) -> None:
+    if reason := missing("typescript", environment()["PATH"]):
+        pytest.skip(f"the example for web pages was not run: {reason}")
+    try:
+        directory = await built("web")
+    except CommandError as error:
+        if line := unreachable_registry(str(error)):
+            pytest.skip(f"the example for web pages was not built: its packages cannot be fetched: {line}")
+        raise
+    variables = environment() | {"MNEMESH_GATEWAY": f"http://{process_mesh.addresses['gateway']}"}
+    output = await shell(commands("web", "Run"), directory, variables, RUN_SECONDS)
+    for name in ("connect", "connect binary", "grpc-web"):
+        assert re.search(rf"^{name}: accepted .*message.* stop usage$", output, re.MULTILINE), output
+        assert f"{name}: human: Name: Ada" in output
+        assert re.search(rf"^{name}: error NotFound, .*agent", output, re.MULTILINE), output

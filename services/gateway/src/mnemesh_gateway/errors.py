@@ -38,6 +38,12 @@ class MethodNotAllowed(InvalidArgument):
     reason = "METHOD_NOT_ALLOWED"
 
 
+class UnsupportedMediaType(InvalidArgument):
+    """The body of a request has a content type that the path does not take."""
+
+    reason = "UNSUPPORTED_MEDIA_TYPE"
+
+
 class UnknownAgent(NotFound):
     """No agent has the id or the name that a request gives as model."""
 

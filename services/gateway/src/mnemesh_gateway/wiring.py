@@ -14,12 +14,15 @@ from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_kit.tls.credentials import TlsSettings
+from starlette.responses import Response
+from starlette.types import Scope
 
 from mnemesh_gateway.config import Config
 from mnemesh_gateway.errors import REMOTE
 from mnemesh_gateway.http.app import App
 from mnemesh_gateway.http.body import Bodies
 from mnemesh_gateway.http.chat import ChatEndpoint
+from mnemesh_gateway.http.connect import ConnectApp
 from mnemesh_gateway.http.embeddings import EmbeddingsEndpoint
 from mnemesh_gateway.http.guard import Guard
 from mnemesh_gateway.http.listener import HttpListener
@@ -75,6 +78,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, local: LocalSe
     work = HeavyWork()
     bodies = Bodies(config.max_body_mb << 20, work, ByteBudget(BODY_BYTES, BODY_BYTES // 2))
     mcp = McpEndpoint(client, agents, bodies)
+    connect = ConnectApp(orchestrator, work, bodies.budget)
     app = App(
         ChatEndpoint(chat, tasks, bodies, strict=config.strict_parameters).complete,
         ResponsesEndpoint(chat, bodies, strict=config.strict_parameters).create,
@@ -83,6 +87,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, local: LocalSe
         sessions,
         is_ready,
         mcp,
+        connect,
         debug_sessions=config.debug_sessions,
     )
 
@@ -98,7 +103,10 @@ async def assemble(config: Config, *, clock: Clock | None = None, local: LocalSe
     callbacks = CallbackSender(letta_mesh, ended_runs, caller)
 
     def listener(parts: ListenerParts) -> Listener:
-        guard = Guard(letta, config, parts.authenticator, parts.metrics, letta.error_response)
+        def error_response(scope: Scope, error: MnemeshError) -> Response | None:
+            return letta.error_response(scope, error) or connect.error_response(scope, error)
+
+        guard = Guard(letta, config, parts.authenticator, parts.metrics, error_response)
         return HttpListener(guard, config, stopping)
 
     return Assembly(

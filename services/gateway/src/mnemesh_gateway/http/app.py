@@ -14,6 +14,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mnemesh_gateway.errors import MethodNotAllowed
+from mnemesh_gateway.http.connect import PREFIX as CONNECT_PREFIX
 from mnemesh_gateway.http.convert.chat import model_to_json
 from mnemesh_gateway.http.mcp import MCP_PATH
 from mnemesh_gateway.http.streams import encode
@@ -36,6 +37,7 @@ class App:
         sessions: SessionService,
         is_ready: Callable[[], Awaitable[bool]],
         mcp: ASGIApp,
+        connect: ASGIApp,
         *,
         debug_sessions: bool,
     ) -> None:
@@ -43,6 +45,7 @@ class App:
         self._sessions = sessions
         self._is_ready = is_ready
         self._mcp = mcp
+        self._connect = connect
         routes = [
             Route(VERSION_PATH, self._live, methods=["GET"]),
             Route(READY_PATH, self._ready, methods=["GET"]),
@@ -60,6 +63,9 @@ class App:
         """Serves a request."""
         if scope["path"] == MCP_PATH or scope["path"].startswith(f"{MCP_PATH}/"):
             await self._mcp(scope, receive, send)
+            return
+        if scope["path"].startswith(CONNECT_PREFIX):
+            await self._connect(scope, receive, send)
             return
         scope["app"] = self  # routes then raise HTTPException for a wrong method
         try:

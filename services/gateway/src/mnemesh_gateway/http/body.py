@@ -29,7 +29,7 @@ MAX_VALUES: Final = 100_000
 """How many values the JSON of a body may have: a conversation of ten thousand messages."""
 _UPLOAD_BYTES: Final = 2 << 30
 _IMPORTS: Final = 4
-_SECONDS: Final = 60.0
+BODY_SECONDS: Final = 60.0
 
 
 class Bodies:
@@ -91,7 +91,7 @@ async def _read(request: Request, max_bytes: int, reserve: Callable[[int], None]
         raise _too_large(max_bytes)
     chunks, size = [], 0
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
@@ -99,7 +99,7 @@ async def _read(request: Request, max_bytes: int, reserve: Callable[[int], None]
                 reserve(len(chunk))
                 chunks.append(chunk)
     except TimeoutError as error:
-        raise DeadlineExceeded(f"The body did not arrive within {_SECONDS:.0f} s.") from error
+        raise DeadlineExceeded(f"The body did not arrive within {BODY_SECONDS:.0f} s.") from error
     except ClientDisconnect as error:
         raise InvalidRequest("The connection ended before the body did.") from error
     return b"".join(chunks)

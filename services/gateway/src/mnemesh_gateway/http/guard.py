@@ -26,6 +26,11 @@ BROWSER_PATHS: Final = ("/v1/tools/mcp/oauth/callback",)
 _PASSWORD: Final = "password "  # noqa: S105 -- the scheme of a header
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]/@?#\s]+))(?::\d{0,5})?")
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_EXPOSED: Final = (
+    "X-Request-Id, X-Mnemesh-Run-Id, X-Mnemesh-Ignored-Parameters, Mcp-Session-Id, "
+    "Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin"
+)
+"""The headers of answers that web pages may read."""
 _log = structlog.get_logger("mnemesh.http")
 
 
@@ -165,7 +170,7 @@ def _cors(origin: str, requested: str | None) -> list[tuple[bytes, bytes]]:
         "Access-Control-Allow-Origin": origin,
         "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE, OPTIONS",
         "Access-Control-Allow-Headers": requested or "*",
-        "Access-Control-Expose-Headers": "X-Request-Id, X-Mnemesh-Run-Id, X-Mnemesh-Ignored-Parameters, Mcp-Session-Id",
+        "Access-Control-Expose-Headers": _EXPOSED,
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }
