@@ -79,6 +79,7 @@ def test_supported_python_versions_agree(folder: Path) -> None:
 def providers() -> dict[str, list[str]]:
     """Returns the distributions that provide each top-level module."""
     found = {**packages_distributions(), "mnemesh": ["mnemesh-proto"]}
+    found["protobuf"] = ["protobuf-py"]  # a distribution without modules, which requires those that have them
     found |= {folder.name.replace("-", "_"): [folder.name] for folder in PROJECTS}
     return found | {f"mnemesh_{folder.name}": [f"mnemesh-{folder.name}"] for folder in PROJECTS}
 
