@@ -65,7 +65,7 @@ async def test_cost_of_a_turn_that_edits_memory(mesh: Mesh, cost: Counter[str]) 
     agent = await mesh.client.agents.create(blocks={"human": "", "persona": ""})
     assert await _turn(agent, "My name is Ada.", cost) == {
         "GetContext": 1,
-        "GetCoreMemory": 2,
+        "GetCoreMemory": 1,
         "EditBlock": 1,
         "GetArchivalSummary": 1,
         "CommitStep": 2,
@@ -73,7 +73,7 @@ async def test_cost_of_a_turn_that_edits_memory(mesh: Mesh, cost: Counter[str]) 
         "write recall.db": 2,
         "write blocks.db": 1,
         "read recall.db": 1,
-        "read blocks.db": 2,
+        "read blocks.db": 1,
         "read archival.db": 1,
     }
 

@@ -206,3 +206,28 @@ async def test_crash_at_any_point_changes_neither_edits_nor_refusals(tmp_path: P
             assert len(effects) == len(set(effects)), point
             refused = outcomes[2] == "error"
             assert (world.blocks.value(agent.id, "shared") == "Theirs") is refused, point
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+async def test_memory_is_read_after_an_edit_only_if_others_changed_it(
+    world: World, process: Process, *, is_changed: bool
+) -> None:
+    blocks = (Block(label="human", value="Ada."), Block(label="persona", value="I am brief."))
+    agent = await world.agent(process, tool_names=TOOLS, blocks=blocks)
+
+    async def before_edit(name: str) -> None:
+        if is_changed and name == "blocks.edit":
+            somebody_writes(world, agent, "I am kind.", "persona")
+
+    world.faults.calls.clear()
+    world.faults.on_call = before_edit
+    world.model.script = by_place(call("memory_insert", label="human", new_str="Likes tea"), say("Done."))
+    await process.send(agent, "I like tea.")
+    world.faults.on_call = None
+    prompt = world.model.requests[-1].messages[0].text
+    assert "Likes tea" in prompt
+    assert ("I am kind." in prompt) is is_changed
+    assert world.faults.calls.count("blocks.get") == (2 if is_changed else 1)
+    world.model.script = by_place(say("Tea."))
+    await process.send(agent, "What do I like?")
+    assert world.model.requests[-1].messages[0].text == prompt

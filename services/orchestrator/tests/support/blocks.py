@@ -5,7 +5,7 @@ from typing import Any
 
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh_orchestrator.clients.blocks import BlocksClient
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, EditedBlock
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_testkit.mesh.local_services import LocalChannel
 from mnemesh_types.blocks import Block
@@ -81,11 +81,11 @@ class Blocks(BlocksClient):
         self._agents.update(dict.fromkeys(agent_ids))
         await super().link(request_id, link_id, agent_ids, source_agent_id)
 
-    async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
+    async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> EditedBlock:
         before = self._changes(author.agent_id)
-        block = await super().edit(request_id, author, label, edit)
+        edited = await super().edit(request_id, author, label, edit)
         self.effects.extend([request_id] * (self._changes(author.agent_id) - before))
-        return block
+        return edited
 
     async def erase_agent(self, request_id: str, agent_id: str, **scope: Any) -> Erased:
         self.erased.append(agent_id)

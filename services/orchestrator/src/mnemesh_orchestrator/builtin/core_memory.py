@@ -103,8 +103,9 @@ async def core_memory(blocks: BlocksClient, call: BuiltinCall) -> CoreMemory:
 
 
 async def _edit(blocks: BlocksClient, call: BuiltinCall, label: str, edit: BlockEdit) -> None:
-    block = await blocks.edit(call.effect(0), call.author, label, _as_stored(edit, label))
-    call.record_edit(label, block.revision)
+    edited = await blocks.edit(call.effect(0), call.author, label, _as_stored(edit, label))
+    if call.seen_revisions is not None:
+        call.seen_revisions.record_block(edited)
 
 
 def _as_stored(edit: BlockEdit, label: str) -> BlockEdit:

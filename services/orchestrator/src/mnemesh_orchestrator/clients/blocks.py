@@ -17,7 +17,7 @@ from mnemesh_types.twin import fields_of
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_field, map_other, named_record, record_of
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory, EditedBlock
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.transfers import ExportScope, IdMap, ImportTarget, Outcome, Record, RecordType
 
@@ -73,7 +73,7 @@ class BlocksClient:
         request = rpc.ReleaseBlocksRequest(request_id=request_id, agent_id=agent_id, conversation_id=conversation_id)
         await self._stub.ReleaseBlocks(request, timeout=deadlines.WRITE)
 
-    async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
+    async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> EditedBlock:
         """Applies one atomic edit and returns the changed block."""
         request = rpc.EditBlockRequest(
             request_id=request_id,
@@ -84,7 +84,7 @@ class BlocksClient:
             **fields_of(rpc.EditBlockRequest, edit),
         )
         response = await self._stub.EditBlock(request, timeout=deadlines.WRITE)
-        return Block.from_proto(response.block)
+        return EditedBlock(Block.from_proto(response.block), response.core_memory_revision)
 
     async def create(self, request_id: str, agent_id: str, block: Block) -> Block:
         """Creates a block for the agent, with which it is deleted, and attaches it."""

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from mnemesh_kit.errors import NOT_BEGUN, TEMPORARY, MnemeshError, Unavailable
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.time import Clock
-from mnemesh_types.blocks import Block, RethinkEdit
+from mnemesh_types.blocks import RethinkEdit
 from mnemesh_types.messages import ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
@@ -43,7 +43,7 @@ T = TypeVar("T")
 Attempts = Callable[[Callable[[], Awaitable[T]]], Awaitable[T]]
 Executed = tuple[ToolResult, Mapping[str, str]]
 """The result of a tool, and the values of the blocks that it changed."""
-EditBlock = Callable[[str, AgentAuthor, str, BlockEdit], Awaitable[Block]]
+EditBlock = Callable[[str, AgentAuthor, str, BlockEdit], Awaitable[object]]
 
 
 async def single_attempt(call: Callable[[], Awaitable[T]]) -> T:
@@ -176,11 +176,10 @@ class CustomCalls:
         author = AgentAuthor(agent.id, item.call.id, context.run.id, holder)
         prefix = f"{step_id}/{item.ordinal}"
 
-        async def edit_block(request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
-            block = await self.retry.call(lambda: self.core_memory.edit(request_id, author, label, edit))
+        async def edit_block(request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> None:
+            edited = await self.retry.call(lambda: self.core_memory.edit(request_id, author, label, edit))
             if seen is not None:
-                seen.record_edit(label, block.revision)
-            return block
+                seen.record_edit(label, edited.block.revision)
 
         def publish(progress: CallProgress) -> None:
             event = ToolProgress(item.call.id, tool.name, progress.done, progress.total, progress.message)

@@ -54,6 +54,7 @@ from mnemesh_orchestrator.loop.step_commit import (
 from mnemesh_orchestrator.loop.step_messages import answer_events, answer_id, approval_response_event, step_id
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution, hold_committed
 from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import StepStatus, StopReason
 
@@ -198,9 +199,7 @@ class Engine:
         try:
             verdict = await (self._run_step(turn) if resumption is None else self._resume(turn, resumption))
             while verdict.stop is None:
-                state.core = await self.retry.call(
-                    lambda: self.context.core_memory(context.agent.id, context.conversation.holder_id)
-                )
+                state.core = await self._read_core_memory(turn)
                 if state.has_opened_files:
                     state.has_opened_files = False
                     state.directories = (await self.context.directories(context.agent))[0] or state.directories
@@ -242,6 +241,15 @@ class Engine:
         results = await self._run_tools(turn, step, committed)
         return await self._commit_and_decide(turn, step, results, is_committed=bool(committed))
 
+    async def _read_core_memory(self, turn: Turn) -> CoreMemory:
+        """Returns core memory after a step. An edit as its last call has returned it, if no one else has changed it."""
+        context, state = turn.context, turn.state
+        agent_id, holder_id = context.agent.id, context.conversation.holder_id
+        edited, state.edited = state.edited, None
+        if edited is not None:
+            return self.context.remember_memory(edited, holder_id)
+        return await self.retry.call(lambda: self.context.core_memory(agent_id, holder_id))
+
     async def _complete_tools(self, turn: Turn) -> None:
         """Adds the stored tools to a turn that began without them, if the tools service answers again."""
         if turn.context.toolbox.completed is not None:
@@ -273,6 +281,7 @@ class Engine:
         context, state = turn.context, turn.state
         state.starts_runs |= starts_runs(step.planned)
         results, state.solver = await self.tools.run(context, state, step.id, step.planned, step.seen, committed)
+        state.edited = step.seen.memory if step.seen is not None else None
         return results
 
     async def _commit_and_decide(

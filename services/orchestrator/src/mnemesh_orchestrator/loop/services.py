@@ -256,6 +256,10 @@ class ContextReader:
         fresh = await self._core_memory.get(agent_id, known.revision if known else None, holder_id)
         return _keep(self._memories, holder_id or agent_id, fresh or _kept(known))
 
+    def remember_memory(self, memory: CoreMemory, holder_id: str | None = None) -> CoreMemory:
+        """Caches core memory that an edit has returned, and returns it."""
+        return _keep(self._memories, holder_id or memory.agent_id, memory)
+
     async def custom_tools(
         self, tool_ids: tuple[str, ...], *, whole: bool = False
     ) -> tuple[tuple[CustomTool, ...], str]:

@@ -122,6 +122,8 @@ class TurnState:
     solver: RulesSolver
     pending: tuple[Message, ...]
     """Messages that enter the window with the next step: the run's input."""
+    edited: CoreMemory | None = None
+    """Core memory after the edit that was the last call of the step; None if it has to be read."""
     directories: str = ""
     """The section of the system message about files."""
     has_opened_files: bool = False

@@ -135,6 +135,8 @@ class ToolExecution:
         Raises:
             LeaseLost: another process holds the run now.
         """
+        if seen is not None:
+            seen.begin(state.core)
         is_held = committed is not None and context.journal.holds_results
         calls = _Calls(
             context,
@@ -204,6 +206,8 @@ class ToolExecution:
         elif self._is_forgotten(calls):
             result = ToolResult(ok=False, text=INTERRUPTED)
         else:
+            if seen is not None:
+                seen.begin_call()
             result = await self._execute(calls, item, solver)
             self._metrics.tool_called(item.call.name, self._builtin.names, ok=result.ok)
         returned, at = result.to_return(item.call.id, item.call.name), self._clock.now()

@@ -1,7 +1,7 @@
 """Core memory: blocks, the edits that an agent makes to them, and which memory a turn may reach."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mnemesh_kit.ids import is_id
 from mnemesh_types import blocks
@@ -31,6 +31,23 @@ class CoreMemory(blocks.CoreMemory):
         """Returns the block under a label, or None."""
         return next((block for block in self.blocks if block.label == label), None)
 
+    def after(self, edited: "EditedBlock") -> "CoreMemory | None":
+        """Returns this memory after an edit; None if it has changed otherwise since it was read."""
+        block, before = edited.block, self.block(edited.block.label)
+        is_next = before is not None and (before.id, before.revision + 1) == (block.id, block.revision)
+        if not is_next or edited.core_memory_revision != self.revision + 1:
+            return None
+        blocks = tuple(block if known is before else known for known in self.blocks)
+        return replace(self, revision=edited.core_memory_revision, blocks=blocks, updated_at=block.updated_at)
+
+
+@dataclass(frozen=True, slots=True)
+class EditedBlock:
+    """A block after an edit, and the revision of the agent's core memory that the edit created."""
+
+    block: Block
+    core_memory_revision: int
+
 
 @dataclass(frozen=True, slots=True)
 class AgentAuthor(blocks.AgentAuthor):
@@ -51,6 +68,8 @@ class SeenRevisions:
 
     def __init__(self, revisions: Mapping[str, int]) -> None:
         self._revisions = dict(revisions)
+        self._memory: CoreMemory | None = None
+        self._is_current = False
 
     @property
     def revisions(self) -> Mapping[str, int]:
@@ -65,6 +84,25 @@ class SeenRevisions:
         """Records that the agent created a revision of the block under `label`, which was called `before`."""
         if revision == self.of(label if before is None else before) + 1:
             self._revisions[label] = revision
+
+    def begin(self, memory: CoreMemory) -> None:
+        """Takes the memory that the calls begin with."""
+        self._memory = memory
+
+    def begin_call(self) -> None:
+        """Records that a call begins, during which others may change the memory."""
+        self._is_current = False
+
+    @property
+    def memory(self) -> CoreMemory | None:
+        """The whole memory after the edit that the last call made; None if it has to be read."""
+        return self._memory if self._is_current else None
+
+    def record_block(self, edited: EditedBlock) -> None:
+        """Records an edit of the agent."""
+        self.record_edit(edited.block.label, edited.block.revision)
+        self._memory = self._memory and self._memory.after(edited)
+        self._is_current = self._memory is not None
 
     def remove(self, label: str) -> None:
         """Records that the agent no longer holds a block under the label."""
