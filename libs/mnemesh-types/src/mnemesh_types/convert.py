@@ -33,6 +33,7 @@ from mnemesh_types.messages import (
     ToolStatus,
 )
 from mnemesh_types.provenance import Provenance
+from mnemesh_types.twin import register
 
 _ROLE_TO_PROTO: Final = {
     Role.SYSTEM: pb.ROLE_SYSTEM,
@@ -131,6 +132,9 @@ def message_from_proto(message: pb.Message, field: str | None = None, now: datet
         sequence_id=message.sequence_id,
         **optional,
     )
+
+
+register(pb.Message, lambda message, field: message_from_proto(message, field or None), message_to_proto)
 
 
 def part_to_proto(part: ContentPart) -> pb.ContentPart:

@@ -55,6 +55,9 @@ _NAMES: Final = {
     "last_run_completion_time": "last_run_completed_at",
     "expire_time": "expires_at",
     "valid_from_time": "valid_from",
+    "valid_since_time": "valid_since",
+    "valid_at_time": "valid_at",
+    "known_at_time": "known_at",
     "last_sleeptime": "last_sleeptime_at",
     "original_create_time": "original_created_at",
     "original_update_time": "original_updated_at",
@@ -142,6 +145,8 @@ class Conversion(Generic[M, T]):
             names: The attributes, by field, that do not have the name of `attribute_name`; None for a field that is
                 not converted.
         """
+        if unknown := names.keys() - message.DESCRIPTOR.fields_by_name.keys():
+            raise TypeError(f"{message.DESCRIPTOR.name} has no field {min(unknown)}")
         self._kind = kind
         _TWINS[_package(kind), message.DESCRIPTOR.full_name] = kind
         _SHAPES[kind] = message, names
@@ -516,8 +521,8 @@ def _writer(twin: type) -> Callable[..., Any]:
             arguments.append(f"{field.name}={value}")
         elif field.is_repeated:
             arguments.append(f"{field.name}=[{item.format('each')} for each in {value}]")
-        elif default is None or (is_twin and field.message_type is not None and default is not MISSING):
-            names[f"d_{attribute}"] = default
+        elif default is None or field.message_type is not None:
+            names[f"d_{attribute}"] = default if is_twin and default is not MISSING else None
             arguments.append(f"{field.name}=None if {value} is d_{attribute} else {item.format(value)}")
         else:
             arguments.append(f"{field.name}={item.format(value)}")

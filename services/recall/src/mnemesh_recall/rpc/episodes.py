@@ -7,9 +7,10 @@ from mnemesh.recall.v1 import episodes_service_pb2_grpc
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token
+from mnemesh_types.twin import enum_from_proto
 
+from mnemesh_recall.model.episodes import EpisodeOrder, FactOrder
 from mnemesh_recall.rpc.convert import episode_requests as requests
-from mnemesh_recall.rpc.convert import episodes
 from mnemesh_recall.rpc.convert import episodes as convert
 from mnemesh_recall.usecases.episodes import EpisodeService
 from mnemesh_recall.usecases.memory_audits import MemoryAuditService
@@ -30,21 +31,21 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         key = request_key(request, "CommitEpisode")
         result = await self._service.commit_episode(current_principal(), requests.commit_from_proto(request), key)
         return rpc.CommitEpisodeResponse(
-            episode=None if result.episode is None else convert.episode_to_proto(result.episode),
-            facts=[convert.fact_to_proto(fact) for fact in result.facts],
+            episode=None if result.episode is None else convert.EPISODE.to_proto(result.episode),
+            facts=[convert.FACT.to_proto(fact) for fact in result.facts],
         )
 
     async def GetEpisode(self, request: rpc.GetEpisodeRequest, context: Call) -> rpc.GetEpisodeResponse:
         """Returns an episode."""
         episode = await self._service.get_episode(current_principal(), request.episode_id)
-        return rpc.GetEpisodeResponse(episode=convert.episode_to_proto(episode))
+        return rpc.GetEpisodeResponse(episode=convert.EPISODE.to_proto(episode))
 
     async def ListEpisodes(self, request: rpc.ListEpisodesRequest, context: Call) -> rpc.ListEpisodesResponse:
         """Returns a page of episodes."""
-        order, query = requests.episode_order_from_proto(request.order_by), requests.page_from_proto(request)
+        order, query = enum_from_proto(EpisodeOrder, request.order_by, "order_by"), requests.page_from_proto(request)
         filter_ = requests.episode_filter_from_proto(request.filter)
         found = await self._service.list_episodes(current_principal(), filter_, order, query)
-        page = bounded(query, found.map(convert.episode_to_proto))
+        page = bounded(query, found.map(convert.EPISODE.to_proto))
         return rpc.ListEpisodesResponse(episodes=page.items, next_page_token=next_page_token(query, page))
 
     async def SearchEpisodes(self, request: rpc.SearchEpisodesRequest, context: Call) -> rpc.SearchEpisodesResponse:
@@ -52,7 +53,7 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         offset = offset_from_token(request)
         found = await self._service.search(current_principal(), requests.episode_search_from_proto(request))
         left = [
-            rpc.EpisodeHit(episode=convert.episode_to_proto(episode), score=score)
+            rpc.EpisodeHit(episode=convert.EPISODE.to_proto(episode), score=score)
             for episode, score in found.hits[offset:]
         ]
         hits, token = bounded_hits(request, left)
@@ -63,7 +64,7 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         key = request_key(request, "UpdateEpisode")
         changes = requests.episode_changes_from_proto(request)
         episode = await self._service.update_episode(current_principal(), request.episode.id, changes, key)
-        return rpc.UpdateEpisodeResponse(episode=convert.episode_to_proto(episode))
+        return rpc.UpdateEpisodeResponse(episode=convert.EPISODE.to_proto(episode))
 
     async def DeleteEpisode(self, request: rpc.DeleteEpisodeRequest, context: Call) -> rpc.DeleteEpisodeResponse:
         """Deletes an episode."""
@@ -78,30 +79,33 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         fact, existed = await self._service.create_fact(
             current_principal(), convert.new_fact_from_proto(request.fact, "fact"), key
         )
-        return rpc.CreateFactResponse(fact=convert.fact_to_proto(fact), already_held=existed)
+        return rpc.CreateFactResponse(fact=convert.FACT.to_proto(fact), already_held=existed)
 
     async def GetFact(self, request: rpc.GetFactRequest, context: Call) -> rpc.GetFactResponse:
         """Returns a fact."""
         fact = await self._service.get_fact(current_principal(), request.fact_id)
-        return rpc.GetFactResponse(fact=convert.fact_to_proto(fact))
+        return rpc.GetFactResponse(fact=convert.FACT.to_proto(fact))
 
     async def ListFacts(self, request: rpc.ListFactsRequest, context: Call) -> rpc.ListFactsResponse:
         """Returns a page of facts."""
-        order, query = requests.fact_order_from_proto(request.order_by), requests.page_from_proto(request)
+        order, query = enum_from_proto(FactOrder, request.order_by, "order_by"), requests.page_from_proto(request)
         found = await self._service.list_facts(
             current_principal(), requests.fact_filter_from_proto(request.filter), order, query
         )
-        page = bounded(query, found.map(convert.fact_to_proto))
+        page = bounded(query, found.map(convert.FACT.to_proto))
         return rpc.ListFactsResponse(facts=page.items, next_page_token=next_page_token(query, page))
 
     async def SearchFacts(self, request: rpc.SearchFactsRequest, context: Call) -> rpc.SearchFactsResponse:
         """Searches facts."""
         offset = offset_from_token(request)
         found = await self._service.search(current_principal(), requests.fact_search_from_proto(request))
-        left = [rpc.FactHit(fact=convert.fact_to_proto(fact), score=score) for fact, score in found.hits[offset:]]
+        left = [rpc.FactHit(fact=convert.FACT.to_proto(fact), score=score) for fact, score in found.hits[offset:]]
         hits, token = bounded_hits(request, left)
         return rpc.SearchFactsResponse(
-            hits=hits, degraded=found.degraded, times=convert.fact_times_to_proto(found.times), next_page_token=token
+            hits=hits,
+            degraded=found.degraded,
+            times=None if found.times is None else convert.FACT_TIMES.to_proto(found.times),
+            next_page_token=token,
         )
 
     async def UpdateFact(self, request: rpc.UpdateFactRequest, context: Call) -> rpc.UpdateFactResponse:
@@ -109,33 +113,33 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         key = request_key(request, "UpdateFact")
         changes = requests.fact_changes_from_proto(request)
         fact = await self._service.update_fact(current_principal(), request.fact.id, changes, key)
-        return rpc.UpdateFactResponse(fact=convert.fact_to_proto(fact))
+        return rpc.UpdateFactResponse(fact=convert.FACT.to_proto(fact))
 
     async def SupersedeFact(self, request: rpc.SupersedeFactRequest, context: Call) -> rpc.SupersedeFactResponse:
         """Closes a fact in favour of a new one."""
         key = request_key(request, "SupersedeFact")
         operation = convert.supersede_from_proto(request.operation, "operation")
         new, old = await self._service.supersede_fact(current_principal(), operation, key)
-        return rpc.SupersedeFactResponse(fact=convert.fact_to_proto(new), superseded=convert.fact_to_proto(old))
+        return rpc.SupersedeFactResponse(fact=convert.FACT.to_proto(new), superseded=convert.FACT.to_proto(old))
 
     async def InvalidateFact(self, request: rpc.InvalidateFactRequest, context: Call) -> rpc.InvalidateFactResponse:
         """Closes a fact."""
         key = request_key(request, "InvalidateFact")
-        operation = convert.invalidate_from_proto(request.operation, "operation")
+        operation = convert.INVALIDATE.from_proto(request.operation, "operation")
         fact = await self._service.invalidate_fact(current_principal(), operation, key)
-        return rpc.InvalidateFactResponse(fact=convert.fact_to_proto(fact))
+        return rpc.InvalidateFactResponse(fact=convert.FACT.to_proto(fact))
 
     async def RestoreFact(self, request: rpc.RestoreFactRequest, context: Call) -> rpc.RestoreFactResponse:
         """States a closed fact again."""
         key = request_key(request, "RestoreFact")
         fact, old = await self._service.restore_fact(current_principal(), requests.restore_from_proto(request), key)
-        superseded = None if old is None else convert.fact_to_proto(old)
-        return rpc.RestoreFactResponse(fact=convert.fact_to_proto(fact), superseded=superseded)
+        superseded = None if old is None else convert.FACT.to_proto(old)
+        return rpc.RestoreFactResponse(fact=convert.FACT.to_proto(fact), superseded=superseded)
 
     async def AuditMemory(self, request: rpc.AuditMemoryRequest, context: Call) -> rpc.AuditMemoryResponse:
         """Returns a page of an audit."""
-        page = await self._audits.audit(current_principal(), episodes.audit_from_proto(request))
-        return episodes.audit_to_proto(request, page)
+        page = await self._audits.audit(current_principal(), convert.audit_from_proto(request))
+        return convert.audit_to_proto(request, page)
 
     async def DeleteFact(self, request: rpc.DeleteFactRequest, context: Call) -> rpc.DeleteFactResponse:
         """Deletes a fact."""
@@ -146,15 +150,15 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         """Returns a page of the facts that superseded one another."""
         query = requests.page_from_proto(request)
         found = await self._service.list_fact_history(current_principal(), request.fact_id, query)
-        page = bounded(query, found.map(convert.fact_to_proto))
+        page = bounded(query, found.map(convert.FACT.to_proto))
         return rpc.ListFactHistoryResponse(facts=page.items, next_page_token=next_page_token(query, page))
 
     async def GetMemoryBundle(self, request: rpc.GetMemoryBundleRequest, context: Call) -> rpc.GetMemoryBundleResponse:
         """Returns the memories for the head of a compacted window."""
         bundle = await self._service.get_bundle(current_principal(), *requests.bundle_from_proto(request))
         return rpc.GetMemoryBundleResponse(
-            episodes=[convert.episode_to_proto(episode) for episode in bundle.episodes],
-            facts=[convert.fact_to_proto(fact) for fact in bundle.facts],
+            episodes=[convert.EPISODE.to_proto(episode) for episode in bundle.episodes],
+            facts=[convert.FACT.to_proto(fact) for fact in bundle.facts],
         )
 
     async def ListMemoryScopes(
@@ -164,7 +168,7 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         query = requests.page_from_proto(request)
         name_prefix = request.name_prefix if request.HasField("name_prefix") else None
         found = await self._service.list_scopes(current_principal(), name_prefix, query)
-        page = bounded(query, found.map(convert.summary_to_proto))
+        page = bounded(query, found.map(convert.SCOPE_SUMMARY.to_proto))
         return rpc.ListMemoryScopesResponse(scopes=page.items, next_page_token=next_page_token(query, page))
 
     async def EraseMemoryScope(

@@ -145,7 +145,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
             next_page_token=token,
             degraded=found.degraded,
             reranked=found.reranked,
-            time_ranges=[convert.time_range_to_proto(each) for each in found.time_ranges],
+            time_ranges=[convert.TIME_RANGE.to_proto(each) for each in found.time_ranges],
         )
 
     async def EraseAgent(self, request: rpc.EraseAgentRequest, context: Call) -> rpc.EraseAgentResponse:

@@ -1,5 +1,6 @@
 """Conversations of agents."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from mnemesh.agents.v1 import conversations_pb2 as pb
@@ -19,7 +20,9 @@ _WRITABLE: Final = ("summary", "description", "archived", "model", "model_settin
 def conversation_draft_from_proto(request: rpc.CreateConversationRequest) -> ConversationDraft:
     """Returns the draft of a conversation. Raises InvalidArgument if the id of the agent is malformed."""
     require_id(request.conversation.agent_id, "agent", "conversation.agent_id")
-    return _DRAFT.from_proto(request.conversation, "conversation", create_missing_blocks=request.create_missing_blocks)
+    create = request.create_missing_blocks
+    draft = _DRAFT.from_proto(request.conversation, "conversation", create_missing_blocks=create)
+    return replace(draft, isolated_block_labels=tuple(dict.fromkeys(draft.isolated_block_labels)))
 
 
 def conversation_update_from_proto(request: rpc.UpdateConversationRequest) -> tuple[str, dict[str, Any]]:

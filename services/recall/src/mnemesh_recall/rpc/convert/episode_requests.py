@@ -1,6 +1,5 @@
 """The conversion of the requests of EpisodeService."""
 
-from collections.abc import Container
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,6 +8,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import PageQuery, page_query
 from mnemesh_kit.time import date_range, optional_timestamp_from_proto, zone_from_name
 from mnemesh_types.recall import WriterLease
+from mnemesh_types.twin import Conversion, enum_of
 
 from mnemesh_recall.model.episodes import (
     Episode,
@@ -28,19 +28,11 @@ DEFAULT_EPISODE_HITS: Final = 10
 DEFAULT_FACT_HITS: Final = 20
 DEFAULT_BUNDLE_EPISODES: Final = 3
 DEFAULT_BUNDLE_FACTS: Final = 20
-_EPISODE_ORDERS: Final[dict[int, EpisodeOrder]] = {
-    rpc.EPISODE_ORDER_BY_UNSPECIFIED: EpisodeOrder.CREATED,
-    rpc.EPISODE_ORDER_BY_CREATE_TIME: EpisodeOrder.CREATED,
-    rpc.EPISODE_ORDER_BY_START_TIME: EpisodeOrder.STARTED,
-    rpc.EPISODE_ORDER_BY_SALIENCE: EpisodeOrder.SALIENCE,
-}
-_FACT_ORDERS: Final[dict[int, FactOrder]] = {
-    rpc.FACT_ORDER_BY_UNSPECIFIED: FactOrder.CREATED,
-    rpc.FACT_ORDER_BY_CREATE_TIME: FactOrder.CREATED,
-    rpc.FACT_ORDER_BY_VALID_FROM_TIME: FactOrder.VALID_FROM,
-    rpc.FACT_ORDER_BY_CONFIDENCE: FactOrder.CONFIDENCE,
-    rpc.FACT_ORDER_BY_SALIENCE: FactOrder.SALIENCE,
-}
+enum_of(rpc.EpisodeOrderBy, EpisodeOrder, "CREATED", CREATED="CREATE_TIME", STARTED="START_TIME")
+enum_of(rpc.FactOrderBy, FactOrder, "CREATED", CREATED="CREATE_TIME")
+_RESTORE: Final = Conversion(rpc.RestoreFactRequest, RestoreFact)
+_EPISODE_FILTER: Final = Conversion(rpc.EpisodeFilter, EpisodeFilter)
+_FACT_FILTER: Final = Conversion(rpc.FactFilter, FactFilter)
 
 Changes = dict[str, Any]
 """New values by field name."""
@@ -58,52 +50,24 @@ def commit_from_proto(request: rpc.CommitEpisodeRequest) -> EpisodeCommit:
 
 def restore_from_proto(request: rpc.RestoreFactRequest) -> RestoreFact:
     """Converts the restoration of a fact."""
-    return RestoreFact(
-        fact_id=request.fact_id,
-        reason=request.reason if request.HasField("reason") else None,
-        source=convert.source_from_proto(request.source),
-    )
-
-
-def episode_order_from_proto(order: int) -> EpisodeOrder:
-    """Converts the order of a list of episodes. Raises InvalidArgument if it is unknown."""
-    _require_order(_EPISODE_ORDERS, order)
-    return _EPISODE_ORDERS[order]
-
-
-def fact_order_from_proto(order: int) -> FactOrder:
-    """Converts the order of a list of facts. Raises InvalidArgument if it is unknown."""
-    _require_order(_FACT_ORDERS, order)
-    return _FACT_ORDERS[order]
+    return _RESTORE.from_proto(request)
 
 
 def page_from_proto(request: Any) -> PageQuery:
     """Converts the paging fields of a list. Raises InvalidArgument if its order is unknown."""
-    _require_order(request.DESCRIPTOR.fields_by_name["order_by"].enum_type.values_by_number, request.order_by)
+    if request.order_by not in request.DESCRIPTOR.fields_by_name["order_by"].enum_type.values_by_number:
+        raise InvalidArgument("order_by must be an order of this list.", field="order_by")
     return page_query(request)
 
 
 def episode_filter_from_proto(filter_: rpc.EpisodeFilter) -> EpisodeFilter:
     """Converts a filter of episodes."""
-    return EpisodeFilter(
-        **_shared_filter(filter_),
-        agent_id=filter_.agent_id if filter_.HasField("agent_id") else None,
-        turn_id=filter_.turn_id if filter_.HasField("turn_id") else None,
-        known_at=optional_timestamp_from_proto(filter_, "known_at_time", "filter.known_at_time"),
-    )
+    return convert.each_once(_EPISODE_FILTER.from_proto(filter_, "filter"), "scopes", "tags_any", "tags_all")
 
 
 def fact_filter_from_proto(filter_: rpc.FactFilter) -> FactFilter:
     """Converts a filter of facts."""
-    return FactFilter(
-        **_shared_filter(filter_),
-        min_confidence=filter_.min_confidence if filter_.HasField("min_confidence") else None,
-        episode_id=filter_.episode_id if filter_.HasField("episode_id") else None,
-        valid_at=optional_timestamp_from_proto(filter_, "valid_at_time", "filter.valid_at_time"),
-        known_at=optional_timestamp_from_proto(filter_, "known_at_time", "filter.known_at_time"),
-        include_invalid=filter_.include_invalid,
-        valid_since=optional_timestamp_from_proto(filter_, "valid_since_time", "filter.valid_since_time"),
-    )
+    return convert.each_once(_FACT_FILTER.from_proto(filter_, "filter"), "scopes", "tags_any", "tags_all")
 
 
 def episode_search_from_proto(request: rpc.SearchEpisodesRequest) -> MemorySearch[Episode]:
@@ -168,21 +132,7 @@ def _changes(memory: Any, paths: Any) -> Changes:
     return changes
 
 
-def _shared_filter(filter_: rpc.EpisodeFilter | rpc.FactFilter) -> dict[str, Any]:
-    return {
-        "scopes": _scopes(filter_.scopes, "filter.scopes"),
-        "tags_any": tuple(dict.fromkeys(filter_.tags_any)),
-        "tags_all": tuple(dict.fromkeys(filter_.tags_all)),
-        "message_id": filter_.message_id if filter_.HasField("message_id") else None,
-    }
-
-
 def _scopes(scopes: Any, field: str) -> tuple[Any, ...]:
     return tuple(
         dict.fromkeys(convert.scope_from_proto(scope, f"{field}[{index}]") for index, scope in enumerate(scopes))
     )
-
-
-def _require_order(known: Container[int], order: int) -> None:
-    if order not in known:
-        raise InvalidArgument("order_by must be an order of this list.", field="order_by")

@@ -4,6 +4,7 @@ Messages themselves are converted by mnemesh_types.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -11,18 +12,12 @@ from mnemesh.recall.v1 import contexts_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.time import (
-    date_range,
-    optional_timestamp_from_proto,
-    optional_timestamp_to_proto,
-    timestamp_to_proto,
-    zone_from_name,
-)
+from mnemesh_kit.time import date_range, optional_timestamp_from_proto, zone_from_name
 from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_from_proto
 from mnemesh_types.messages import Message, Role
-from mnemesh_types.recall import WriterLease
+from mnemesh_types.twin import Conversion
 
 from mnemesh_recall.model.contexts import ContextFork, ContextReplacement, ContextWindow, NewContext, StepCommit
 from mnemesh_recall.model.messages import MessageBatch, MessageFilter, default_conversation_id
@@ -41,6 +36,20 @@ _MODE_TO_PROTO: Final = {
     SearchMode.TEXT: rpc.SEARCH_MODE_TEXT,
     SearchMode.VECTOR: rpc.SEARCH_MODE_VECTOR,
 }
+
+_CONTEXT: Final = Conversion(contexts_pb2.Context, ContextWindow, messages=None)
+_HIT: Final = Conversion(rpc.MessageHit, MessageHit, mode=None)
+TIME_RANGE: Final = Conversion(rpc.ResolvedTimeRange, TimeRange, start_time="start", end_time="end")
+_FILTER: Final = Conversion(
+    rpc.ListMessagesRequest,
+    MessageFilter,
+    text_search="text",
+    start_time="from_time",
+    end_time="until_time",
+    roles=None,
+)
+_STEP: Final = Conversion(rpc.CommitStepRequest, StepCommit, messages=None, hidden_messages=None)
+_REPLACEMENT: Final = Conversion(rpc.ReplaceContextRequest, ContextReplacement, new_messages=None, memories=None)
 
 
 def messages_from_proto(messages: Iterable[pb.Message], field: str, now: datetime) -> tuple[Message, ...]:
@@ -62,44 +71,12 @@ def changes_from_proto(message: pb.Message, field: str, now: datetime) -> Messag
 
 def context_to_proto(context: ContextWindow) -> contexts_pb2.Context:
     """Converts a context window."""
-    return contexts_pb2.Context(
-        conversation_id=context.conversation_id,
-        agent_id=context.agent_id,
-        version=context.version,
-        epoch=context.epoch,
-        messages=[message_to_proto(message) for message in context.messages or ()],
-        agent_message_count=context.agent_message_count,
-        create_time=timestamp_to_proto(context.created_at),
-        update_time=timestamp_to_proto(context.updated_at),
-        last_message_time=optional_timestamp_to_proto(context.last_message_at),
-    )
+    return _CONTEXT.to_proto(context, messages=[message_to_proto(message) for message in context.messages or ()])
 
 
 def hit_to_proto(hit: MessageHit) -> rpc.MessageHit:
     """Converts a search hit."""
-    return rpc.MessageHit(
-        message=message_to_proto(hit.message),
-        text=hit.text,
-        score=hit.score,
-        vector_rank=hit.vector_rank,
-        text_rank=hit.text_rank,
-        mode=_MODE_TO_PROTO[hit.mode],
-        text_score=hit.text_score,
-        vector_score=hit.vector_score,
-        rerank_score=hit.rerank_score,
-        before=[message_to_proto(message) for message in hit.before],
-        after=[message_to_proto(message) for message in hit.after],
-        question=None if hit.question is None else message_to_proto(hit.question),
-    )
-
-
-def time_range_to_proto(time: TimeRange) -> rpc.ResolvedTimeRange:
-    """Converts a range of time."""
-    return rpc.ResolvedTimeRange(
-        expression=time.expression,
-        start_time=optional_timestamp_to_proto(time.start),
-        end_time=optional_timestamp_to_proto(time.end),
-    )
+    return _HIT.to_proto(hit, mode=_MODE_TO_PROTO[hit.mode])
 
 
 def mode_from_proto(mode: rpc.SearchMode.ValueType) -> SearchMode:
@@ -139,29 +116,18 @@ def step_from_proto(request: rpc.CommitStepRequest, now: datetime) -> StepCommit
     """Converts a step commit. Raises InvalidArgument without a lease."""
     if not request.HasField("lease"):
         raise InvalidArgument("lease is required.", field="lease")
-    return StepCommit(
-        agent_id=request.agent_id,
-        conversation_id=request.conversation_id,
-        step_id=request.step_id,
-        lease=WriterLease.from_proto(request.lease, "lease"),
-        base_version=request.base_version,
+    return _STEP.from_proto(
+        request,
         messages=messages_from_proto(request.messages, "messages", now),
         hidden_messages=messages_from_proto(request.hidden_messages, "hidden_messages", now),
-        system_text=request.system_text if request.HasField("system_text") else None,
-        request_id=request.request_id,
     )
 
 
 def replacement_from_proto(request: rpc.ReplaceContextRequest, now: datetime) -> ContextReplacement:
     """Converts the replacement of a window."""
-    return ContextReplacement(
-        agent_id=request.agent_id,
-        conversation_id=request.conversation_id,
-        base_version=request.base_version,
-        message_ids=tuple(request.message_ids),
+    return _REPLACEMENT.from_proto(
+        request,
         new_messages=messages_from_proto(request.new_messages, "new_messages", now),
-        system_text=request.system_text if request.HasField("system_text") else None,
-        lease=WriterLease.from_proto(request.lease, "lease") if request.HasField("lease") else None,
         memories=tuple(
             commit_from_proto(memory, f"memories[{index}].") for index, memory in enumerate(request.memories)
         ),
@@ -190,23 +156,9 @@ def batch_from_proto(request: rpc.AppendMessagesRequest, now: datetime) -> Messa
 def message_filter_from_proto(request: rpc.ListMessagesRequest) -> MessageFilter:
     """Converts the filter of a list of messages."""
     agent_ids = distinct(request.agent_ids)
-    return MessageFilter(
-        agent_ids=agent_ids,
-        conversation_ids=_conversations(request.conversation, agent_ids) if request.HasField("conversation") else (),
-        roles=roles_from_proto(request.roles),
-        run_id=request.run_id if request.HasField("run_id") else None,
-        step_id=request.step_id if request.HasField("step_id") else None,
-        group_id=request.group_id if request.HasField("group_id") else None,
-        turn_id=request.turn_id if request.HasField("turn_id") else None,
-        otid=request.otid if request.HasField("otid") else None,
-        include_err=request.include_err,
-        tool_call_id=request.tool_call_id if request.HasField("tool_call_id") else None,
-        text=request.text_search or None,
-        from_time=optional_timestamp_from_proto(request, "start_time"),
-        until_time=optional_timestamp_from_proto(request, "end_time"),
-        after_sequence_id=request.after_sequence_id if request.HasField("after_sequence_id") else None,
-        until_sequence_id=request.until_sequence_id if request.HasField("until_sequence_id") else None,
-    )
+    conversations = _conversations(request.conversation, agent_ids) if request.HasField("conversation") else ()
+    filter_ = _FILTER.from_proto(request, roles=roles_from_proto(request.roles), conversation_ids=conversations)
+    return replace(filter_, agent_ids=agent_ids, text=filter_.text or None)
 
 
 def search_from_proto(request: rpc.SearchMessagesRequest, offset: int) -> MessageSearch:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mnemesh.recall.v1 import episodes_pb2, traces_pb2
 from mnemesh.recall.v1 import traces_service_pb2 as rpc
@@ -14,16 +14,15 @@ from mnemesh_kit.errors import InvalidArgument, ResourceExhausted
 from mnemesh_kit.idempotency import RequestKey, request_key
 from mnemesh_kit.paging import PageQuery, page_query
 from mnemesh_kit.time import (
-    optional_timestamp_from_proto,
     optional_timestamp_to_proto,
     timestamp_from_proto,
     timestamp_to_proto,
 )
 from mnemesh_types.convert import message_from_proto, message_to_proto
 from mnemesh_types.recall import InteractionStatus
-from mnemesh_types.twin import enum_from_proto, number_of
+from mnemesh_types.twin import Conversion, enum_from_proto, enum_of, number_of
 
-from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
+from mnemesh_recall.model.episodes import Episode, Fact
 from mnemesh_recall.model.trace_requests import (
     InteractionFilter,
     Record,
@@ -36,14 +35,13 @@ from mnemesh_recall.model.traces import Snapshot, ToolInteraction, Trace
 from mnemesh_recall.rpc.convert import episodes
 
 SCHEMA_VERSION: Final = 1
-_UNASSIGNED: Final = Scope(ScopeKind.NAME, "")
-"""The scope of a record before the import assigns that of the agent."""
-RECORD_TYPE_FROM_PROTO: Final = {
-    rpc.TRACE_RECORD_TYPE_RAW_TRACE: RecordType.TRACE,
-    rpc.TRACE_RECORD_TYPE_EPISODE: RecordType.EPISODE,
-    rpc.TRACE_RECORD_TYPE_FACT: RecordType.FACT,
-    rpc.TRACE_RECORD_TYPE_SNAPSHOT: RecordType.SNAPSHOT,
-}
+M = TypeVar("M", episodes_pb2.Episode, episodes_pb2.Fact)
+enum_of(rpc.TraceRecordType, RecordType, TRACE="RAW_TRACE")
+_TURN_FILTER: Final = Conversion(
+    rpc.ListTurnsRequest, TurnFilter, start_time="from_time", end_time="before_time", include_traces="with_traces"
+)
+_INTERACTION_FILTER: Final = Conversion(rpc.ListToolInteractionsRequest, InteractionFilter)
+_EXPORT: Final = Conversion(rpc.ExportTracesRequest, TraceExport, start_time="from_time", end_time="before_time")
 
 
 def interaction_to_proto(interaction: ToolInteraction) -> traces_pb2.ToolInteraction:
@@ -76,9 +74,9 @@ def record_to_proto(record: Record) -> rpc.TraceRecord:
         case Trace():
             return rpc.TraceRecord(raw_trace=record.to_proto())
         case Episode():
-            return rpc.TraceRecord(episode=episodes.episode_to_proto(record))
+            return rpc.TraceRecord(episode=episodes.EPISODE.to_proto(record))
         case Fact():
-            return rpc.TraceRecord(fact=episodes.fact_to_proto(record))
+            return rpc.TraceRecord(fact=episodes.FACT.to_proto(record))
         case Snapshot():
             return rpc.TraceRecord(
                 snapshot=traces_pb2.TraceSnapshot(
@@ -120,62 +118,34 @@ def trace_from_proto(trace: traces_pb2.RawTrace, field: str) -> Trace:
 
 def _episode_from_proto(episode: episodes_pb2.Episode, field: str, *, exact: bool) -> Episode:
     """Converts an imported episode, which keeps its id and times."""
-    new = episodes.new_episode_from_proto(_without_scope(episode), field)
     created_at = _required_time(episode, "create_time", field)
-    return Episode(
-        id=episode.id,
-        scope=_import_scope(episode, exact=exact),
-        summary=new.summary,
-        created_at=created_at,
-        updated_at=optional_timestamp_from_proto(episode, "update_time", f"{field}.update_time") or created_at,
-        turn_ids=new.turn_ids,
-        tags=new.tags,
-        salience=new.salience,
-        source=new.source,
-        started_at=new.started_at,
-        ended_at=new.ended_at,
-        metadata=new.metadata,
-        extra=new.extra,
-    )
+    found = episodes.EPISODE.from_proto(_with_scope(episode, exact=exact), field)
+    updated_at = found.updated_at if episode.HasField("update_time") else created_at
+    return replace(episodes.each_once(found, "turn_ids", "tags"), updated_at=updated_at)
 
 
 def _fact_from_proto(fact: episodes_pb2.Fact, field: str, *, exact: bool) -> Fact:
     """Converts an imported fact, closed or not, which keeps its id and times."""
-    new = episodes.new_fact_from_proto(_without_scope(fact), field)
     created_at = _required_time(fact, "create_time", field)
-    closed_at = optional_timestamp_from_proto(fact, "close_time", f"{field}.close_time")
-    return Fact(
-        id=fact.id,
-        scope=_import_scope(fact, exact=exact),
-        text=new.text,
-        created_at=created_at,
-        updated_at=optional_timestamp_from_proto(fact, "update_time", f"{field}.update_time") or created_at,
-        chain_id=fact.id,
-        tags=new.tags,
-        confidence=new.confidence,
-        salience=new.salience,
-        source=new.source,
-        metadata=new.metadata,
-        extra=new.extra,
-        valid_from=new.valid_from,
-        invalid_at=new.invalid_at,
-        first_invalid_at=new.invalid_at if closed_at is None else None,
-        closed_at=closed_at,
-        superseded_by_id=fact.superseded_by_id if fact.HasField("superseded_by_id") else None,
-        supersedes_id=fact.supersedes_id if fact.HasField("supersedes_id") else None,
-        invalid_reason=fact.invalid_reason if fact.HasField("invalid_reason") else None,
-        invalid_source=episodes.source_from_proto(fact.invalid_source) if fact.HasField("invalid_source") else None,
+    found = episodes.FACT.from_proto(_with_scope(fact, exact=exact), field, chain_id=fact.id)
+    return replace(
+        episodes.each_once(found, "tags"),
+        updated_at=found.updated_at if fact.HasField("update_time") else created_at,
+        first_invalid_at=found.invalid_at if found.closed_at is None else None,
     )
 
 
-def _import_scope(memory: episodes_pb2.Episode | episodes_pb2.Fact, *, exact: bool) -> Scope:
-    """Returns the named scope of a record, or any but an agent's if it is `exact`.
+def _with_scope(memory: M, *, exact: bool) -> M:
+    """Returns a copy with the named scope of a record, or any but an agent's if it is `exact`.
 
-    The import assigns that of the agent to all others.
+    The import assigns that of the agent to all others, which have no name meanwhile.
     """
-    if exact and memory.scope.WhichOneof("scope") not in (None, "agent_id"):
-        return episodes.scope_from_proto(memory.scope, "record")
-    return Scope(ScopeKind.NAME, memory.scope.name) if memory.scope.WhichOneof("scope") == "name" else _UNASSIGNED
+    copy = type(memory)()
+    copy.CopyFrom(memory)
+    kind = memory.scope.WhichOneof("scope")
+    if kind != "name" and not (exact and kind not in (None, "agent_id")):
+        copy.scope.name = ""
+    return copy
 
 
 def _snapshot_from_proto(snapshot: traces_pb2.TraceSnapshot, field: str) -> Snapshot:
@@ -186,13 +156,6 @@ def _snapshot_from_proto(snapshot: traces_pb2.TraceSnapshot, field: str) -> Snap
         if message.role == message_pb2.ROLE_SUMMARY
     )
     return Snapshot(snapshot.conversation_id, 0, None, summaries)
-
-
-def _without_scope(memory: Any) -> Any:
-    copy = type(memory)()
-    copy.CopyFrom(memory)
-    copy.ClearField("scope")
-    return copy
 
 
 def _required_time(message: Any, name: str, field: str) -> datetime:
@@ -213,43 +176,22 @@ def page_from_proto(request: Any) -> PageQuery:
 
 def turn_filter_from_proto(request: rpc.ListTurnsRequest) -> TurnFilter:
     """Converts the filter of a list of turns."""
-    return TurnFilter(
-        agent_id=request.agent_id,
-        conversation_id=request.conversation_id if request.HasField("conversation_id") else None,
-        turn_ids=tuple(request.turn_ids),
-        from_time=optional_timestamp_from_proto(request, "start_time"),
-        before_time=optional_timestamp_from_proto(request, "end_time"),
-        compacted=request.compacted if request.HasField("compacted") else None,
-        with_traces=request.include_traces,
-    )
+    return _TURN_FILTER.from_proto(request)
 
 
 def interaction_filter_from_proto(request: rpc.ListToolInteractionsRequest) -> InteractionFilter:
     """Converts the filter of a list of tool interactions. Raises InvalidArgument if a status is unknown."""
-    statuses = (enum_from_proto(InteractionStatus, status, "statuses") for status in dict.fromkeys(request.statuses))
-    return InteractionFilter(
-        agent_id=request.agent_id,
-        conversation_id=request.conversation_id if request.HasField("conversation_id") else None,
-        turn_id=request.turn_id if request.HasField("turn_id") else None,
-        run_id=request.run_id if request.HasField("run_id") else None,
-        tool_name=request.tool_name if request.HasField("tool_name") else None,
-        statuses=tuple(statuses),
+    return replace(
+        _INTERACTION_FILTER.from_proto(request),
+        statuses=tuple(
+            dict.fromkeys(enum_from_proto(InteractionStatus, status, "statuses") for status in request.statuses)
+        ),
     )
 
 
 def export_from_proto(request: rpc.ExportTracesRequest) -> TraceExport:
     """Converts an export. Raises InvalidArgument if a type of records is unknown."""
-    if any(kind not in RECORD_TYPE_FROM_PROTO for kind in request.record_types):
-        raise InvalidArgument("record_types must be types of records.", field="record_types")
-    return TraceExport(
-        agent_id=request.agent_id,
-        conversation_id=request.conversation_id if request.HasField("conversation_id") else None,
-        record_types=tuple(RECORD_TYPE_FROM_PROTO[kind] for kind in request.record_types),
-        from_time=optional_timestamp_from_proto(request, "start_time"),
-        before_time=optional_timestamp_from_proto(request, "end_time"),
-        archived=request.archived if request.HasField("archived") else None,
-        scope_names=tuple(dict.fromkeys(request.scope_names)),
-    )
+    return episodes.each_once(_EXPORT.from_proto(request), "scope_names")
 
 
 async def import_from_proto(
