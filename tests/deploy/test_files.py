@@ -14,12 +14,12 @@ import pytest
 import yaml
 from mnemesh_cli.certificates import create_certificates
 from mnemesh_client import Addresses
-from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.config import ServerConfig, TlsSettings
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.services import SERVICE_NAMES, Protocol
 from mnemesh_kit.services import service as spec_of
 from mnemesh_kit.tls.certificates import read_certificate
-from mnemesh_kit.tls.credentials import ClientTls, TlsSettings
+from mnemesh_kit.tls.credentials import ClientTls
 
 ROOT = Path(__file__).parents[2]
 METRICS_PORT = 9464

@@ -21,13 +21,16 @@ from mnemesh_kit.listener import V1, V1_ALPHA
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.timeouts import scaled
 
+from . import served_blocks
 from .served_blocks import GET, ME, SERVICE, ShopIsClosed, calling, raising, serving
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 @asynccontextmanager
 async def forwarding(target: str, **settings: object) -> AsyncIterator[str]:
     """A server without services of its own, which forwards the calls of blocks. Yields its address."""
-    server = RunningServer()
+    server = RunningServer(served_blocks.servers)
     assembly = Assembly(name="orchestrator", forwarded=forwarded_services({"blocks": target}))
     address = await server.start(assembly, ServerConfig(shutdown_grace_seconds=0, **settings))  # type: ignore[arg-type]
     try:

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.channels import Channels
-from mnemesh_kit.config import ConfigError, ServerConfig
+from mnemesh_kit.config import ConfigError, ServerConfig, TlsSettings
 from mnemesh_kit.health import health_status
-from mnemesh_kit.tls.credentials import ClientTls, TlsSettings, host_of
+from mnemesh_kit.tls.credentials import ClientTls, host_of
 from mnemesh_kit.tls.server import EXPIRY, ServerTls
 from mnemesh_testkit.mesh.in_process import certificates, client_tls, tls_fields
 from mnemesh_testkit.timeouts import scaled

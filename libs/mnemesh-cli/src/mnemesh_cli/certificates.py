@@ -13,9 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from mnemesh_kit.config import StartupError
+from mnemesh_kit.config import TLS_PREFIX, StartupError
 from mnemesh_kit.services import SERVICE_NAMES
-from mnemesh_kit.tls.credentials import PREFIX
 
 CLIENT: Final = "client"
 CERTIFICATE_NAME: Final = "tls.crt"
@@ -163,9 +162,9 @@ def _general_name(host: str) -> x509.GeneralName:
 
 def _environment(directory: Path) -> str:
     """Returns the settings of a mesh on this machine, with a certificate for each process."""
-    lines = [(f"{PREFIX}_{field}", directory / CA_NAME) for field in ("CA_FILE", "CLIENT_CA_FILE")]
+    lines = [(f"{TLS_PREFIX}_{field}", directory / CA_NAME) for field in ("CA_FILE", "CLIENT_CA_FILE")]
     for name in (*SERVICE_NAMES, CLIENT):
-        prefix = PREFIX.replace("_", f"_{name.upper()}_", 1)
+        prefix = TLS_PREFIX.replace("_", f"_{name.upper()}_", 1)
         lines.append((f"{prefix}_CERT_FILE", directory / name / CERTIFICATE_NAME))
         lines.append((f"{prefix}_KEY_FILE", directory / name / KEY_NAME))
     return "".join(f"{variable}={shlex.quote(str(path))}\n" for variable, path in lines)

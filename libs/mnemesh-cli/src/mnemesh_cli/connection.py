@@ -3,18 +3,18 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mnemesh_cli.profiles import Profile, read_profiles
 from mnemesh_cli.supervisor.config import MeshConfig, mesh_config
 from mnemesh_cli.supervisor.data_lock import lock_holder
-from mnemesh_client.addresses import Addresses
-from mnemesh_client.agent import Agent
-from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.config import ConfigError
-from mnemesh_kit.errors import AlreadyExists, InvalidArgument, NotFound
-from mnemesh_kit.outgoing import DEADLINE_SECONDS
-from mnemesh_kit.tls.credentials import TlsSettings
+from mnemesh_kit.config import ConfigError, TlsSettings
+
+if TYPE_CHECKING:
+    # A command that calls nothing, such as `mnemesh up`, does not import the client.
+    from mnemesh_cli.profiles import Profile
+    from mnemesh_client.addresses import Addresses
+    from mnemesh_client.agent import Agent
+    from mnemesh_client.mnemesh import Mnemesh
 
 FIRST_AGENT_TAG: Final = "first-agent"
 _NAMED: Final = 5
@@ -34,31 +34,42 @@ class Connection:
     as_json: bool = False
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> "Profile":
         """The profile of `--profile`, of MNEMESH_PROFILE, or the current one; an empty one without any.
 
         Raises:
             NotFound: there is no such profile.
             ConfigError: the configuration file is wrong.
         """
+        from mnemesh_cli.profiles import Profile, read_profiles  # noqa: PLC0415
+
         profiles = read_profiles()
         name = self._named_profile or ("" if self.target or os.environ.get("MNEMESH_TARGET") else profiles.current)
         return profiles.get(name) if name else Profile()
 
-    def addresses(self, config: MeshConfig | None = None) -> Addresses:
+    def addresses(self, config: MeshConfig | None = None) -> "Addresses":
         """Returns the addresses of the mesh: see `Addresses.resolve`.
 
         A mesh that runs on the data directory (of `config`, or of the environment) is known by its lock file.
         """
+        from mnemesh_client.addresses import Addresses  # noqa: PLC0415
+
         holder = lock_holder((config or mesh_config(None)).data_path)
         target = self.target or self.profile.target
         return Addresses.resolve(target, running=holder.addresses if holder is not None else None)
 
-    def open(self, addresses: Addresses | None = None, *, deadline: float = DEADLINE_SECONDS) -> Mnemesh:
+    def open(self, addresses: "Addresses | None" = None, *, deadline: float | None = None) -> "Mnemesh":
         """Returns a client of the mesh at `addresses`. `deadline`: that of its calls, in seconds."""
+        from mnemesh_client.mnemesh import Mnemesh  # noqa: PLC0415
+        from mnemesh_kit.outgoing import DEADLINE_SECONDS  # noqa: PLC0415
+
         token, key_file = self.credentials()
         return Mnemesh(
-            addresses or self.addresses(), token=token, auth_key_file=key_file, tls=self.tls(), deadline=deadline
+            addresses or self.addresses(),
+            token=token,
+            auth_key_file=key_file,
+            tls=self.tls(),
+            deadline=deadline or DEADLINE_SECONDS,
         )
 
     def credentials(self) -> tuple[str | None, str | None]:
@@ -101,7 +112,7 @@ def _token(path: str | None) -> str | None:
         raise ConfigError(f"The token file of the profile, {path}, cannot be read.") from error
 
 
-async def require_free_name(mnemesh: Mnemesh, name: str) -> None:
+async def require_free_name(mnemesh: "Mnemesh", name: str) -> None:
     """Checks that no agent has a name, because commands by a name that several have fail.
 
     The server allows equal names, as clients of Letta's API expect. The rule is that of the command line.
@@ -109,13 +120,15 @@ async def require_free_name(mnemesh: Mnemesh, name: str) -> None:
     Raises:
         AlreadyExists: an agent has the name. The message has its id.
     """
+    from mnemesh_kit.errors import AlreadyExists  # noqa: PLC0415
+
     async for agent in mnemesh.agents.list(name=name, order="asc", limit=1):
         raise AlreadyExists(
             f"An agent is named {name!r} already: {agent.id}. Choose another name, or use --force.", name=name
         )
 
 
-async def with_free_name(mnemesh: Mnemesh, agent: Agent) -> Agent:
+async def with_free_name(mnemesh: "Mnemesh", agent: "Agent") -> "Agent":
     """Returns an agent that was created just now, with " (2)" after its name if another has the name, or a free number.
 
     The time of creation does not tell which one is new: an imported agent keeps that of its original.
@@ -130,20 +143,22 @@ async def with_free_name(mnemesh: Mnemesh, agent: Agent) -> Agent:
     return agent
 
 
-async def find_first_agent(mnemesh: Mnemesh) -> Agent | None:
+async def find_first_agent(mnemesh: "Mnemesh") -> "Agent | None":
     """Returns the agent that `mnemesh up --chat` created, or None if there is none."""
     async for agent in mnemesh.agents.list(tags_all=[FIRST_AGENT_TAG], order="asc", limit=1):
         return agent
     return None
 
 
-async def choose_agent(mnemesh: Mnemesh, key: str | None) -> Agent:
+async def choose_agent(mnemesh: "Mnemesh", key: str | None) -> "Agent":
     """Returns the agent with an id or name; without a key, the first agent or the only one.
 
     Raises:
         NotFound: there is no such agent.
         InvalidArgument: several agents match.
     """
+    from mnemesh_kit.errors import InvalidArgument, NotFound  # noqa: PLC0415
+
     if key is not None:
         return await mnemesh.agents.find(key)
     first = await find_first_agent(mnemesh)

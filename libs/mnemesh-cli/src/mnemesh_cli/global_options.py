@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import is_wide
+from mnemesh_cli.display.terminal import is_wide
 from mnemesh_cli.short_ids import resolve_short_ids
 from typer.core import TyperGroup
 

@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any, Final, cast
 
-import structlog
 import typer
-from mnemesh_cli.display.error_text import any_error_text, exit_code
-from mnemesh_cli.display.records import is_wide
-from mnemesh_cli.display.terminal import print_error
+from mnemesh_cli.display.terminal import is_wide, print_error
 from mnemesh_cli.global_options import MeshGroup, connection_of
 from mnemesh_kit.private_files import make_new_files_private
 
@@ -147,8 +144,6 @@ def main() -> None:
     """
     make_new_files_private()
     is_wide.set(False)
-    # stdout has the results of commands. The stream is looked up for each line, because callers may replace it.
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     try:
         app(prog_name="mnemesh")
     except KeyboardInterrupt:
@@ -160,5 +155,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("MNEMESH_DEBUG"):
             raise
+        from mnemesh_cli.display.error_text import any_error_text, exit_code  # noqa: PLC0415  (as _COMMANDS)
+
         print_error(any_error_text(error))
         sys.exit(exit_code(error))

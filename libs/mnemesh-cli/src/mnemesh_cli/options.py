@@ -4,11 +4,13 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from mnemesh_cli.global_options import connection_of
-from mnemesh_client.mnemesh import Mnemesh
+
+if TYPE_CHECKING:
+    from mnemesh_client.mnemesh import Mnemesh  # only the completion of names calls the mesh
 
 _SECONDS: Final = 1.5
 _MOST: Final = 200
@@ -44,60 +46,60 @@ async def _names(ctx: typer.Context, noun: str) -> list[tuple[str, str]]:
         return [row async for row in _SOURCES[noun](mnemesh)]
 
 
-async def _agents(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _agents(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for agent in mnemesh.agents.list(limit=_MOST):
         yield agent.name, agent.id
         yield agent.id, agent.name
 
 
-async def _groups(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _groups(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for group in mnemesh.groups.list(limit=_MOST):
         if group.description:
             yield group.description, group.id
         yield group.id, group.description
 
 
-async def _folders(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _folders(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for folder in mnemesh.folders.list(limit=_MOST):
         yield folder.name, folder.description
 
 
-async def _tools(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _tools(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for tool in mnemesh.tools.list(limit=_MOST):
         yield tool.name, tool.description.partition("\n")[0]
 
 
-async def _models(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _models(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for model in mnemesh.models.list():
         yield model.handle, model.display_name
 
 
-async def _providers(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _providers(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for provider in mnemesh.providers.list():
         yield provider.name, provider.type
 
 
-async def _archives(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _archives(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for archive in mnemesh.archives.list(limit=_MOST):
         yield archive.id, archive.name
 
 
-async def _blocks(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _blocks(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for block in mnemesh.blocks.list(limit=_MOST):
         yield block.id, block.label
 
 
-async def _runs(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _runs(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for run in mnemesh.runs.list(limit=_MOST // 10):
         yield run.id, run.create_time.ToJsonString()[:16]
 
 
-async def _conversations(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _conversations(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for conversation in mnemesh.conversations.list(limit=_MOST):
         yield conversation.id, conversation.summary
 
 
-async def _identities(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+async def _identities(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
     async for identity in mnemesh.identities.list(limit=_MOST):
         yield identity.id, identity.name
 

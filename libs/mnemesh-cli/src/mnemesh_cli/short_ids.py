@@ -3,11 +3,12 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh_cli.connection import Connection
-from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.errors import InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from mnemesh_client.mnemesh import Mnemesh  # a line without ids does not import it
 
 _MOST: Final = 10_000
 _SHOWN: Final = 5
@@ -22,14 +23,14 @@ _NAMED: Final = ("agent", "file", "group", "mcp_server", "provider", "source", "
 """The kinds whose rows have names, which may look like the beginning of an id: "agent-1"."""
 
 
-async def _of_agents(mnemesh: Mnemesh, noun: str) -> AsyncIterator[Any]:
+async def _of_agents(mnemesh: "Mnemesh", noun: str) -> AsyncIterator[Any]:
     """Yields the facts or the episodes of all agents."""
     async for agent in mnemesh.agents.list(order="desc", limit=_MOST):
         async for row in getattr(mnemesh, noun).list(agent_id=agent.id, limit=_MOST):
             yield row
 
 
-_LISTS: Final[Mapping[str, Callable[[Mnemesh], AsyncIterator[Any]]]] = {
+_LISTS: "Final[Mapping[str, Callable[[Mnemesh], AsyncIterator[Any]]]]" = {
     "agent": lambda mnemesh: mnemesh.agents.list(order="desc", limit=_MOST),
     "archive": lambda mnemesh: mnemesh.archives.list(order="desc", limit=_MOST),
     "block": lambda mnemesh: mnemesh.blocks.list(order="desc", limit=_MOST),
@@ -80,6 +81,8 @@ def _short(value: Any) -> list[str]:
 
 
 async def _resolve(connection: Connection, shorts: set[str]) -> dict[str, str]:
+    from mnemesh_kit.errors import InvalidArgument, NotFound  # noqa: PLC0415
+
     whole: dict[str, str] = {}
     async with connection.open() as mnemesh:
         for short in sorted(shorts):

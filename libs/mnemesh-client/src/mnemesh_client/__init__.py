@@ -1,6 +1,6 @@
 """The asynchronous Python client of mnemesh: `Mnemesh`, handles of agents and groups, and the errors they raise."""
 
-from mnemesh_kit.tls.credentials import TlsSettings
+from mnemesh_kit.config import TlsSettings
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import Unavailable
-from mnemesh_kit.services import SERVICES, Protocol, service
+from mnemesh_kit.services import SERVICES, Protocol, ports_from_env, service
 from mnemesh_kit.tls.credentials import SCHEME, host_of
 
 LOCK_NAME: Final = "mnemesh.lock"
-_LARGEST_PORT: Final = 65535
 
 
 def running_addresses(directory: str | os.PathLike[str]) -> Mapping[str, str]:
@@ -109,23 +107,6 @@ class Addresses:
     def items(self) -> tuple[tuple[str, str], ...]:
         """Returns the name and address of each service, callers first."""
         return tuple((spec.name, str(getattr(self, spec.name))) for spec in SERVICES)
-
-
-def ports_from_env(env: Mapping[str, str]) -> dict[str, int]:
-    """Returns the ports of the services for which MNEMESH_<SERVICE>_PORT is set.
-
-    Raises:
-        ConfigError: one is not a port number.
-    """
-    ports: dict[str, int] = {}
-    for spec in SERVICES:
-        text = env.get(spec.port_variable)
-        if not text:
-            continue
-        if not text.isdecimal() or not 0 < int(text) <= _LARGEST_PORT:
-            raise ConfigError(f"{spec.port_variable} must be a port number from 1 to {_LARGEST_PORT}, not {text!r}.")
-        ports[spec.name] = int(text)
-    return ports
 
 
 def _local_host(env: Mapping[str, str]) -> str:

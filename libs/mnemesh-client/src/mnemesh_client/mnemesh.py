@@ -9,9 +9,9 @@ from typing import Self, cast
 from mnemesh.agents.v1 import agents_service_pb2_grpc
 from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
+from mnemesh_kit.config import TlsSettings
 from mnemesh_kit.errors import InvalidArgument, Unavailable
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
-from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_client.addresses import Addresses, running_addresses
 from mnemesh_client.agent import AgentCalls

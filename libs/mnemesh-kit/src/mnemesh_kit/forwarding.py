@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mnemesh_kit.access import RPC_RULES
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.errors import DETAILS_KEY, PUSHBACK_KEY, InvalidArgument, MnemeshError, Unavailable, from_rpc_error
+from mnemesh_kit.local_calls import LocalMethod, LocalServers
 from mnemesh_kit.retries import service_descriptor
 from mnemesh_kit.services import SERVICES
 from mnemesh_kit.tls.credentials import ClientTls
@@ -43,14 +44,16 @@ def forwarded_services(targets: Mapping[str, str]) -> dict[str, str]:
 class Forwarder(grpc.GenericRpcHandler):
     """The handler of the calls that other services of the mesh answer."""
 
-    def __init__(self, targets: Mapping[str, str], tls: ClientTls) -> None:
+    def __init__(self, targets: Mapping[str, str], tls: ClientTls, local: LocalServers | None = None) -> None:
         """Creates the handler; nothing connects before the first call.
 
         Args:
             targets: the target of each gRPC service, by its full name.
             tls: the files for encrypted connections.
+            local: the servers of this process, which are called without a connection.
         """
         self._targets = targets
+        self._local = local
         self._connections = {target: Connections(target, tls) for target in set(targets.values())}
 
     @property
@@ -66,10 +69,14 @@ class Forwarder(grpc.GenericRpcHandler):
         if target is None or rule is None or rule.role is not Role.CLIENT:
             return None
         # On the wire, a single response is a stream of one. The receiving service knows how many there must be.
-        if _is_streamed(method):
-            call = self._connections[target].callable(method, lambda channel: channel.stream_stream(method))
-        else:
-            call = self._connections[target].callable(method, lambda channel: channel.unary_stream(method))
+        kind = "stream_stream" if _is_streamed(method) else "unary_stream"
+
+        def connect() -> Any:
+            return self._connections[target].callable(method, lambda channel: getattr(channel, kind)(method))
+
+        call = (
+            connect() if self._local is None else LocalMethod(self._local, target, kind, method, (None, None), connect)
+        )
 
         async def forward(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
             async with _Forwarded(context) as forwarded:

@@ -15,14 +15,14 @@ from mnemesh.server.v1 import server_service_pb2_grpc
 
 from mnemesh_kit.access import largest_request
 from mnemesh_kit.auth import Authenticator, is_loopback
-from mnemesh_kit.config import ServerConfig, StartupError
+from mnemesh_kit.config import ServerConfig, StartupError, TlsSettings
 from mnemesh_kit.forwarding import Forwarder, ForwardingHealth, import_contracts
 from mnemesh_kit.interceptors import Pipeline
 from mnemesh_kit.local_calls import LocalServer, LocalServers
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
 from mnemesh_kit.server_info import ServerInfoServicer
-from mnemesh_kit.tls.credentials import ClientTls, TlsSettings
+from mnemesh_kit.tls.credentials import ClientTls
 from mnemesh_kit.tls.server import ServerTls
 from mnemesh_kit.tracing import server_interceptors
 from mnemesh_kit.transport import server_options
@@ -123,7 +123,7 @@ class GrpcListener:
         self._config = parts.config
         tls = TlsSettings.of(parts.config)
         self._tls = ServerTls.of(tls)
-        self._forwarder = Forwarder(forwarded, ClientTls(tls))
+        self._forwarder = Forwarder(forwarded, ClientTls(tls), parts.local)
         import_contracts(self._forwarder.names)
         self._health = ForwardingHealth(self._forwarder)
         pipeline = Pipeline(parts.authenticator, parts.config.max_concurrent_calls, parts.metrics)

@@ -323,11 +323,13 @@ class LocalCall:
         return self._read(self._result())
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yields the responses of a stream. Raises AioRpcError at the end of a call that failed."""
+        """Yields the responses; that of a method without a stream, too. Raises AioRpcError when a failed call ends."""
         try:
             while (data := await self._context.written.take()) is not _END:
                 yield self._read(data)
-            self._result()
+            only = self._result()
+            if only is not None:
+                yield self._read(only)
         finally:
             self._task.cancel()
 

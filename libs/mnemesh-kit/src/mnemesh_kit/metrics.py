@@ -4,75 +4,17 @@ A service creates its metrics, uses them whether or not a metrics port is config
 `Assembly(metrics=[…])`. `prometheus_client` is imported only if a metrics port is configured.
 """
 
-import socket
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from socketserver import ThreadingMixIn
-from typing import Any, Final, Protocol
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-LIVE_PATH: Final = "/livez"
-READY_PATH: Final = "/readyz"
-_REQUEST_SECONDS: Final = 10.0
-
-
-class OperatorPort:
-    """A server in threads of its own, so that it answers while the event loop is busy."""
-
-    def __init__(self, host: str, port: int, metrics: Callable[..., Any], is_ready: Callable[[], bool]) -> None:
-        """Binds the port and serves.
-
-        Args:
-            host: an address.
-            port: the port; 0 chooses a free one.
-            metrics: the WSGI application of the exposition.
-            is_ready: whether the service is ready. It is called in a thread.
-        """
-
-        def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-            path = environ.get("PATH_INFO")
-            if path not in (LIVE_PATH, READY_PATH):
-                found: Iterable[bytes] = metrics(environ, start_response)
-                return found
-            is_well = path == LIVE_PATH or is_ready()
-            start_response("200 OK" if is_well else "503 Service Unavailable", [("Content-Type", "text/plain")])
-            return [b"ok\n" if is_well else b"not ready\n"]
-
-        kind = _Server6 if ":" in host else _Server
-        self._server = make_server(host, port, answer, kind, _Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="operator-port", daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port that the server got."""
-        return self._server.server_port
-
-    def stop(self) -> None:
-        """Closes the port and waits for the thread."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = _REQUEST_SECONDS
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name of the base class)
-        """Logs nothing: the port is asked every few seconds."""
+if TYPE_CHECKING:
+    from mnemesh_kit.operator_port import OperatorPort
 
 
 _log = structlog.get_logger("mnemesh.metrics")
@@ -253,6 +195,8 @@ class Metrics:
     def serve(self, host: str, port: int, is_ready: Callable[[], bool]) -> int:
         """Starts the port for the operator; returns its number."""
         from prometheus_client import make_wsgi_app  # noqa: PLC0415
+
+        from mnemesh_kit.operator_port import OperatorPort  # noqa: PLC0415
 
         self._port = OperatorPort(host, port, make_wsgi_app(self.registry), is_ready)
         return self._port.port

@@ -143,3 +143,16 @@ def base_url_problem(url: str) -> str | None:
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         return "must have neither credentials nor a query; set the API key in its own setting"
     return None
+
+
+def is_private_address(host: str) -> bool:
+    """Returns whether the host of a URL is an address, not a name, and not public."""
+    try:
+        return not is_public(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+
+
+def refusal(host: str, setting: str) -> str:
+    """Returns the message of the error for a host that is not public."""
+    return f"{host} has an address that is not public. Only hosts in {setting} may have one"

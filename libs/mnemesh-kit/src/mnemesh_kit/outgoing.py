@@ -15,10 +15,11 @@ from mnemesh_kit.call_context import (
     current_principal,
     remaining,
 )
+from mnemesh_kit.config import TlsSettings
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason
 from mnemesh_kit.retries import request_id_number, service_descriptor
 from mnemesh_kit.services import SERVICES
-from mnemesh_kit.tls.credentials import ClientTls, TlsSettings, host_of
+from mnemesh_kit.tls.credentials import ClientTls, host_of
 
 DEADLINE_SECONDS: Final = 10.0
 STREAM_DEADLINE_SECONDS: Final = 3600.0

@@ -7,7 +7,7 @@ import socket
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from mnemesh_kit.network import is_public
+from mnemesh_kit.network import is_public, refusal
 
 
 class PublicResolver(AbstractResolver):
@@ -35,16 +35,3 @@ class PublicResolver(AbstractResolver):
     async def close(self) -> None:
         """Ends the resolver."""
         await self._resolver.close()
-
-
-def is_private_address(host: str) -> bool:
-    """Returns whether the host of a URL is an address, not a name, and not public."""
-    try:
-        return not is_public(ipaddress.ip_address(host))
-    except ValueError:
-        return False
-
-
-def refusal(host: str, setting: str) -> str:
-    """Returns the message of the error for a host that is not public."""
-    return f"{host} has an address that is not public. Only hosts in {setting} may have one"

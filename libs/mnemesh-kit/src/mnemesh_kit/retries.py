@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,6 @@ class Backoff:
         return (self.delay(attempt) for attempt in count(1))
 
 
-_REPEATABLE: Final = (
-    descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS,
-    descriptor_pb2.MethodOptions.IDEMPOTENT,
-)
 ATTEMPTS: Final = 5
 """How often a repeatable call is tried while its server is unavailable."""
 RETRIES: Final = Backoff(first=0.05, maximum=1.0)
@@ -64,8 +60,10 @@ _POLICY: Final = {
 }
 
 
-def service_descriptor(service: str) -> ServiceDescriptor | None:
+def service_descriptor(service: str) -> "ServiceDescriptor | None":
     """Returns the descriptor of a service by its full name; None if its generated code is not imported."""
+    from google.protobuf import descriptor_pool  # noqa: PLC0415  (a process that calls nothing has only the delays)
+
     try:
         return descriptor_pool.Default().FindServiceByName(service)
     except KeyError:
@@ -73,12 +71,12 @@ def service_descriptor(service: str) -> ServiceDescriptor | None:
 
 
 @cache
-def service_config(service: ServiceDescriptor | None) -> str:
+def service_config(service: "ServiceDescriptor | None") -> str:
     """Returns the gRPC service config of a service as JSON; without one, there are no retries."""
     return json.dumps(service_config_of([service] if service is not None else []))
 
 
-def service_config_of(services: Iterable[ServiceDescriptor]) -> dict[str, object]:
+def service_config_of(services: "Iterable[ServiceDescriptor]") -> dict[str, object]:
     """Returns the gRPC service config of services: round robin, and retries of the repeatable methods."""
     config: dict[str, object] = {"loadBalancingConfig": [{"round_robin": {}}]}
     names = [
@@ -92,12 +90,15 @@ def service_config_of(services: Iterable[ServiceDescriptor]) -> dict[str, object
     return config
 
 
-def is_repeatable(method: MethodDescriptor) -> bool:
+def is_repeatable(method: "MethodDescriptor") -> bool:
     """Returns whether a method may be called twice with the effect of once: it only reads, or has a `request_id`."""
-    return method.GetOptions().idempotency_level in _REPEATABLE or request_id_number(method) is not None
+    from google.protobuf.descriptor_pb2 import MethodOptions  # noqa: PLC0415
+
+    levels = (MethodOptions.NO_SIDE_EFFECTS, MethodOptions.IDEMPOTENT)
+    return method.GetOptions().idempotency_level in levels or request_id_number(method) is not None
 
 
-def request_id_number(method: MethodDescriptor) -> int | None:
+def request_id_number(method: "MethodDescriptor") -> int | None:
     """Returns the number of the `request_id` field of a method's request; None if it has none."""
     field = method.input_type.fields_by_name.get("request_id")
     return field.number if field is not None else None

@@ -21,7 +21,7 @@ from mnemesh_kit.logs import configure_logging
 from mnemesh_kit.private_files import make_new_files_private, private_directory, warn_of_readable_key
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.server_info import version_of
-from mnemesh_kit.services import MESH
+from mnemesh_kit.services import MESH, READY_VARIABLE
 from mnemesh_kit.tracing import start_tracing
 from mnemesh_kit.transport import raise_open_files
 
@@ -146,6 +146,7 @@ async def _serve(services: Sequence[Service], local: LocalServers | None) -> int
             running.append(server)
             _log.info("listening", address=address, data_dir=str(config.data_path), pid=os.getpid())
         _settle_memory()
+        _report_ready()
         await _wait_for_first(stopping, failed)
         _log.info("stopping")
     finally:
@@ -157,6 +158,14 @@ async def _serve(services: Sequence[Service], local: LocalServers | None) -> int
     return FAILED if failed.is_set() else OK
 
 
+def _report_ready() -> None:
+    """Tells the process that started this one, if it asked for it, that all services serve."""
+    descriptor = os.environ.pop(READY_VARIABLE, None)
+    if descriptor is not None:
+        os.write(int(descriptor), b"\n")
+        os.close(int(descriptor))
+
+
 def _settle_memory() -> None:
     """Prepares the garbage collector for serving."""
     # The objects of the start stay. Freezing them saves full collections, which would delay calls by up to 50 ms.
@@ -164,6 +173,7 @@ def _settle_memory() -> None:
     gc.freeze()
     # Reference counts free nearly all objects of a call. The default of 700 would run the collector for every call.
     gc.set_threshold(_GC_THRESHOLD, 10, 10)
+    gc.enable()  # the process of several services loads them without it
 
 
 async def _wait_for_first(*events: asyncio.Event) -> None:

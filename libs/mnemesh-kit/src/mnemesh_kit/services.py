@@ -1,11 +1,16 @@
 """The services of a mesh: their names, default ports, Python packages and proto services. The only such list."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from mnemesh_kit.config import ConfigError
+
 MESH: Final = "mesh"
 """The name of a process that runs several services."""
+READY_VARIABLE: Final = "MNEMESH_READY_FD"
+"""The variable with the file descriptor to which a process writes a byte when all of its services serve."""
 
 
 class Protocol(StrEnum):
@@ -205,3 +210,23 @@ def service(name: str) -> ServiceSpec:
         if spec.name == name:
             return spec
     raise KeyError(name)
+
+
+_LARGEST_PORT: Final = 65535
+
+
+def ports_from_env(env: Mapping[str, str]) -> dict[str, int]:
+    """Returns the ports of the services for which MNEMESH_<SERVICE>_PORT is set.
+
+    Raises:
+        ConfigError: one is not a port number.
+    """
+    ports: dict[str, int] = {}
+    for spec in SERVICES:
+        text = env.get(spec.port_variable)
+        if not text:
+            continue
+        if not text.isdecimal() or not 0 < int(text) <= _LARGEST_PORT:
+            raise ConfigError(f"{spec.port_variable} must be a port number from 1 to {_LARGEST_PORT}, not {text!r}.")
+        ports[spec.name] = int(text)
+    return ports

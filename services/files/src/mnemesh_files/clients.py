@@ -3,10 +3,9 @@
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-import httpx2
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
 from mnemesh.archival.v1 import archives_pb2 as pb
@@ -19,6 +18,9 @@ from mnemesh_kit.network import failure_of_connection
 from mnemesh_kit.paging import whole_answer
 
 from mnemesh_files.errors import ArchiveGone, EmbedderUnknown
+
+if TYPE_CHECKING:
+    import httpx2  # it is loaded where a model reads pictures
 
 RECORD_SECONDS: Final = 5.0
 WRITE_SECONDS: Final = 10.0
@@ -227,7 +229,7 @@ class PictureReader:
         api_key: str,
         *,
         timeout_seconds: float = 120.0,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        transport: "httpx2.AsyncBaseTransport | None" = None,
     ) -> None:
         """Opens a client without a connection.
 
@@ -238,6 +240,8 @@ class PictureReader:
             timeout_seconds: The longest time of one answer.
             transport: Carries the requests; None selects connections.
         """
+        import httpx2  # noqa: PLC0415
+
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._model = model
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -254,6 +258,8 @@ class PictureReader:
         Raises:
             PictureUnreadable: The model cannot be reached, refuses the picture, or answers without text.
         """
+        import httpx2  # noqa: PLC0415
+
         url = f"data:{media_type};base64,{base64.b64encode(picture).decode()}"
         parts = [{"type": "text", "text": _PROMPT}, {"type": "image_url", "image_url": {"url": url}}]
         body = {
@@ -274,7 +280,7 @@ class PictureReader:
         await self._client.aclose()
 
 
-def _text(response: httpx2.Response) -> str:
+def _text(response: "httpx2.Response") -> str:
     try:
         if len(response.content) > _MAX_ANSWER_BYTES:
             raise PictureUnreadable("the answer of the model is too long")

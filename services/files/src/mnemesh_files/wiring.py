@@ -6,13 +6,13 @@ import structlog
 from mnemesh.files.v1 import agent_files_service_pb2_grpc, files_service_pb2_grpc, folders_service_pb2_grpc
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
+from mnemesh_kit.config import TlsSettings
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.time import Clock, SystemClock
-from mnemesh_kit.tls.credentials import TlsSettings
 from mnemesh_sandbox import Isolation, Sandbox
 from mnemesh_sandbox.egress.downloads import Downloader
 from mnemesh_sandbox.egress.targets import Resolver

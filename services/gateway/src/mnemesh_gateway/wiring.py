@@ -7,13 +7,13 @@ from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_client import Addresses, Mnemesh
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
+from mnemesh_kit.config import TlsSettings
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.heavy_work import ByteBudget, HeavyWork
 from mnemesh_kit.listener import Listener, ListenerParts
 from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.time import Clock, SystemClock
-from mnemesh_kit.tls.credentials import TlsSettings
 from starlette.responses import Response
 from starlette.types import Scope
 

@@ -15,6 +15,7 @@ from mnemesh.agents.v1 import (
 )
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
+from mnemesh_kit.config import TlsSettings
 from mnemesh_kit.forwarding import forwarded_services
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.ids import IdSource, RandomIds
@@ -26,7 +27,6 @@ from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.time import Clock, SystemClock
-from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_orchestrator.clients.archival import ArchivalClient, ArchivalRecords
 from mnemesh_orchestrator.clients.blocks import BlockRecords, BlocksClient

@@ -25,12 +25,12 @@ from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_cli.supervisor.health import handshake_problem
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.config import StartupError
+from mnemesh_kit.config import TLS_PREFIX, StartupError, TlsSettings
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from mnemesh_kit.network import proxies_of
 from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_kit.tls.certificates import read_certificate
-from mnemesh_kit.tls.credentials import PREFIX, ClientTls, TlsSettings
+from mnemesh_kit.tls.credentials import ClientTls
 from rich.text import Text
 
 _OLDEST_PYTHON: Final = (3, 11)
@@ -206,7 +206,7 @@ def _check_tls(settings: TlsSettings) -> Finding:
         ClientTls(settings)
         if settings.cert_file is None:
             return Finding("tls", "gRPC connections are encrypted")
-        certificate = read_certificate(settings.cert_file, settings.key_file, PREFIX)
+        certificate = read_certificate(settings.cert_file, settings.key_file, TLS_PREFIX)
     except StartupError as error:
         return Finding("tls", str(error), "problem")
     state = "problem" if certificate.is_ending else "ok"

@@ -1,39 +1,26 @@
 """`mnemesh up` and `mnemesh down`: start and stop the mesh on this machine."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
-from mnemesh_cli.commands.chat import converse
-from mnemesh_cli.commands.doctor import check_providers, how_to_change
-from mnemesh_cli.commands.first_agent import ensure_first_agent
-from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.records import print_json
-from mnemesh_cli.display.terminal import notice, print_error
+from mnemesh_cli.display.terminal import MODEL_LINE, notice, print_error
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import MeshConfig, mesh_config
 from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_cli.supervisor.supervisor import Supervisor
-from mnemesh_client.addresses import Addresses
-from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.errors import MnemeshError, NotFound
-from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.private_files import private_directory
 from mnemesh_kit.services import SERVICE_NAMES
 
 _POLL_SECONDS: Final = 0.05
 _PREFIX: Final = "mnemesh: "
-_MODEL_LINE: Final = "model "
-"""The beginning of the last line of a start."""
-_PATIENT_SECONDS: Final = 300.0
-"""The deadline of calls that a slow server of models or a busy machine delays."""
-_MODEL_RETRY_SECONDS: Final = 5.0
 _MODEL_SECONDS: Final = 6.0
 """The time for which a start in the background waits for the line about the model."""
 
@@ -83,7 +70,7 @@ def down(context: typer.Context, data_dir: DataDirOption = None) -> None:
 def _print_stopped(config: MeshConfig, pid: int | None, text: str, *, as_json: bool) -> None:
     """Reports the process that was stopped; None if there was none."""
     if as_json:
-        print_json({"data_dir": str(config.data_path), "stopped_pid": pid})
+        _print_json({"data_dir": str(config.data_path), "stopped_pid": pid})
     else:
         notice(text)
 
@@ -97,74 +84,23 @@ async def _up(config: MeshConfig, *, processes: bool, chat: bool, as_json: bool)
     started = time.monotonic()
     supervisor = Supervisor(config, notice, processes=processes)
     await supervisor.start()
-    finding = asyncio.create_task(_default_model(config))
-    describing = asyncio.create_task(_describe_models(config, finding))
     try:
         _announce(config, time.monotonic() - started)
         supervisor.declare_ready()
         if as_json:
             _print_ready(config, os.getpid())
         if chat:
-            model = await finding
-            async with _client(config, _PATIENT_SECONDS) as mnemesh:
-                override = bool(os.environ.get("MNEMESH_MODEL"))
-                agent, line = await ensure_first_agent(mnemesh, model, config.data_path, override=override)
-            notice(line)
-            async with _client(config) as mnemesh:
-                return await converse(mnemesh, await mnemesh.agents.get(agent.id), as_json=as_json)
+            from mnemesh_cli.commands.model_report import chat_with_first_agent  # noqa: PLC0415
+
+            return await chat_with_first_agent(config, as_json=as_json)
+        await supervisor.describe_models()
         return await asyncio.Future()
     finally:
         notice("stopping")
-        for task in (describing, finding):
-            task.cancel()
-        await asyncio.gather(describing, finding, return_exceptions=True)
         try:
             await supervisor.stop()
         finally:
             supervisor.kill()
-
-
-def _client(config: MeshConfig, deadline: float = DEADLINE_SECONDS) -> Mnemesh:
-    addresses = Addresses(**{name: config.address(name) for name in SERVICE_NAMES})
-    return Mnemesh(addresses, auth_key_file=config.auth_key_file, tls=config.tls, deadline=deadline)
-
-
-async def _default_model(config: MeshConfig) -> str:
-    """Returns the model of new agents.
-
-    Raises:
-        StartupError: there is none, for example because no provider serves that of MNEMESH_MODEL.
-    """
-    async with _client(config, _PATIENT_SECONDS) as mnemesh:
-        ends_at, is_shown = time.monotonic() + _PATIENT_SECONDS, False
-        while True:
-            try:
-                return (await mnemesh.models.default()).handle
-            except MnemeshError as error:
-                setting = "MNEMESH_MODEL cannot be used. " if isinstance(error, NotFound) else ""
-                text = f"{_MODEL_LINE}of new agents is unknown: {setting}{error_text(error)}"
-                if error.reason != "PROVIDER_UNAVAILABLE" or time.monotonic() > ends_at:
-                    raise StartupError(text) from error
-            if not is_shown:
-                print_error(text)
-                is_shown = True
-            await asyncio.sleep(_MODEL_RETRY_SECONDS)
-
-
-async def _describe_models(config: MeshConfig, model: asyncio.Task[str]) -> None:
-    """Prints what is wrong with providers, then the model of new agents.
-
-    The servers of models may be slow or away. The mesh is ready without them.
-    """
-    async with _client(config, _PATIENT_SECONDS) as mnemesh:
-        for finding in await check_providers(mnemesh):
-            if finding.is_problem:
-                print_error(f"{finding.subject}: {finding.text}")
-    try:
-        handle = await model
-        notice(f"{_MODEL_LINE}{handle} ({how_to_change(handle)})")
-    except StartupError as error:
-        print_error(str(error))
 
 
 def _announce(config: MeshConfig, seconds: float) -> None:
@@ -176,7 +112,7 @@ def _announce(config: MeshConfig, seconds: float) -> None:
 
 def _print_ready(config: MeshConfig, pid: int) -> None:
     addresses = {name: config.address(name) for name in SERVICE_NAMES}
-    print_json({"data_dir": str(config.data_path), "pid": pid, "addresses": addresses})
+    _print_json({"data_dir": str(config.data_path), "pid": pid, "addresses": addresses})
 
 
 def _start_in_background(config: MeshConfig, *, processes: bool, as_json: bool) -> int:
@@ -231,4 +167,8 @@ def _repeat_notices(log: BinaryIO) -> bool:
             return is_last
         text = line.decode(errors="replace").rstrip().removeprefix(_PREFIX)
         notice(text)
-        is_last = is_last or text.startswith(_MODEL_LINE)
+        is_last = is_last or text.startswith(MODEL_LINE)
+
+
+def _print_json(row: dict[str, Any]) -> None:
+    print(json.dumps(row, ensure_ascii=False), flush=True)  # noqa: T201  (stdout has the results of commands)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -15,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.display.terminal import is_wide, notice, output
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
@@ -26,9 +25,6 @@ _LEAST_HEX: Final = 8
 _LEAST_OTHER: Final = 14
 """Characters of a short id of providers, such as those of tool calls."""
 _RELATIVE: Final = timedelta(days=7)
-
-is_wide: ContextVar[bool] = ContextVar("is_wide", default=False)
-"""Whether --wide is on the line: nothing is shortened."""
 
 _LONGEST_LINE: Final = 100
 _INDENT: Final = "  "

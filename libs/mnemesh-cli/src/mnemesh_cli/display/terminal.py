@@ -1,6 +1,7 @@
 """The output of the command line: results go to stdout, messages about the program itself to stderr."""
 
 import sys
+from contextvars import ContextVar
 from typing import Final, TextIO
 
 from rich.console import Console
@@ -14,6 +15,11 @@ MEMORY: Final = "bold color(133)"
 SPEAKERS: Final = (TOOL, ADDED, "color(133)", "color(63)", WARNING)
 """The colours of the names of a group's members, in the order in which they first speak."""
 
+is_wide: ContextVar[bool] = ContextVar("is_wide", default=False)
+"""Whether --wide is on the line: nothing is shortened."""
+
+MODEL_LINE: Final = "model "
+"""The beginning of the last line of a start."""
 _UNBOUNDED: Final = 4096
 _LEAST_WIDTH: Final = 20
 

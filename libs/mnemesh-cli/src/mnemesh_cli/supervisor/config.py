@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final
 
-from mnemesh_client.addresses import ports_from_env
-from mnemesh_kit.config import ServerConfig, StartupError, fixed, read_config
-from mnemesh_kit.services import SERVICES, ServiceSpec, service
-from mnemesh_kit.tls.credentials import PREFIX, TlsSettings
+from mnemesh_kit.config import TLS_PREFIX, ServerConfig, StartupError, TlsSettings, fixed, read_config
+from mnemesh_kit.services import SERVICES, ServiceSpec, ports_from_env, service
 
 _SYSTEM_VARIABLES: Final = frozenset(
     {
@@ -63,7 +61,9 @@ class MeshConfig:
     def require_authorities(self) -> None:
         """Raises StartupError if the services have certificates that nothing here can verify."""
         if self.tls.cert_file is not None and self.tls.ca_file is None:
-            raise StartupError(f"{PREFIX}_CA_FILE must be set with {PREFIX}_CERT_FILE: the services call each other.")
+            raise StartupError(
+                f"{TLS_PREFIX}_CA_FILE must be set with {TLS_PREFIX}_CERT_FILE: the services call each other."
+            )
 
     @property
     def stop_seconds(self) -> float:

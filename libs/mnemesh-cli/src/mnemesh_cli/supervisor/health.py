@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from mnemesh_kit.config import TLS_PREFIX, TlsSettings
 from mnemesh_kit.health import health_status as channel_status
 from mnemesh_kit.health import http_status
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.services import Protocol, service
-from mnemesh_kit.tls.credentials import PREFIX, SCHEME, ClientTls, TlsSettings, host_of
+from mnemesh_kit.tls.credentials import SCHEME, ClientTls, host_of
 from mnemesh_kit.transport import CHANNEL_OPTIONS
 
 _SECONDS: Final = 5.0
@@ -46,15 +47,15 @@ async def handshake_problem(name: str, address: str, settings: TlsSettings) -> s
     if not ClientTls(settings).encrypts(address):
         error = await _handshake(address, _unverified(), None)
         speaks_tls = error is None or isinstance(error, _ClosedAfterHandshake)
-        return f"{address} expects TLS. Set {PREFIX}_CA_FILE." if speaks_tls else None
+        return f"{address} expects TLS. Set {TLS_PREFIX}_CA_FILE." if speaks_tls else None
     error = await _handshake(address, _verified(settings), settings.server_name or host_of(address).strip("[]"))
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = error.verify_message.rstrip(".")
-        return f"{address} has a certificate that is not accepted: {reason}. Check {PREFIX}_CA_FILE."
+        return f"{address} has a certificate that is not accepted: {reason}. Check {TLS_PREFIX}_CA_FILE."
     if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return f"{address} does not use TLS. Set {PREFIX}_CERT_FILE of the service."
+        return f"{address} does not use TLS. Set {TLS_PREFIX}_CERT_FILE of the service."
     if isinstance(error, (ssl.SSLError, _ClosedAfterHandshake)):
-        return f"{address} does not accept the certificate of this client. Check {PREFIX}_CERT_FILE."
+        return f"{address} does not accept the certificate of this client. Check {TLS_PREFIX}_CERT_FILE."
     return None
 
 

@@ -3,12 +3,23 @@
 Calls between them need no sockets. Each service listens on its port, as in a process of its own.
 """
 
+# ruff: noqa: E402  (the libraries are imported after the two settings of the process)
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from inspect import signature
+
+# The modules of the services stay in memory: collections while they are loaded cost time and find nothing. The server
+# enables the collector when it is ready.
+gc.disable()
+# structlog has a format for terminals that uses rich, if it is installed. A service does not use it.
+sys.modules["rich"] = None  # type: ignore[assignment]
+import structlog  # noqa: F401
+
+del sys.modules["rich"]
 
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment
 from mnemesh_kit import run

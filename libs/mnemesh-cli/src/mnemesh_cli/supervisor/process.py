@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from mnemesh_kit.services import READY_VARIABLE
 
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _LARGEST_LOG: Final = 20 * 1024 * 1024
@@ -14,6 +16,13 @@ _LOG_TAIL: Final = 8192
 _LONGEST_LINE: Final = 200
 _WARNINGS: Final = ("warning", "error", "critical")
 _ERROR_PREFIX: Final = "mnemesh: "
+
+
+async def start_child(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+    """Starts a Python interpreter that ends when this process does. `options` are those of `subprocess.Popen`."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", _LAUNCH, str(os.getpid())), *arguments, **options
+    )
 
 
 class ServiceProcess:
@@ -43,6 +52,7 @@ class ServiceProcess:
         self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
+        self._ready = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -54,17 +64,19 @@ class ServiceProcess:
         self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG:
             self.log.replace(self.log.with_suffix(".log.1"))
+        self._ready = asyncio.Event()
+        reader, writer = os.pipe()
+        self._watch(reader, self._ready)
         with self.log.open("ab") as output:
             self._log_start = output.tell()
             starting = asyncio.ensure_future(
-                asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *("-I", "-S", _LAUNCH, str(os.getpid())),
+                start_child(
                     *self._arguments,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=dict(self._environment),
+                    env={**self._environment, READY_VARIABLE: str(writer)},
+                    pass_fds=(writer,),
                     start_new_session=True,  # the supervisor decides what Ctrl-C in its terminal does
                 )
             )
@@ -74,6 +86,24 @@ class ServiceProcess:
                 # The process may exist already. Keep it, so that `stop` and `kill` reach it.
                 self._process = await starting
                 raise
+            finally:
+                os.close(writer)
+
+    async def wait_until_ready(self) -> None:
+        """Waits until all services of the process serve. Does not end if the process exits before."""
+        await self._ready.wait()
+
+    def _watch(self, reader: int, ready: asyncio.Event) -> None:
+        """Sets an event when the process writes to its end of a pipe, which closes when the process exits."""
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            loop.remove_reader(reader)
+            if os.read(reader, 1):
+                ready.set()
+            os.close(reader)
+
+        loop.add_reader(reader, read)
 
     async def wait(self) -> int:
         """Waits for the process to exit. Returns its exit code, or the negative number of the signal that killed it."""

@@ -2,17 +2,17 @@
 
 import asyncio
 import errno
+import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mnemesh_cli.supervisor import health
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module
 from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
-from mnemesh_cli.supervisor.health import handshake_problem
-from mnemesh_cli.supervisor.process import ServiceProcess
+from mnemesh_cli.supervisor.process import ServiceProcess, start_child
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.services import MESH, SERVICE_NAMES, SERVICES
@@ -23,6 +23,7 @@ _STABLE_SECONDS: Final = 10.0
 _PORT_WAIT_SECONDS: Final = 3.0
 _PORT_POLL_SECONDS: Final = 0.1
 _ONE_PROCESS: Final = "mnemesh_cli.supervisor.one_process"
+_MODEL_REPORT: Final = "mnemesh_cli.commands.model_report"
 _CALLERS: Final = ("gateway", "orchestrator")
 """The services that call others, in the order in which they are stopped before them."""
 
@@ -84,6 +85,7 @@ class Supervisor:
         self._names = names
         self._lock: DataDirectoryLock | None = None
         self._restart_tasks: list[asyncio.Task[None]] = []
+        self._describing: asyncio.subprocess.Process | None = None
         self.services: dict[str, ServiceProcess] = {}
 
     async def start(self) -> None:
@@ -124,8 +126,19 @@ class Supervisor:
         if self._lock is not None:
             self._lock.write_status(ready=True, addresses=self.config.addresses)
 
+    async def describe_models(self) -> None:
+        """Starts a process that prints what is wrong with providers, and the model of new agents, and then ends.
+
+        It has the client, which needs more memory than the rest of this process.
+        """
+        environment = {**os.environ, "MNEMESH_DATA_DIR": str(self.config.data_path)}
+        self._describing = await start_child("-P", "-m", _MODEL_REPORT, env=environment, stdin=subprocess.DEVNULL)
+
     async def stop(self) -> None:
         """Stops the services that call others, then those that they call. Returns when no process is left."""
+        if self._describing is not None and self._describing.returncode is None:
+            self._describing.kill()
+            await self._describing.wait()
         for task in self._restart_tasks:
             task.cancel()
         await asyncio.gather(*self._restart_tasks, return_exceptions=True)
@@ -180,6 +193,8 @@ class Supervisor:
 
     async def report_late(self, services: Sequence[ServiceProcess], waited: float) -> None:
         """Says which services are not ready yet. Raises StartupError if nobody can reach one of them."""
+        from mnemesh_cli.supervisor.health import handshake_problem  # noqa: PLC0415  (with gRPC)
+
         for name in (name for service in services for name in service.services):
             problem = await handshake_problem(name, self.config.address(name), self.config.tls)
             if problem is not None:
@@ -193,7 +208,7 @@ class Supervisor:
     async def _wait_until_ready(self, service: ServiceProcess) -> None:
         """Waits until the service serves. Raises StartupError if its process exits before."""
         exited = asyncio.create_task(service.wait())
-        serving = asyncio.create_task(self._wait_until_serving(service))
+        serving = asyncio.create_task(service.wait_until_ready())
         try:
             await asyncio.wait((exited, serving), return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
@@ -204,10 +219,6 @@ class Supervisor:
         finally:
             exited.cancel()
             serving.cancel()
-
-    async def _wait_until_serving(self, process: ServiceProcess) -> None:
-        for name in process.services:
-            await health.wait_until_ready(name, self.config.address(name), self.config.tls)
 
     async def _restart(self, service: ServiceProcess) -> None:
         """Restarts the service whenever it exits, with a back-off while it keeps exiting."""

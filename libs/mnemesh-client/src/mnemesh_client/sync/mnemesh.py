@@ -29,9 +29,9 @@ from mnemesh_client.sync.runs import RunsClient
 from mnemesh_client.sync.tools import ToolsClient, WebClient
 from mnemesh_client.sync.traces import TracesClient
 from mnemesh_client.sync_transport import Channel, Channels
+from mnemesh_kit.config import TlsSettings
 from mnemesh_kit.errors import InvalidArgument, Unavailable
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
-from mnemesh_kit.tls.credentials import TlsSettings
 
 PATIENCE_SECONDS = 60.0
 

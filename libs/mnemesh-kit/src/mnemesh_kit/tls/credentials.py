@@ -1,57 +1,14 @@
-"""TLS of clients: the settings, and the credentials of channels, renewed with their files."""
+"""TLS of clients: the credentials of channels, renewed with their files."""
 
-import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
 
-from mnemesh_kit.config import ConfigError, ServerConfig
+from mnemesh_kit.config import TLS_PREFIX, ConfigError, TlsSettings
 from mnemesh_kit.tls.certificates import read_authorities
 from mnemesh_kit.tls.reloaded import CertificateFiles, Reloaded
-
-PREFIX: Final = "MNEMESH_GRPC_TLS"
-"""The prefix of the variables of these settings."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
-    """The PEM files of a process. Without any of them, its connections are not encrypted."""
-
-    cert_file: str | None = None
-    """The certificate chain of this process. Servers present it to callers, callers to servers that require one."""
-    key_file: str | None = None
-    """The private key of the certificate."""
-    ca_file: str | None = None
-    """The authorities that sign the certificates of the servers. Unset: the public authorities."""
-    client_ca_file: str | None = None
-    """Servers only: the authorities that sign the certificates of callers. If set, each caller must present one."""
-    server_name: str | None = None
-    """Callers only: the name that the certificates of servers must have. Unset: the host of the address."""
-
-    @property
-    def is_configured(self) -> bool:
-        """Returns whether connections use TLS."""
-        return self.cert_file is not None or self.ca_file is not None
-
-    @classmethod
-    def of(cls, config: ServerConfig) -> "TlsSettings":
-        """Returns the settings of a service."""
-        return cls(**{field.name: getattr(config, f"grpc_tls_{field.name}") for field in fields(cls)})
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str] = os.environ, process: str = "client") -> "TlsSettings":
-        """Returns the settings of a caller: MNEMESH_<PROCESS>_GRPC_TLS_<FIELD>, or else MNEMESH_GRPC_TLS_<FIELD>."""
-        prefixes = (PREFIX.replace("_", f"_{process.upper()}_", 1), PREFIX)
-        values = {
-            field.name: next((env[name] for each in prefixes if env.get(name := f"{each}_{field.name.upper()}")), None)
-            for field in fields(cls)
-            if field.name != "client_ca_file"
-        }
-        return cls(**values)
-
 
 SCHEME: Final = "tls://"
 """The prefix of an address that demands TLS, whatever the settings are."""
@@ -74,9 +31,9 @@ class ClientTls:
         """Reads the files. Raises ConfigError if one is wrong."""
         self._settings = settings = settings or TlsSettings()
         if settings.cert_file is None and settings.key_file is not None:
-            raise ConfigError(f"{PREFIX}_CERT_FILE must be set with {PREFIX}_KEY_FILE.")
+            raise ConfigError(f"{TLS_PREFIX}_CERT_FILE must be set with {TLS_PREFIX}_KEY_FILE.")
         self._certificate = (
-            CertificateFiles(settings.cert_file, settings.key_file, PREFIX) if settings.cert_file else None
+            CertificateFiles(settings.cert_file, settings.key_file, TLS_PREFIX) if settings.cert_file else None
         )
         self._authorities = Reloaded((settings.ca_file,), self._read_authorities)
         self._recheck_seconds = recheck_seconds
@@ -133,7 +90,7 @@ class ClientTls:
 
     def _read_authorities(self) -> bytes | None:
         ca_file = self._settings.ca_file
-        return read_authorities(ca_file, f"{PREFIX}_CA_FILE") if ca_file is not None else None
+        return read_authorities(ca_file, f"{TLS_PREFIX}_CA_FILE") if ca_file is not None else None
 
 
 def host_of(target: str) -> str:

@@ -4,10 +4,9 @@ from typing import Any, Final
 
 import grpc
 
-from mnemesh_kit.config import ConfigError
+from mnemesh_kit.config import TLS_PREFIX, ConfigError, TlsSettings
 from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.tls.certificates import read_authorities
-from mnemesh_kit.tls.credentials import PREFIX, TlsSettings
 from mnemesh_kit.tls.reloaded import CertificateFiles, Reloaded, seconds_left
 
 EXPIRY: Final = Gauge(
@@ -23,8 +22,10 @@ class ServerTls:
     def __init__(self, settings: TlsSettings) -> None:
         """Reads the files. Raises ConfigError if one is wrong."""
         if settings.cert_file is None:
-            raise ConfigError(f"{PREFIX}_CERT_FILE must be set with {PREFIX}_KEY_FILE and {PREFIX}_CLIENT_CA_FILE.")
-        self._certificate = CertificateFiles(settings.cert_file, settings.key_file, PREFIX)
+            raise ConfigError(
+                f"{TLS_PREFIX}_CERT_FILE must be set with {TLS_PREFIX}_KEY_FILE and {TLS_PREFIX}_CLIENT_CA_FILE."
+            )
+        self._certificate = CertificateFiles(settings.cert_file, settings.key_file, TLS_PREFIX)
         self._client_ca_file = settings.client_ca_file
         self._authorities = Reloaded((settings.client_ca_file,), self._read_authorities)
 
@@ -54,4 +55,4 @@ class ServerTls:
     def _read_authorities(self) -> bytes | None:
         if self._client_ca_file is None:
             return None
-        return read_authorities(self._client_ca_file, f"{PREFIX}_CLIENT_CA_FILE")
+        return read_authorities(self._client_ca_file, f"{TLS_PREFIX}_CLIENT_CA_FILE")

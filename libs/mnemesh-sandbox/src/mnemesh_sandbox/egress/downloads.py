@@ -13,12 +13,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Final
-
-import aiohttp
+from typing import TYPE_CHECKING, Final
 
 from mnemesh_sandbox.egress.policy import EgressPolicy, EgressRefused, NetworkConnection, Refusal
-from mnemesh_sandbox.egress.targets import CheckedResolver, Resolve, Target, require_allowed, target_of
+from mnemesh_sandbox.egress.targets import Resolve, Target, require_allowed, target_of
+
+if TYPE_CHECKING:
+    import aiohttp  # it is loaded with the first download
 
 _CHUNK: Final = 65_536
 # The header of the zlib format, or of gzip.
@@ -63,7 +64,7 @@ _PLAIN: Final = ("", "identity")
 _COMPRESSED: Final = ("gzip", "x-gzip", "deflate")
 
 
-Hop = tuple[aiohttp.ClientResponse, NetworkConnection]
+Hop = tuple["aiohttp.ClientResponse", NetworkConnection]
 
 
 class Problem(Enum):
@@ -160,10 +161,13 @@ class Downloader:
                     download = _answered(response, connection, limits, until)
             yield download
 
-    def _session(self, resolve: Resolve, accept: str, used: list[str]) -> aiohttp.ClientSession:
+    def _session(self, resolve: Resolve, accept: str, used: list[str]) -> "aiohttp.ClientSession":
         """Returns a session that adds each address that it connects to to `used`."""
+        import aiohttp  # noqa: PLC0415
 
-        def new_socket(info: aiohttp.AddrInfoType) -> socket.socket:
+        from mnemesh_sandbox.egress.checked_resolver import CheckedResolver  # noqa: PLC0415
+
+        def new_socket(info: "aiohttp.AddrInfoType") -> socket.socket:
             family, kind, protocol, _, address = info
             used.append(str(address[0]))
             return socket.socket(family, kind, protocol)
@@ -186,11 +190,13 @@ class Downloader:
     @asynccontextmanager
     async def _hop(
         self,
-        session: aiohttp.ClientSession,
+        session: "aiohttp.ClientSession",
         used: list[str],
         ended: Callable[[NetworkConnection], None],
         target: Target,
     ) -> AsyncIterator[Hop]:
+        import aiohttp  # noqa: PLC0415
+
         connection, started = NetworkConnection(target.host, target.port), time.monotonic()
         try:
             self._require_allowed_literal(target)
@@ -236,7 +242,7 @@ async def _last(
 
 
 def _answered(
-    response: aiohttp.ClientResponse, connection: NetworkConnection, limits: DownloadLimits, until: float
+    response: "aiohttp.ClientResponse", connection: NetworkConnection, limits: DownloadLimits, until: float
 ) -> Download:
     url = str(response.url)
     if response.status not in _SUCCESS:
@@ -257,7 +263,11 @@ def _answered(
 
 
 async def _chunks(
-    response: aiohttp.ClientResponse, connection: NetworkConnection, limits: DownloadLimits, until: float, encoding: str
+    response: "aiohttp.ClientResponse",
+    connection: NetworkConnection,
+    limits: DownloadLimits,
+    until: float,
+    encoding: str,
 ) -> AsyncIterator[bytes]:
     """Yields the body, decompressed. Neither form exceeds the limit."""
     url, decoded = str(response.url), 0
@@ -280,7 +290,7 @@ async def _chunks(
         raise DownloadFailed(Problem.UNREACHABLE, f"{url} ended before it was complete.", url=url)
 
 
-async def _read(response: aiohttp.ClientResponse, limits: DownloadLimits, until: float) -> bytes:
+async def _read(response: "aiohttp.ClientResponse", limits: DownloadLimits, until: float) -> bytes:
     with _conversion(str(response.url), limits):
         async with asyncio.timeout_at(until):
             return await response.content.read(_CHUNK)
@@ -294,6 +304,8 @@ def _too_large(url: str, limits: DownloadLimits) -> DownloadFailed:
 @contextmanager
 def _conversion(url: str, limits: DownloadLimits) -> Iterator[None]:
     """Raises DownloadFailed for the errors of a connection."""
+    import aiohttp  # noqa: PLC0415
+
     try:
         yield
     except EgressRefused as refused:

@@ -1,7 +1,6 @@
 """The addresses that one URL may lead to: names are resolved, and each hop of a download is checked."""
 
 import asyncio
-import ipaddress
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from aiohttp.abc import AbstractResolver, ResolveResult
 from mnemesh_kit.network import IpAddress
 
 from mnemesh_sandbox.egress.grants import DEFAULT_PORTS, HostInvalid, normalized_host
@@ -129,47 +127,6 @@ def target_of(url: str, base: str | None = None) -> Target:
     if len(target) > MAX_URL_CHARS:
         raise EgressRefused(_BAD_REQUEST, Refusal.INVALID, f"The URL is longer than {MAX_URL_CHARS:,} characters.")
     return Target(target, host, port)
-
-
-class CheckedResolver(AbstractResolver):
-    """Resolves the names of aiohttp's connections. A connection uses exactly the addresses that were checked here.
-
-    A second lookup, which could have another answer, does not take place.
-    """
-
-    def __init__(self, policy: EgressPolicy, resolve: Resolve) -> None:
-        self._policy = policy
-        self._resolve = resolve
-
-    async def resolve(
-        self,
-        host: str,
-        port: int = 0,
-        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - every family is tried
-    ) -> list[ResolveResult]:
-        """See AbstractResolver.
-
-        Raises:
-            EgressRefused: An address of the name is not allowed.
-            OSError: The name has no address.
-        """
-        addresses = await self._resolve(host, port)
-        for address in addresses:
-            require_allowed(host, ipaddress.ip_address(address), port, self._policy)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=socket.IPPROTO_TCP,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in addresses
-        ]
-
-    async def close(self) -> None:
-        """Holds nothing."""
 
 
 def require_allowed(host: str, address: IpAddress, port: int, policy: EgressPolicy) -> None:

@@ -17,12 +17,12 @@ from mnemesh_client import Mnemesh
 from mnemesh_files.config import Config as FilesConfig
 from mnemesh_files.wiring import assemble as assemble_files
 from mnemesh_kit.channels import Channels
+from mnemesh_kit.config import TLS_PREFIX, TlsSettings
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.server import RunningServer
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_kit.time import Clock
-from mnemesh_kit.tls.credentials import PREFIX, TlsSettings
 from mnemesh_sandbox import Sandbox, SandboxSettings
 
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy, ReservedPort
@@ -30,7 +30,7 @@ from mnemesh_testkit.mesh.local_services import MEMORY_URL
 from mnemesh_testkit.mesh.stubs import Stubs
 from mnemesh_testkit.timeouts import scaled
 
-_FIELD: Final = PREFIX.removeprefix("MNEMESH_").lower()
+_FIELD: Final = TLS_PREFIX.removeprefix("MNEMESH_").lower()
 
 
 def certificates(directory: Path) -> Path:

@@ -9,8 +9,8 @@ from typing import Final, Self
 
 from mnemesh_cli.supervisor.health import wait_until_ready
 from mnemesh_cli.supervisor.process import ServiceProcess
+from mnemesh_kit.config import TlsSettings
 from mnemesh_kit.services import STORE_NAMES
-from mnemesh_kit.tls.credentials import TlsSettings
 
 from mnemesh_testkit.failpoints.kill_orders import KillOrders
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy, ReservedPort

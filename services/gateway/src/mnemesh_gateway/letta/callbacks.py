@@ -2,23 +2,24 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 import structlog
 from mnemesh.agents.v1 import batches_pb2, runs_pb2, runs_service_pb2_grpc
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
-from mnemesh_kit.network import failure_of_connection
-from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
+from mnemesh_kit.network import failure_of_connection, is_private_address, refusal
 
 from mnemesh_gateway.letta.jobs import job_of_batch
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery
 from mnemesh_gateway.letta.runs import run_from_proto, show_messages
 from mnemesh_gateway.letta.turns import LettaResponse, StopReason, usage_from_proto
+
+if TYPE_CHECKING:
+    import aiohttp  # it is loaded with the first callback
 
 POLL_SECONDS: Final = 1.0
 _CALL_SECONDS: Final = 10.0
@@ -57,13 +58,18 @@ class CallbackClient:
             return CallResult(None, f"{host} is none of the hosts in {_SETTING}.")
         if self._public_only and is_private_address(host):
             return CallResult(None, refusal(host, _SETTING) + ".")
+        import aiohttp  # noqa: PLC0415
+
         try:
             async with self._opened().post(url, data=body, allow_redirects=False) as answer:
                 return CallResult(answer.status, None)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             return CallResult(None, f"The call failed: {failure_of_connection(url, error)}."[:500])
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _opened(self) -> "aiohttp.ClientSession":
+        import aiohttp  # noqa: PLC0415
+        from mnemesh_kit.public_resolver import PublicResolver  # noqa: PLC0415
+
         if self._session is None:
             resolver = PublicResolver(_SETTING) if self._public_only else None
             self._session = aiohttp.ClientSession(

@@ -9,7 +9,6 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any, Final
 
-import json_repair
 from mnemesh_kit.text import well_formed
 from mnemesh_types.messages import Message, Role
 
@@ -92,6 +91,8 @@ def _valid_objects(text: str) -> Iterator[Any]:
 
 def _repaired(text: str) -> Iterator[Any]:
     """Yields the documents of damaged text: all of it if it is short, else its objects one by one."""
+    import json_repair  # noqa: PLC0415  (it is loaded with the first damaged answer)
+
     began, start = perf_counter(), text.find("{")
     if start < 0:
         return

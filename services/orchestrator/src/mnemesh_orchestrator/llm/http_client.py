@@ -20,8 +20,8 @@ import httpx2
 from aiohttp.http_exceptions import HttpProcessingError, TransferEncodingError
 from httpx_aiohttp.httpx2 import AiohttpTransport, Httpx2AiohttpClient
 from httpx_aiohttp.httpx2.transport import AiohttpResponseStream
-from mnemesh_kit.network import failure_of_connection, may_use_proxy, reason_of_failure
-from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
+from mnemesh_kit.network import failure_of_connection, is_private_address, may_use_proxy, reason_of_failure, refusal
+from mnemesh_kit.public_resolver import PublicResolver
 
 from mnemesh_orchestrator.llm.errors import (
     ProviderBadAnswer,

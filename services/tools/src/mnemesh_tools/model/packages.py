@@ -11,9 +11,6 @@ from enum import Enum
 from typing import Final
 
 from mnemesh_types.tools import Requirement, SourceType
-from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as PipRequirement
-from packaging.utils import canonicalize_name
 
 # A change of how packages are installed gives every directory another key.
 _FORMAT: Final = "1"
@@ -30,6 +27,9 @@ def requirement_line(requirement: Requirement) -> str:
     Raises:
         ValueError: It is not the requirement of a package of the index.
     """
+    from packaging.requirements import InvalidRequirement  # noqa: PLC0415  (it is loaded with the first package)
+    from packaging.requirements import Requirement as PipRequirement  # noqa: PLC0415
+
     version = (requirement.version or "").strip()
     line = f"{requirement.name}{version if version.startswith(_OPERATORS) or not version else f'=={version}'}"
     try:
@@ -108,4 +108,9 @@ def packages_of(source_type: SourceType, pip: tuple[Requirement, ...], npm: tupl
 
 def requires(requirements: Sequence[Requirement], name: str) -> bool:
     """Returns whether one of the requirements is for this package."""
+    if not requirements:
+        return False
+    from packaging.requirements import Requirement as PipRequirement  # noqa: PLC0415
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
     return any(canonicalize_name(PipRequirement(requirement_line(item)).name) == name for item in requirements)

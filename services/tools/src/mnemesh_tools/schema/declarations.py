@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-import docstring_parser
-
 _FIELD_CALLS: Final = frozenset({"Field", "field"})
 
 
@@ -291,6 +289,8 @@ def _has_default(value: ast.expr | None, call: ast.Call | None, kind: Kind) -> b
 
 def _described(node: ast.ClassDef) -> dict[str, str]:
     """Returns the descriptions of fields in the docstring of the class."""
+    import docstring_parser  # noqa: PLC0415  (it is loaded with the first source)
+
     text = ast.get_docstring(node)
     if text is None:
         return {}

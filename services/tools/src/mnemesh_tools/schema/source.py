@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-import docstring_parser
 from mnemesh_kit.unicode import well_formed
 
 from mnemesh_tools.errors import ToolSourceInvalid
@@ -165,8 +164,8 @@ def _parse(source: str, field: str, name: str | None) -> tuple[ast.Module, _Func
 
 
 _OTHER_STYLES: Final = (
-    (re.compile(r"^[ \t]*:param[ \t]", re.MULTILINE), docstring_parser.DocstringStyle.REST),
-    (re.compile(r"^[ \t]*Parameters[ \t]*\n[ \t]*---", re.MULTILINE), docstring_parser.DocstringStyle.NUMPYDOC),
+    (re.compile(r"^[ \t]*:param[ \t]", re.MULTILINE), "REST"),
+    (re.compile(r"^[ \t]*Parameters[ \t]*\n[ \t]*---", re.MULTILINE), "NUMPYDOC"),
 )
 """How the docstrings that are not in Google's style are recognised."""
 
@@ -180,9 +179,11 @@ def _docstring(function: _Function) -> _Docstring:
             f"The docstring of function '{function.name}' contains a NUL character or half of a character "
             "(a lone surrogate)."
         )
-    style = next((style for mark, style in _OTHER_STYLES if mark.search(text)), docstring_parser.DocstringStyle.GOOGLE)
+    import docstring_parser  # noqa: PLC0415  (it is loaded with the first source)
+
+    style = next((style for mark, style in _OTHER_STYLES if mark.search(text)), "GOOGLE")
     try:
-        parsed = docstring_parser.parse(text, style=style)
+        parsed = docstring_parser.parse(text, style=docstring_parser.DocstringStyle[style])
     except docstring_parser.ParseError as error:
         raise _NoSchema(
             f"The docstring of function '{function.name}' cannot be read: one of its sections is empty or repeated."

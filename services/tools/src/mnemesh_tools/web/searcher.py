@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import httpx2
 from mnemesh_kit.network import failure_of_connection
 from mnemesh_kit.retries import Backoff
 from mnemesh_sandbox.redaction import Redactor
@@ -15,6 +15,9 @@ from mnemesh_types.tools import SearchAnswer
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
 from mnemesh_tools.model.web import WebSearch
 from mnemesh_tools.web.providers import Provider
+
+if TYPE_CHECKING:
+    import httpx2  # it is loaded with the first search
 
 ATTEMPTS: Final = 3
 BACKOFF: Final = Backoff(first=0.25, maximum=2.0)
@@ -80,6 +83,8 @@ class WebSearcher:
             self._client = None
 
     async def _request(self, search: WebSearch) -> bytes:
+        import httpx2  # noqa: PLC0415
+
         request = self._provider.request(search)
         if self._client is None:
             headers = {"Accept": "application/json"}
@@ -98,7 +103,7 @@ class WebSearcher:
         self._require_success(response, content)
         return content
 
-    async def _content(self, response: httpx2.Response) -> bytes:
+    async def _content(self, response: "httpx2.Response") -> bytes:
         content = bytearray()
         async for chunk in response.aiter_bytes():
             content += chunk
@@ -107,9 +112,9 @@ class WebSearcher:
                 raise WebSearchUnavailable(name, f"answered with more than {MAX_ANSWER_BYTES >> 20} MB")
         return bytes(content)
 
-    def _require_success(self, response: httpx2.Response, content: bytes) -> None:
+    def _require_success(self, response: "httpx2.Response", content: bytes) -> None:
         name, status = self._provider.name, response.status_code
-        if status == httpx2.codes.OK:
+        if status == HTTPStatus.OK:
             return
         if status in RETRIED:
             cause = "limits the rate of searches" if status == 429 else f"answered with the status {status}"
