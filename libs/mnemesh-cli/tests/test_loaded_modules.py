@@ -35,8 +35,8 @@ asyncio.run(run())
 """
 OF_NEITHER = (
     *("openai", "anthropic", "aiohttp", "httpx", "httpx2", "qdrant_client", "boto3", "botocore", "aiobotocore"),
-    *("opentelemetry", "prometheus_client", "wsgiref", "asyncpg", "mcp", "PIL"),
-    *("pypdf", "lxml", "docx", "pygments", "prompt_toolkit", "markdown_it", "tokenizers", "safetensors", "wordllama"),
+    *("opentelemetry", "prometheus_client", "wsgiref", "psycopg", "asyncpg", "mcp", "PIL"),
+    *("pypdf", "lxml", "docx", "prompt_toolkit", "markdown_it", "tokenizers", "safetensors", "wordllama"),
     *("packaging", "docstring_parser", "json_repair", "cryptography", "pytest"),
 )
 OF_SUPERVISOR = ("grpc", "google.protobuf", "sqlalchemy", "numpy", "structlog", "uvloop", "mnemesh", "mnemesh_client")

@@ -220,7 +220,9 @@ class SoleUser:
             raise StartupError(self._refusal)
 
     async def watch(self) -> None:
-        """Checks for ever. A task for `Assembly.background`."""
+        """Checks for ever, on PostgreSQL. A task for `Assembly.background`."""
+        if self._url is None:
+            return
         import psycopg  # noqa: PLC0415
 
         while True:
