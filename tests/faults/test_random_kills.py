@@ -34,7 +34,10 @@ LOADS: tuple[Callable[[], Load], ...] = (Messages, MutualQuestions, RoundRobin, 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(
-    tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, fork_server: ForkServer
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    provider: FakeOpenAI,
+    fork_server: ForkServer,
 ) -> AsyncIterator[ProcessMesh]:
     """A mesh whose runs may be resumed any number of times: kills come faster than a run makes progress."""
     async with ProcessMesh(
@@ -42,6 +45,7 @@ async def mesh(
         openai_base_url=provider.base_url,
         environment={"MNEMESH_TAKEOVERS_WITHOUT_PROGRESS": "1000"},
         fork_server=fork_server,
+        one_process=request.param == "one process",
     ) as running:
         yield running
 
@@ -100,14 +104,24 @@ async def idle(client: Mnemesh) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "rounds"), [(1, 2), *(pytest.param(seed, 15, marks=pytest.mark.full) for seed in range(2, 5))]
+    ("mesh", "seed", "rounds"),
+    [
+        ("one process", 1, 2),
+        *(
+            pytest.param(form, seed, 15, marks=pytest.mark.full)
+            for form, seeds in (("one process", (2, 3)), ("processes", (4, 5)))
+            for seed in seeds
+        ),
+    ],
+    indirect=["mesh"],
 )
 async def test_everything_happens_once(mesh: ProcessMesh, provider: FakeOpenAI, seed: int, rounds: int) -> None:
-    await run_and_count(mesh, provider, seed, rounds, ("orchestrator", "orchestrator", "recall"))
+    killed = ("mesh",) if "mesh" in mesh.names else ("orchestrator", "orchestrator", "recall")
+    await run_and_count(mesh, provider, seed, rounds, killed)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("seed", [6, 7])
 async def test_everything_happens_once_in_replicas(replicas: ProcessMesh, provider: FakeOpenAI, seed: int) -> None:
     await run_and_count(replicas, provider, seed, 8, ("orchestrator", "orchestrator-2", "recall"))
 

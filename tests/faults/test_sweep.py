@@ -1,4 +1,4 @@
-"""SIGKILL at every failpoint of a turn: of the orchestrator, and of each service that it calls."""
+"""SIGKILL at every failpoint of a turn: of the orchestrator, of the services that it calls, of one process for all."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from mnemesh.recall.v1.messages_service_pb2 import ListMessagesRequest
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.services import STORE_NAMES
+from mnemesh_kit.services import MESH, STORE_NAMES
 from mnemesh_testkit.failpoints.kill_orders import Failpoint, KillOrders
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Reply
@@ -31,14 +31,14 @@ TURN_SECONDS: Final = scaled(60)
 INPUT: Final = "Do it all."
 OUTPUT: Final = "All is done."
 V3, V2 = "letta_v1", "memgpt_v2"
-SHARES: Final = {"orchestrator": 6, "blocks": 2, "recall": 2, "archival": 2, "tools": 1}
+SHARES: Final = {"orchestrator": 6, "blocks": 2, "recall": 2, "archival": 2, "tools": 1, MESH: 8}
 """The number of tests that share the failpoints of a service, so that test processes can divide them."""
 SAMPLED: Final = 16
 """Without --full every sixteenth failpoint is swept."""
 SWEPT: Final = [
     (agent_type, service, share)
-    # The calls to blocks, archival and tools do not depend on the agent type.
-    for agent_type, services in ((V3, SHARES), (V2, ("orchestrator", "recall")))
+    # The calls to blocks, archival and tools do not depend on the agent type. A mesh is killed as processes, or as one.
+    for agent_type, services in ((V3, [name for name in SHARES if name != MESH]), (V2, (MESH,)))
     for service in services
     for share in range(SHARES[service])
 ]
@@ -135,9 +135,9 @@ class Sweep:
         if known is None:
             agent = await self.agent(agent_type)
             before = len(self.provider.requests)
-            self.orders.forget(*STORE_NAMES)
+            self.orders.forget(*self.mesh.names)
             result = await turn(agent, INPUT, stream_tokens=True)
-            failpoints = {service: self.orders.failpoints(service) for service in STORE_NAMES}
+            failpoints = {name: self.orders.failpoints(name) for name in self.mesh.names}
             assert (result.status, result.said) == ("COMPLETED", OUTPUT), result.error
             outcome = await self._outcome(agent)
             assert outcome.passages == ["The key is under the mat."]
@@ -150,7 +150,7 @@ class Sweep:
         """Runs a turn in which a process kills itself at the failpoint, and checks its outcome."""
         baseline, agent = await self.baseline(agent_type), await self.agent(agent_type)
         before = len(self.provider.requests)
-        self.orders.forget(*STORE_NAMES)
+        self.orders.forget(*self.mesh.names)
         self.orders.order(failpoint)
         async with asyncio.timeout(TURN_SECONDS):
             result = await turn(agent, INPUT, stream_tokens=True)
@@ -184,7 +184,7 @@ class Sweep:
 
     def _ran_once(self, outcome: Outcome) -> None:
         """Checks that a tool which is not declared idempotent ran once."""
-        runs = self.orders.reached("tools").count("sandbox.before_run:launch")
+        runs = self.orders.reached(MESH if MESH in self.mesh.names else "tools").count("sandbox.before_run:launch")
         assert runs <= 1, f"launch ran {runs} times"
         assert runs == 1 or "launch: SUCCESS" not in outcome.history[-2][2]
 
@@ -209,8 +209,10 @@ def described(item: message_pb2.ToolReturn) -> str:
 
 def repeated_requests(failpoint: Failpoint, reached: Sequence[str]) -> set[int]:
     """Returns how many requests to the model may be repeated."""
-    if failpoint.service != "orchestrator" or RESPONDED not in reached:
+    if failpoint.service not in ("orchestrator", MESH) or RESPONDED not in reached:
         return {0}
+    if failpoint.service == MESH:
+        return {0, 1}  # the services record their failpoints in the order of their threads
     since = reached[len(reached) - reached[::-1].index(RESPONDED) :]
     if any(name in JOURNALLED for name in since):
         return {0}
@@ -224,6 +226,8 @@ def custom_outcomes(failpoint: Failpoint, reached: Sequence[str], baseline: Base
     if failpoint.service == "tools":
         absent = ("ERROR", "ERROR", "")  # the turn began while the service was away, and continued without its tools
         return [[good, absent], [("INTERRUPTED", "SUCCESS", "")], [good]][reached.count("rpc.received:ExecuteTool")]
+    if failpoint.service == MESH:
+        return [good, ("INTERRUPTED", "SUCCESS", "launched\n"), ("INTERRUPTED", "SUCCESS", "")]
     if failpoint.service != "orchestrator":
         return [good]
     names = [known.name for known in baseline.failpoints["orchestrator"]]
@@ -247,23 +251,33 @@ def with_custom(outcome: Outcome, launch: str, measure: str, notes: str) -> Outc
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sweep(
-    tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, fork_server: ForkServer
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    provider: FakeOpenAI,
+    fork_server: ForkServer,
 ) -> AsyncIterator[Sweep]:
-    """A mesh whose processes restart whenever they end."""
+    """A mesh whose processes restart whenever they end: of one process for all, or of one for each service."""
     directory = tmp_path_factory.mktemp("sweep")
     orders = KillOrders(directory / "failpoints")
     provider.script = model
     async with (
-        ProcessMesh(directory, openai_base_url=provider.base_url, fork_server=fork_server, kill_orders=orders) as mesh,
+        ProcessMesh(
+            directory,
+            openai_base_url=provider.base_url,
+            fork_server=fork_server,
+            kill_orders=orders,
+            one_process=request.param == MESH,
+        ) as mesh,
         AsyncExitStack() as stack,
     ):
-        for service in STORE_NAMES:
-            await stack.enter_async_context(mesh.restarting(service))
+        for name in mesh.names:
+            await stack.enter_async_context(mesh.restarting(name))
         for name, source in SOURCES.items():
             await mesh.client.tools.upsert(source, idempotent=name == "measure")
         yield Sweep(mesh, provider, orders)
 
 
+@pytest.mark.parametrize("sweep", ["processes"], indirect=True)
 async def test_turn_reaches_its_failpoints(sweep: Sweep) -> None:
     """The sweep covers every write of the journal, every effect and every commit, in each service."""
     failpoints = (await sweep.baseline(V3)).failpoints
@@ -289,7 +303,11 @@ async def test_turn_reaches_its_failpoints(sweep: Sweep) -> None:
         assert any(name.startswith(moment) for name in names[service]), (service, moment)
 
 
-@pytest.mark.parametrize(("agent_type", "service", "share"), SWEPT)
+@pytest.mark.parametrize(
+    ("sweep", "agent_type", "service", "share"),
+    [(MESH if service == MESH else "processes", agent_type, service, share) for agent_type, service, share in SWEPT],
+    indirect=["sweep"],
+)
 async def test_turn_survives_a_kill_at_every_failpoint(
     sweep: Sweep, agent_type: str, service: str, share: int, sample: Sample
 ) -> None:

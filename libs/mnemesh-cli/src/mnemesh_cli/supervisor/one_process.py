@@ -16,10 +16,10 @@ from inspect import signature
 # enables the collector when it is ready.
 gc.disable()
 # structlog has a format for terminals that uses rich, if it is installed. A service does not use it.
-sys.modules["rich"] = None  # type: ignore[assignment]
-import structlog  # noqa: F401
+if (_rich := sys.modules.setdefault("rich", None)) is None:  # type: ignore[arg-type]
+    import structlog  # noqa: F401
 
-del sys.modules["rich"]
+    del sys.modules["rich"]
 
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment
 from mnemesh_kit import run

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
@@ -54,12 +54,20 @@ class ForkServer:
         self._process.stdin.close()
         self._reader.join()
 
-    async def fork(self, name: str, service: str, environment: Mapping[str, str], log: Path) -> tuple[int, Future[int]]:
-        """Starts the process of a service. Returns its id and the future of its exit code."""
+    async def fork(
+        self, name: str, service: str, services: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> tuple[int, Future[int]]:
+        """Starts the process of a service, or of several. Returns its id and the future of its exit code."""
         assert self._process.stdin is not None
         starting: Future[int] = Future()
         self._starting.append(starting)
-        order = {"name": name, "service": service, "environment": dict(environment), "log": str(log)}
+        order = {
+            "name": name,
+            "service": service,
+            "services": services,
+            "environment": dict(environment),
+            "log": str(log),
+        }
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
         pid = await asyncio.shield(asyncio.wrap_future(starting))
@@ -82,8 +90,17 @@ class ForkServer:
 class ForkedService:
     """The process of one service, with the methods of the supervisor's `ServiceProcess`."""
 
-    def __init__(self, server: ForkServer, name: str, service: str, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        server: ForkServer,
+        name: str,
+        service: str,
+        environment: Mapping[str, str],
+        log: Path,
+        services: Sequence[str],
+    ) -> None:
         """Prepares the process."""
+        self._services = services
         self.service = service
         self.log = log
         self._server = server
@@ -99,7 +116,9 @@ class ForkedService:
 
     async def start(self) -> None:
         """Starts the process; its output is appended to the log."""
-        self._pid, self._ended = await self._server.fork(self._name, self.service, self._environment, self.log)
+        self._pid, self._ended = await self._server.fork(
+            self._name, self.service, self._services, self._environment, self.log
+        )
 
     async def wait(self) -> int:
         """Waits for the end of the process. Returns its exit code, or the negative number of the signal."""

@@ -15,7 +15,8 @@ import sys
 from importlib import import_module
 from typing import Any, Final
 
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_cli.supervisor import one_process
+from mnemesh_kit.services import MESH, SERVICE_NAMES
 
 _PR_SET_PDEATHSIG: Final = 1
 _IMPORTED: Final = (
@@ -95,6 +96,8 @@ def _run_service(order: dict[str, Any]) -> int:
     directory = os.environ.get("TESTKIT_FAILPOINTS")
     if directory is not None:
         import_module("mnemesh_testkit.failpoints.kill_observer").observe(directory, order["name"])
+    if order["service"] == MESH:
+        return one_process.main(order["services"])
     code: int = import_module(f"mnemesh_{order['service']}.main").main()
     return code
 

@@ -10,7 +10,7 @@ from typing import Final, Self
 from mnemesh_cli.supervisor.health import wait_until_ready
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_kit.config import TlsSettings
-from mnemesh_kit.services import STORE_NAMES
+from mnemesh_kit.services import MESH, SERVICE_NAMES, STORE_NAMES
 
 from mnemesh_testkit.failpoints.kill_orders import KillOrders
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy, ReservedPort
@@ -62,6 +62,7 @@ class ProcessMesh:
         fork_server: forks the processes, which then start ten times faster.
         kill_orders: where such processes record their failpoints and find orders to kill themselves.
         gateway: whether the mesh has a gateway. Only tests of it need one.
+        one_process: whether one process, whose name is `mesh`, runs all services.
     """
 
     def __init__(
@@ -79,13 +80,15 @@ class ProcessMesh:
         kill_orders: KillOrders | None = None,
         gateway: bool = False,
         certificates: Path | None = None,
+        one_process: bool = False,
     ) -> None:
         if kill_orders is not None and fork_server is None:
             raise ValueError("kill_orders needs a fork_server")
         self.directory = directory
         self._tls = client_tls(certificates) if certificates is not None else TlsSettings()
         replicas = tuple(f"orchestrator-{number}" for number in range(2, orchestrators + 1))
-        services = (*(("gateway",) if gateway else ()), *STORE_NAMES)
+        known = (*(("gateway",) if gateway else ()), *STORE_NAMES)
+        services = tuple(sorted(known, key=SERVICE_NAMES.index, reverse=True))  # each after those that it calls
         self._ports = {service: ReservedPort() for service in (*services, *replicas)}
         self.proxies = {service: FaultyProxy(self._ports[service].address) for service in proxied}
         self.addresses = {
@@ -112,20 +115,24 @@ class ProcessMesh:
             **(environment or {}),
         }
         self._fork_server = fork_server
-        self._services = {service: self._service(service, service, self.environment) for service in services}
+        self._served = {name: (name,) for name in services} if not one_process else {MESH: services}
+        self._services = {name: self._service(name, name, self.environment) for name in self._served}
         for name in replicas:
             own = {
                 "MNEMESH_DATA_DIR": str(directory / name),
                 "MNEMESH_ORCHESTRATOR_PORT": str(self._ports[name].number),
             }
+            self._served[name] = (name,)
             self._services[name] = self._service(name, "orchestrator", {**self.environment, **own})
         self._exits = AsyncExitStack()
 
     def _service(self, name: str, service: str, environment: Mapping[str, str]) -> ServiceProcess | ForkedService:
         log = self.directory / f"{name}.log"
         if self._fork_server is not None:
-            return ForkedService(self._fork_server, name, service, environment, log)
-        return ServiceProcess(service, ("-m", f"mnemesh_{service}"), environment, log)
+            return ForkedService(self._fork_server, name, service, environment, log, self._served[name])
+        names = self._served[name]
+        arguments = ("mnemesh_cli.supervisor.one_process", *names) if service == MESH else (f"mnemesh_{service}",)
+        return ServiceProcess(service, ("-m", *arguments), environment, log, names)
 
     async def __aenter__(self) -> Self:
         """Starts every process and waits until all of them serve."""
@@ -145,6 +152,11 @@ class ProcessMesh:
         await asyncio.gather(*(service.stop(STOP_SECONDS) for service in self._services.values()))
         for port in self._ports.values():
             port.release()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the processes."""
+        return tuple(self._services)
 
     def pid(self, service: str) -> int:
         """Returns the process id of a running service."""
@@ -175,8 +187,14 @@ class ProcessMesh:
         """
         process = self._services[service]
         await process.start()
-        address = self._ports[service].address
-        serving = asyncio.create_task(wait_until_ready(service.partition("-")[0], address, self._tls))
+        serving = asyncio.ensure_future(
+            asyncio.gather(
+                *(
+                    wait_until_ready(name.partition("-")[0], self._ports[name].address, self._tls)
+                    for name in self._served[service]
+                )
+            )
+        )
         ended = asyncio.create_task(process.wait())
         try:
             await asyncio.wait((serving, ended), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
