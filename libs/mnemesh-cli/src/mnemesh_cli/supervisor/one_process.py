@@ -32,12 +32,13 @@ def main(names: Sequence[str]) -> int:
     """Runs services, which start in the order of the names. Returns the exit code of the process; see `run.run`."""
     try:
         config, local = MeshConfig.from_env(), LocalServers()
-        return run.run(*(_service(name, config, local) for name in names), local=local)
+        return run.run(*(load_service(name, config, local) for name in names), local=local)
     except StartupError as error:
         return run.report(error)
 
 
-def _service(name: str, mesh: MeshConfig, local: LocalServers) -> run.Service:
+def load_service(name: str, mesh: MeshConfig, local: LocalServers) -> run.Service:
+    """Returns what runs a service that calls those of `local` without sockets. Its settings are in the environment."""
     package = service(name).package
     config = import_module(f"{package}.config").Config.from_env(service_environment(name, mesh, os.environ))
     assemble = import_module(f"{package}.wiring").assemble
