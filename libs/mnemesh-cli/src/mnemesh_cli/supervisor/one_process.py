@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from inspect import signature
+from typing import Any
 
 # The modules of the services stay in memory: collections while they are loaded cost time and find nothing. The server
 # enables the collector when it is ready.
 gc.disable()
 # structlog has a format for terminals that uses rich, if it is installed. A service does not use it.
-if (_rich := sys.modules.setdefault("rich", None)) is None:  # type: ignore[arg-type]
+_modules: dict[str, Any] = sys.modules
+if "rich" not in _modules:
+    _modules["rich"] = None
     import structlog  # noqa: F401
 
-    del sys.modules["rich"]
+    del _modules["rich"]
 
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment
 from mnemesh_kit import run
