@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, RequestIdReused
 from mnemesh_kit.sql.database import UtcDateTime
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 
 if TYPE_CHECKING:
@@ -101,11 +102,13 @@ class Ledger:
         self._database = database
         self._table = table
         self._clock = clock
-        self._insert = table.insert()
-        self._find = sa.select(table.c.fingerprint, table.c.result_ids).where(
-            table.c.organization_id == sa.bindparam("organization_id"),
-            table.c.method == sa.bindparam("method"),
-            table.c.request_id == sa.bindparam("request_id"),
+        self._insert = Prepared(table.insert())
+        self._find = Prepared(
+            sa.select(table.c.fingerprint, table.c.result_ids).where(
+                table.c.organization_id == sa.bindparam("organization_id"),
+                table.c.method == sa.bindparam("method"),
+                table.c.request_id == sa.bindparam("request_id"),
+            )
         )
 
     async def write_once(
@@ -179,7 +182,7 @@ class Ledger:
             "result_ids": msgspec.json.encode(result).decode(),
             "created_at": self._clock.now(),
         }
-        conn.execute(self._insert, row)
+        self._insert.send(conn, row)
         return result, False
 
     def find(self, conn: sa.Connection, key: RequestKey) -> tuple[str, ...] | None:
@@ -189,7 +192,7 @@ class Ledger:
             RequestIdReused: the id was used for other content.
         """
         parameters = {"organization_id": key.organization_id, "method": key.method, "request_id": key.request_id}
-        found = conn.execute(self._find, parameters).first()
+        found = self._find.first(conn, parameters)
         if found is None:
             return None
         if found.fingerprint != key.fingerprint:

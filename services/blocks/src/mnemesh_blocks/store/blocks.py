@@ -9,6 +9,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_types.blocks import Block, BlockFilter, BlockRevision
 
@@ -89,12 +90,14 @@ _ORDER_KEYS: Final = {
 }
 
 # These statements are built once: building one with this many columns costs more than executing it.
-_INSERT_BLOCK: Final = blocks.insert()
-_INSERT_REVISION: Final = block_revisions.insert()
-_BLOCK: Final = sa.select(blocks).where(
-    blocks.c.id == sa.bindparam("block"), blocks.c.organization_id == sa.bindparam("organization")
+_INSERT_BLOCK: Final = Prepared(blocks.insert())
+_INSERT_REVISION: Final = Prepared(block_revisions.insert())
+_BLOCK: Final = Prepared(
+    sa.select(blocks).where(
+        blocks.c.id == sa.bindparam("block"), blocks.c.organization_id == sa.bindparam("organization")
+    )
 )
-_HELD_BLOCK: Final = (
+_HELD_BLOCK: Final = Prepared(
     sa.select(blocks)
     .join(holdings, holdings.c.block_id == blocks.c.id)
     .where(
@@ -103,8 +106,10 @@ _HELD_BLOCK: Final = (
         holdings.c.label == sa.bindparam("held_label"),
     )
 )
-_UPDATE_BLOCK: Final = blocks.update().where(
-    blocks.c.id == sa.bindparam("block"), blocks.c.organization_id == sa.bindparam("organization")
+_UPDATE_BLOCK: Final = Prepared(
+    blocks.update().where(
+        blocks.c.id == sa.bindparam("block"), blocks.c.organization_id == sa.bindparam("organization")
+    )
 )
 
 
@@ -118,18 +123,18 @@ class BlockTransaction(CoreMemoryTransaction):
     def get_block(self, block_id: str) -> Block | None:
         """Returns the block with this id, or None."""
         parameters = {"block": block_id, "organization": self._organization_id}
-        row = self._conn.execute(_BLOCK, parameters).first()
+        row = _BLOCK.first(self._conn, parameters)
         return None if row is None else block_from_row(row)
 
     def get_held_block(self, agent_id: str, label: str) -> Block | None:
         """Returns the block that the holder holds under this label, or None."""
         parameters = {"agent": agent_id, "held_label": label, "organization": self._organization_id}
-        row = self._conn.execute(_HELD_BLOCK, parameters).first()
+        row = _HELD_BLOCK.first(self._conn, parameters)
         return None if row is None else block_from_row(row)
 
     def insert_block(self, block: Block) -> None:
         """Stores a new block without holders."""
-        self._conn.execute(_INSERT_BLOCK, block_to_row(block, self._organization_id))
+        _INSERT_BLOCK.send(self._conn, block_to_row(block, self._organization_id))
         self._insert_index(block)
 
     def update_block(self, block: Block, before: Block) -> None:
@@ -140,7 +145,7 @@ class BlockTransaction(CoreMemoryTransaction):
             before: The state that was read in this transaction.
         """
         values = block_to_row(block, self._organization_id)
-        self._conn.execute(_UPDATE_BLOCK, values | {"block": block.id, "organization": self._organization_id})
+        _UPDATE_BLOCK.send(self._conn, values | {"block": block.id, "organization": self._organization_id})
         if (before.tags, before.identity_ids) != (block.tags, block.identity_ids):
             for index in (block_tags, block_identities):
                 self._conn.execute(index.delete().where(index.c.block_id == block.id))
@@ -170,7 +175,7 @@ class BlockTransaction(CoreMemoryTransaction):
 
     def insert_revision(self, revision: BlockRevision) -> None:
         """Records one change of a block."""
-        self._conn.execute(_INSERT_REVISION, revision_to_row(revision, self._organization_id))
+        _INSERT_REVISION.send(self._conn, revision_to_row(revision, self._organization_id))
 
     def get_revision(self, block_id: str, revision: int) -> BlockRevision | None:
         """Returns one recorded change, or None."""

@@ -33,27 +33,18 @@ class CoreMemoryTransaction:
 
         The caller has checked that the holder is not erased and holds no block under this label.
         """
-        now = self._clock.now()
-        position = self._conn.execute(
-            core_memories.update()
-            .where(self._holder(agent_id))
-            .values(
-                revision=core_memories.c.revision + 1, next_position=core_memories.c.next_position + 1, updated_at=now
-            )
-            .returning(core_memories.c.next_position)
-        ).scalar_one_or_none()
-        if position is None:
-            position = 1
+        taken = _TAKE_POSITION.first(self._conn, self._parameters(agent_id) | {"now": self._clock.now()})
+        position = 1 if taken is None else taken.next_position
+        if taken is None:
             self._insert_holder(agent_id, revision=1, next_position=position)
-        self._conn.execute(
-            holdings.insert().values(
-                organization_id=self._organization_id,
-                agent_id=agent_id,
-                block_id=block.id,
-                label=block.label,
-                position=position,
-            )
-        )
+        holding = {
+            "organization_id": self._organization_id,
+            "agent_id": agent_id,
+            "block_id": block.id,
+            "label": block.label,
+            "position": position,
+        }
+        _INSERT_HOLDING.send(self._conn, holding)
 
     def detach(self, agent_id: str, block_id: str) -> bool:
         """Detaches the block from the holder and touches the holder; returns False if it did not hold the block."""
@@ -117,7 +108,7 @@ class CoreMemoryTransaction:
 
     def register_conversation(self, conversation_id: str, agent_id: str) -> bool:
         """Lets a conversation of the agent hold blocks; returns False if its id belongs to another holder."""
-        row = self._conn.execute(_CONVERSATION_OF, self._parameters(conversation_id)).one_or_none()
+        row = _CONVERSATION_OF.first(self._conn, self._parameters(conversation_id))
         if row is not None:
             return bool(row.conversation_of == agent_id)
         self._insert_holder(conversation_id, conversation_of=agent_id)
@@ -125,17 +116,17 @@ class CoreMemoryTransaction:
 
     def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
         """Returns whether the id is registered as a conversation of the agent."""
-        owner = self._conn.execute(_CONVERSATION_OF, self._parameters(conversation_id)).scalar_one_or_none()
-        return owner == agent_id
+        row = _CONVERSATION_OF.first(self._conn, self._parameters(conversation_id))
+        return row is not None and bool(row.conversation_of == agent_id)
 
     def get_core_memory_revision(self, agent_id: str) -> int:
         """Returns the revision of the holder's core memory: 0 if it never held a block."""
-        return self._conn.execute(_CORE_REVISION, self._parameters(agent_id)).scalar_one_or_none() or 0
+        row = _CORE_REVISION.first(self._conn, self._parameters(agent_id))
+        return 0 if row is None else int(row.revision)
 
     def get_holder(self, agent_id: str) -> Holder:
         """Returns whether the holder has a tombstone, and its link."""
-        stmt = sa.select(core_memories.c.erased_at, core_memories.c.link_id).where(self._holder(agent_id))
-        row = self._conn.execute(stmt).first()
+        row = _STATE.first(self._conn, self._parameters(agent_id))
         return Holder() if row is None else Holder(row.erased_at is not None, row.link_id)
 
     def link(self, agent_id: str, link_id: str | None) -> None:
@@ -191,14 +182,21 @@ class CoreMemoryTransaction:
             self._insert_holder(agent_id, revision=1, next_position=1, erased_at=now)
 
     def _insert_holder(self, holder_id: str, **values: object) -> None:
-        row = {"revision": 0, "next_position": 0, "updated_at": self._clock.now(), **values}
-        self._conn.execute(
-            core_memories.insert().values(organization_id=self._organization_id, agent_id=holder_id, **row)
-        )
+        row = {
+            "organization_id": self._organization_id,
+            "agent_id": holder_id,
+            "revision": 0,
+            "next_position": 0,
+            "updated_at": self._clock.now(),
+            "erased_at": None,
+            "link_id": None,
+            "conversation_of": None,
+        }
+        _INSERT_HOLDER.send(self._conn, row | values)
 
     def _touch_holders(self, block_id: str) -> None:
         parameters = {"organization": self._organization_id, "block": block_id, "now": self._clock.now()}
-        self._conn.execute(_TOUCH_HOLDERS, parameters)
+        _TOUCH_HOLDERS.send(self._conn, parameters)
 
     def _touch(self, condition: sa.ColumnElement[bool]) -> None:
         touch = core_memories.update().values(revision=core_memories.c.revision + 1, updated_at=self._clock.now())
@@ -219,7 +217,9 @@ class CoreMemoryTransaction:
 
 
 # These statements are built once, because every edit and every step of an agent executes them.
-_TOUCH_HOLDERS = (
+_INSERT_HOLDER = Prepared(core_memories.insert())
+_INSERT_HOLDING = Prepared(holdings.insert())
+_TOUCH_HOLDERS = Prepared(
     core_memories.update()
     .values(revision=core_memories.c.revision + 1, updated_at=sa.bindparam("now", type_=UtcDateTime))
     .where(
@@ -235,8 +235,19 @@ _TOUCH_HOLDERS = (
 _HOLDER = (core_memories.c.organization_id == sa.bindparam("organization")) & (
     core_memories.c.agent_id == sa.bindparam("agent")
 )
-_CONVERSATION_OF = sa.select(core_memories.c.conversation_of).where(_HOLDER)
-_CORE_REVISION = sa.select(core_memories.c.revision).where(_HOLDER)
+_CONVERSATION_OF = Prepared(sa.select(core_memories.c.conversation_of).where(_HOLDER))
+_CORE_REVISION = Prepared(sa.select(core_memories.c.revision).where(_HOLDER))
+_STATE = Prepared(sa.select(core_memories.c.erased_at, core_memories.c.link_id).where(_HOLDER))
+_TAKE_POSITION = Prepared(
+    core_memories.update()
+    .where(_HOLDER)
+    .values(
+        revision=core_memories.c.revision + 1,
+        next_position=core_memories.c.next_position + 1,
+        updated_at=sa.bindparam("now", type_=UtcDateTime),
+    )
+    .returning(core_memories.c.next_position)
+)
 _WITH_BLOCKS = (
     sa.select(
         core_memories.c.agent_id.label("core_agent_id"),
