@@ -16,7 +16,7 @@ package registers is used for the types of this package only; without it, that o
 | `repeated` | a tuple |
 | a map | a dict |
 | a timestamp | `datetime` in UTC |
-| a duration | `timedelta`; a number if the attribute ends with its unit, `_ms` or `_seconds` |
+| a duration | `timedelta`; a number if the attribute ends with its unit, `ms` or `seconds` |
 | an enum | a StrEnum, see `contract_enum` |
 | a message with a twin | the twin |
 | a oneof of messages | one field, named like the oneof, with the twin that is set |
@@ -145,7 +145,8 @@ class Conversion(Generic[M, T]):
             names: The attributes, by field, that do not have the name of `attribute_name`; None for a field that is
                 not converted.
         """
-        if unknown := names.keys() - message.DESCRIPTOR.fields_by_name.keys():
+        described = message.DESCRIPTOR
+        if unknown := names.keys() - {*described.fields_by_name, *described.oneofs_by_name}:
             raise TypeError(f"{message.DESCRIPTOR.name} has no field {min(unknown)}")
         self._kind = kind
         _TWINS[_package(kind), message.DESCRIPTOR.full_name] = kind
@@ -393,8 +394,8 @@ def message_of(twin: type) -> type[Message]:
 
 
 def _converters(message: Any, package: str, attribute: str = "") -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    if message.full_name == Duration.DESCRIPTOR.full_name and attribute.endswith(("_ms", "_seconds")):
-        return _MILLISECONDS if attribute.endswith("_ms") else _SECONDS
+    if message.full_name == Duration.DESCRIPTOR.full_name and attribute.endswith(("ms", "seconds")):
+        return _MILLISECONDS if attribute.endswith("ms") else _SECONDS
     if (pair := _registered(_CONVERTERS, package, message.full_name)) is not None:
         return partial(_read_without_path, pair[0]), pair[1]
     twin = _registered(_TWINS, package, message.full_name)

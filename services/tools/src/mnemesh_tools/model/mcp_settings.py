@@ -135,6 +135,16 @@ class McpOAuth:
     """Written by authorizations and refreshes only."""
 
     @property
+    def authorized(self) -> bool:
+        """True if there are tokens."""
+        return self.session is not None
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The end of the access token, if it is known."""
+        return None if self.session is None else self.session.expires_at
+
+    @property
     def settings(self) -> "McpOAuth":
         """The settings without the session."""
         return replace(self, session=None)

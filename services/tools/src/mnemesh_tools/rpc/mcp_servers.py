@@ -11,19 +11,16 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.time import timestamp_to_proto
-from mnemesh_types.twin import number_of, optional_field
+from mnemesh_types.twin import enum_from_proto, number_of, optional_field
 
-from mnemesh_tools.model.mcp_servers import McpServer
-from mnemesh_tools.model.mcp_tools import McpProgress, McpRunResult, OnProgress, no_progress
+from mnemesh_tools.model.mcp_servers import McpServer, McpServerOrder
+from mnemesh_tools.model.mcp_tools import McpProgress, McpRunResult, McpToolOrder, OnProgress, no_progress
 from mnemesh_tools.rpc.convert.mcp_servers import (
-    AUTHORIZATION_STATUSES,
     listed_tool_to_proto,
     mcp_caller_from_proto,
     mcp_server_filter_from_proto,
-    mcp_server_order_from_proto,
     mcp_server_spec_from_proto,
     mcp_server_to_proto,
-    mcp_tool_order_from_proto,
     mcp_tool_to_proto,
     request_without_secrets,
     run_result_to_proto,
@@ -103,7 +100,10 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def ListMcpServers(self, request: pb.ListMcpServersRequest, context: Context) -> pb.ListMcpServersResponse:
         """Returns a page of servers."""
         query = page_query(request)
-        filter_, order = mcp_server_filter_from_proto(request), mcp_server_order_from_proto(request.order_by)
+        filter_, order = (
+            mcp_server_filter_from_proto(request),
+            enum_from_proto(McpServerOrder, request.order_by, "order_by"),
+        )
         found = await self._servers.list_servers(current_principal(), filter_, order, query)
         page = bounded(query, found.map(self._message))
         return pb.ListMcpServersResponse(mcp_servers=page.items, next_page_token=next_page_token(query, page))
@@ -132,7 +132,7 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         """Returns a page of the tools of a server."""
         query = page_query(request)
         statuses = schema_statuses_from_proto(request.schema_statuses)
-        order = mcp_tool_order_from_proto(request.order_by)
+        order = enum_from_proto(McpToolOrder, request.order_by, "order_by")
         found = await self._tools.list_tools(current_principal(), request.mcp_server_id, statuses, order, query)
         page = bounded(query, found.map(mcp_tool_to_proto))
         return pb.ListMcpServerToolsResponse(tools=page.items, next_page_token=next_page_token(query, page))
@@ -230,9 +230,7 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         code = optional_field(request, "code")
         refusal = request.error_description or request.error
         ended = await self._authorizations.receive(request.state, code, refusal, optional_field(request, "iss"))
-        return pb.ReceiveMcpAuthorizationResponse(
-            status=AUTHORIZATION_STATUSES[ended.status], status_message=ended.message
-        )
+        return pb.ReceiveMcpAuthorizationResponse(status=number_of(ended.status), status_message=ended.message)
 
     async def GetMcpAuthorization(
         self, request: pb.GetMcpAuthorizationRequest, context: Context
@@ -240,7 +238,7 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         """Returns how far an authorization is."""
         found = await self._authorizations.get(current_principal(), request.mcp_server_id, request.state)
         return pb.GetMcpAuthorizationResponse(
-            status=AUTHORIZATION_STATUSES[found.status],
+            status=number_of(found.status),
             status_message=found.message,
             expire_time=timestamp_to_proto(found.expires_at),
         )

@@ -14,14 +14,13 @@ from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_fr
 from mnemesh_types.tools import PackagesStatus, SourceType
 from mnemesh_types.twin import enum_from_proto
 
-from mnemesh_tools.model.tools import Tool
+from mnemesh_tools.model.tools import Tool, ToolOrder
 from mnemesh_tools.rpc.convert.tools import (
     R,
     request_without_secrets,
     restored_from_proto,
     tool_filter_from_proto,
     tool_hit_to_proto,
-    tool_order_from_proto,
     tool_search_filter_from_proto,
     tool_spec_from_proto,
     tool_to_proto,
@@ -96,7 +95,10 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         """Returns a page of tools."""
         query = page_query(request, default_ascending=False)
-        filter_, order = tool_filter_from_proto(request.filter), tool_order_from_proto(request.order_by)
+        filter_, order = (
+            tool_filter_from_proto(request.filter),
+            enum_from_proto(ToolOrder, request.order_by, "order_by"),
+        )
         found = await self._service.list_tools(current_principal(), filter_, order, query)
         page = bounded(query, found.map(self._to_proto))
         return pb.ListToolsResponse(tools=page.items, next_page_token=next_page_token(query, page))

@@ -8,8 +8,7 @@ from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import AgentView, BlockProperties, OutcomeStatus
 from mnemesh_sandbox.egress.policy import NetworkConnection
-from mnemesh_types.tools import CodeLanguage
-from mnemesh_types.twin import enum_from_proto, optional_field
+from mnemesh_types.twin import Conversion, optional_field
 
 from mnemesh_tools.model.executions import Execution, Invocation, Program
 
@@ -20,16 +19,18 @@ _STATUSES: Final = {
     OutcomeStatus.KILLED: pb.EXECUTION_STATUS_KILLED,
 }
 
+_INVOCATION: Final = Conversion(pb.ExecuteToolRequest, Invocation, timeout="timeout_seconds")
+_CONNECTION: Final = Conversion(pb.NetworkConnection, NetworkConnection, duration="seconds", refusal=None)
+_PROGRAM: Final = Conversion(pb.RunCodeRequest, Program, timeout="timeout_seconds")
+
 
 def invocation_from_proto(request: pb.ExecuteToolRequest) -> Invocation:
     """Returns the inputs of an execution."""
-    timeout, state = request.timeout, request.agent_state
-    return Invocation(
-        arguments=request.arguments,
-        environment=dict(request.environment),
+    state = request.agent_state
+    return _INVOCATION.from_proto(
+        request,
         agent=_agent_from_proto(state) if request.HasField("agent_state") else None,
         project_id=optional_field(state, "project_id"),
-        timeout_seconds=timeout.seconds + timeout.nanos / 1e9 if request.HasField("timeout") else None,
     )
 
 
@@ -59,15 +60,7 @@ def execution_to_proto(execution: Execution) -> pb.ExecuteToolResponse:
 
 def connection_to_proto(connection: NetworkConnection) -> pb.NetworkConnection:
     """Returns the message of a connection."""
-    return pb.NetworkConnection(
-        host=connection.host,
-        port=connection.port,
-        address=connection.address,
-        sent_bytes=connection.sent_bytes,
-        received_bytes=connection.received_bytes,
-        duration=_duration(connection.seconds),
-        refusal="" if connection.refusal is None else connection.refusal.value,
-    )
+    return _CONNECTION.to_proto(connection, refusal="" if connection.refusal is None else connection.refusal.value)
 
 
 def _duration(seconds: float) -> Duration:
@@ -80,15 +73,7 @@ def program_from_proto(request: pb.RunCodeRequest, tools: Iterable[pb.CallableTo
     Raises:
         InvalidArgument: The language is unknown.
     """
-    timeout = request.timeout
-    return Program(
-        code=request.code,
-        language=enum_from_proto(CodeLanguage, request.language, "language"),
-        environment=dict(request.environment),
-        network_hosts=tuple(request.network_hosts),
-        timeout_seconds=timeout.seconds + timeout.nanos / 1e9 if request.HasField("timeout") else None,
-        tools={tool.name: tuple(tool.parameters) for tool in tools},
-    )
+    return _PROGRAM.from_proto(request, tools={tool.name: tuple(tool.parameters) for tool in tools})
 
 
 def code_run_to_proto(execution: Execution) -> pb.RunCodeResponse:

@@ -1,6 +1,7 @@
 """Conversions of MCP servers, their settings and their tools."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -10,19 +11,12 @@ from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import audit_pb2, message_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import MAX_PAGE_BYTES, fitting
-from mnemesh_kit.time import timestamp_to_proto
-from mnemesh_types.tools import (
-    McpCaller,
-    OAuthGrant,
-    ProgramHealth,
-    Requirement,
-    SchemaHealth,
-    SchemaStatus,
-)
-from mnemesh_types.twin import enum_from_proto, number_of, optional_field
+from mnemesh_types.tools import McpCaller, ProgramHealth, SchemaHealth, SchemaStatus
+from mnemesh_types.twin import Conversion, enum_from_proto, enum_of, optional_field
 
 from mnemesh_tools.model.mcp_servers import (
     McpAuthorizationStatus,
+    McpContact,
     McpServer,
     McpServerFilter,
     McpServerOrder,
@@ -32,95 +26,36 @@ from mnemesh_tools.model.mcp_servers import (
 )
 from mnemesh_tools.model.mcp_settings import McpOAuth, McpProgram, McpSecret
 from mnemesh_tools.model.mcp_tools import McpRunResult, McpTool, McpToolKey, McpToolOrder, RemoteTool
-from mnemesh_tools.rpc.convert.tools import order_from_proto
 from mnemesh_tools.usecases.mcp_contacts import CheckedTool
 
-
-def mcp_program_from_proto(message: pb.StdioTransport) -> McpTransport:
-    """Returns the settings of a program."""
-    return McpTransport(
-        TransportType.STDIO,
-        secrets=tuple(secret_from_proto(value) for value in message.env),
-        program=McpProgram(
-            message.command,
-            tuple(message.args),
-            tuple(map(Requirement.from_proto, message.pip_requirements)),
-            tuple(map(Requirement.from_proto, message.npm_requirements)),
-            tuple(message.network_hosts),
-            message.persistent_directory,
-        ),
-    )
-
-
-def mcp_program_to_proto(transport: McpTransport) -> pb.StdioTransport:
-    """Returns the message of a program, without values of secrets."""
-    program = transport.program
-    return pb.StdioTransport(
-        command=program.command,
-        args=program.args,
-        env=[secret_to_proto(secret) for secret in transport.secrets],
-        pip_requirements=map(Requirement.to_proto, program.pip_requirements),
-        npm_requirements=map(Requirement.to_proto, program.npm_requirements),
-        network_hosts=program.network_hosts,
-        persistent_directory=program.persistent_directory,
-    )
+SERVER_PROGRAM: Final = Conversion(pb.StdioTransport, McpProgram, env=None)
+SECRET: Final = Conversion(pb.McpSecret, McpSecret)
+OAUTH: Final = Conversion(pb.McpOAuth, McpOAuth)
+_SERVER: Final = Conversion(pb.McpServer, McpServer, transport=None)
+_CONTACT: Final = Conversion(
+    pb.McpServer,
+    McpContact,
+    status_message="message",
+    last_contact_time="contact_at",
+    last_refresh_time="refresh_at",
+)
+_REMOTE: Final = Conversion(pb.McpTool, RemoteTool)
+_TOOL: Final = Conversion(pb.McpTool, McpTool, mcp_server_id="server_id")
+_FILTER: Final = Conversion(
+    rpc.ListMcpServersRequest, McpServerFilter, mcp_server_ids="ids", transport_types="transports"
+)
+enum_of(rpc.McpTransportType, TransportType)
+enum_of(rpc.McpAuthorizationStatus, McpAuthorizationStatus, CLAIMED="PENDING")
+enum_of(rpc.McpServerOrderBy, McpServerOrder, "CREATE_TIME")
+enum_of(rpc.McpServerToolOrderBy, McpToolOrder, "NAME")
 
 
-def oauth_from_proto(message: pb.McpOAuth) -> McpOAuth:
-    """Returns the OAuth settings. Raises InvalidArgument if the grant is unknown."""
-    has_secret = message.HasField("client_secret")
-    return McpOAuth(
-        enum_from_proto(OAuthGrant, message.grant, "oauth.grant"),
-        optional_field(message, "client_id"),
-        McpSecret("", optional_field(message.client_secret, "value")) if has_secret else None,
-        optional_field(message, "scope"),
-        optional_field(message, "issuer"),
-    )
-
-
-def oauth_to_proto(oauth: McpOAuth) -> pb.McpOAuth:
-    """Returns the message of the OAuth settings, without the secret and the tokens."""
-    session = oauth.session
-    return pb.McpOAuth(
-        grant=number_of(oauth.grant),
-        client_id=oauth.client_id,
-        client_secret=None if oauth.client_secret is None else secret_to_proto(oauth.client_secret),
-        scope=oauth.scope,
-        issuer=oauth.issuer,
-        authorized=session is not None,
-        expire_time=None if session is None or session.expires_at is None else timestamp_to_proto(session.expires_at),
-    )
-
-
-def secret_from_proto(message: pb.McpSecret) -> McpSecret:
-    """Returns a secret of a request."""
-    return McpSecret(message.name, optional_field(message, "value"))
-
-
-def secret_to_proto(secret: McpSecret) -> pb.McpSecret:
-    """Returns the message of a secret. Only a value that consists of variables is stored as text."""
-    return pb.McpSecret(name=secret.name, value=secret.value, has_value=secret.has_value)
+def _unnamed(secret: McpSecret | None) -> McpSecret | None:
+    return None if secret is None else replace(secret, name="")
 
 
 R = TypeVar("R", rpc.CreateMcpServerRequest, rpc.UpdateMcpServerRequest)
 
-AUTHORIZATION_STATUSES: Final = {
-    McpAuthorizationStatus.PENDING: rpc.MCP_AUTHORIZATION_STATUS_PENDING,
-    McpAuthorizationStatus.CLAIMED: rpc.MCP_AUTHORIZATION_STATUS_PENDING,
-    McpAuthorizationStatus.COMPLETED: rpc.MCP_AUTHORIZATION_STATUS_COMPLETED,
-    McpAuthorizationStatus.FAILED: rpc.MCP_AUTHORIZATION_STATUS_FAILED,
-}
-_SERVER_ORDERS: Final = {
-    rpc.MCP_SERVER_ORDER_BY_UNSPECIFIED: McpServerOrder.CREATE_TIME,
-    rpc.MCP_SERVER_ORDER_BY_CREATE_TIME: McpServerOrder.CREATE_TIME,
-    rpc.MCP_SERVER_ORDER_BY_UPDATE_TIME: McpServerOrder.UPDATE_TIME,
-    rpc.MCP_SERVER_ORDER_BY_NAME: McpServerOrder.NAME,
-}
-_TYPES: Final = {
-    rpc.MCP_TRANSPORT_TYPE_STDIO: TransportType.STDIO,
-    rpc.MCP_TRANSPORT_TYPE_SSE: TransportType.SSE,
-    rpc.MCP_TRANSPORT_TYPE_STREAMABLE_HTTP: TransportType.STREAMABLE_HTTP,
-}
 _HTTP_FIELDS: Final = ("url", "auth", "headers", "oauth")
 _WRITABLE: Final = frozenset(
     {
@@ -137,7 +72,9 @@ def mcp_server_spec_from_proto(message: pb.McpServer) -> McpServerSpec:
     transport: McpTransport | None = None
     match message.WhichOneof("transport"):
         case "stdio":
-            transport = mcp_program_from_proto(message.stdio)
+            secrets = tuple(map(SECRET.from_proto, message.stdio.env))
+            program = SERVER_PROGRAM.from_proto(message.stdio, "stdio")
+            transport = McpTransport(TransportType.STDIO, secrets=secrets, program=program)
         case "sse":
             transport = _http_from_proto(TransportType.SSE, message.sse)
         case "streamable_http":
@@ -152,29 +89,15 @@ def mcp_server_to_proto(server: McpServer, health: ProgramHealth | None = None) 
         server: The server.
         health: Its processes on this host.
     """
-    contact = server.contact
-    message = pb.McpServer(
-        id=server.id,
-        name=server.name,
-        metadata=server.metadata,
-        status=number_of(contact.status),
-        status_message=contact.message,
-        last_contact_time=None if contact.contact_at is None else timestamp_to_proto(contact.contact_at),
-        last_refresh_time=None if contact.refresh_at is None else timestamp_to_proto(contact.refresh_at),
-        tool_count=contact.tool_count,
-        protocol_version=contact.protocol_version,
-        revision=server.revision,
-        create_time=timestamp_to_proto(server.created_at),
-        update_time=timestamp_to_proto(server.updated_at),
-        provenance=audit_pb2.Provenance(
-            created_by_id=server.created_by_id, last_updated_by_id=server.last_updated_by_id
-        ),
-    )
+    provenance = audit_pb2.Provenance(created_by_id=server.created_by_id, last_updated_by_id=server.last_updated_by_id)
+    message = _SERVER.to_proto(server, provenance=provenance)
+    message.MergeFrom(_CONTACT.to_proto(server.contact))
     transport = server.transport
     if health is not None:
         message.program.CopyFrom(health.to_proto())
     if transport.type is TransportType.STDIO:
-        message.stdio.CopyFrom(mcp_program_to_proto(transport))
+        secrets = [SECRET.to_proto(secret) for secret in transport.secrets]
+        message.stdio.CopyFrom(SERVER_PROGRAM.to_proto(transport.program, env=secrets))
     elif transport.type is TransportType.SSE:
         message.sse.CopyFrom(pb.SseTransport(**_http_fields(transport)))
     else:
@@ -218,23 +141,7 @@ def request_without_secrets(request: R, fingerprint: Callable[[str], str]) -> R:
 
 def mcp_server_filter_from_proto(request: rpc.ListMcpServersRequest) -> McpServerFilter:
     """Returns the filter of a list. Raises InvalidArgument if a type is unknown."""
-    return McpServerFilter(
-        ids=tuple(request.mcp_server_ids),
-        name=optional_field(request, "name"),
-        transports=tuple(transport_type_from_proto(number) for number in request.transport_types),
-    )
-
-
-def transport_type_from_proto(number: int) -> TransportType:
-    """Returns the kind of a transport. Raises InvalidArgument if it is unknown."""
-    if number not in _TYPES:
-        raise InvalidArgument(f"transport_types has the unknown value {number}.", field="transport_types")
-    return _TYPES[rpc.McpTransportType.ValueType(number)]
-
-
-def mcp_server_order_from_proto(number: int) -> McpServerOrder:
-    """Returns the sort key of a list; the default is the create time. Raises InvalidArgument if it is unknown."""
-    return order_from_proto(_SERVER_ORDERS, number)
+    return _FILTER.from_proto(request)
 
 
 def mcp_caller_from_proto(message: rpc.McpCaller) -> McpCaller:
@@ -255,37 +162,32 @@ def _http_from_proto(kind: TransportType, message: pb.SseTransport | pb.Streamab
         kind,
         url=message.url,
         auth_header=optional_field(message.auth, "header") if has_auth else None,
-        token=McpSecret("", optional_field(message.auth.token, "value")) if has_auth else None,
-        secrets=tuple(secret_from_proto(value) for value in message.headers),
+        token=_unnamed(SECRET.from_proto(message.auth.token)) if has_auth else None,
+        secrets=tuple(map(SECRET.from_proto, message.headers)),
         oauth=oauth_from_proto(message.oauth) if message.HasField("oauth") else None,
     )
+
+
+def oauth_from_proto(message: pb.McpOAuth) -> McpOAuth:
+    """Returns the OAuth settings. Raises InvalidArgument if the grant is unknown."""
+    oauth = OAUTH.from_proto(message, "oauth")
+    return replace(oauth, client_secret=_unnamed(oauth.client_secret))
 
 
 def _http_fields(transport: McpTransport) -> dict[str, Any]:
     token, oauth = transport.token, transport.oauth
     return {
         "url": transport.url,
-        "auth": None if token is None else pb.HttpAuth(header=transport.auth_header, token=secret_to_proto(token)),
-        "headers": [secret_to_proto(secret) for secret in transport.secrets],
-        "oauth": None if oauth is None else oauth_to_proto(oauth),
+        "auth": None if token is None else pb.HttpAuth(header=transport.auth_header, token=SECRET.to_proto(token)),
+        "headers": [SECRET.to_proto(secret) for secret in transport.secrets],
+        "oauth": None if oauth is None else OAUTH.to_proto(oauth),
     }
-
-
-_TOOL_ORDERS: Final = {
-    rpc.MCP_SERVER_TOOL_ORDER_BY_UNSPECIFIED: McpToolOrder.NAME,
-    rpc.MCP_SERVER_TOOL_ORDER_BY_NAME: McpToolOrder.NAME,
-    rpc.MCP_SERVER_TOOL_ORDER_BY_CREATE_TIME: McpToolOrder.CREATE_TIME,
-}
 
 
 def mcp_tool_to_proto(tool: McpTool) -> pb.McpTool:
     """Returns the message of a stored tool."""
     message = _described(tool.remote, SchemaHealth(tool.status, tool.reasons))
-    message.tool_id, message.mcp_server_id = tool.tool_id, tool.server_id
-    if tool.json_schema is not None:
-        message.json_schema = tool.json_schema
-    message.create_time.CopyFrom(timestamp_to_proto(tool.created_at))
-    message.update_time.CopyFrom(timestamp_to_proto(tool.updated_at))
+    message.MergeFrom(_TOOL.to_proto(tool))
     return message
 
 
@@ -320,11 +222,6 @@ def schema_statuses_from_proto(numbers: Iterable[int]) -> tuple[SchemaStatus, ..
     return tuple(enum_from_proto(SchemaStatus, number, "schema_statuses") for number in numbers)
 
 
-def mcp_tool_order_from_proto(number: int) -> McpToolOrder:
-    """Returns the sort key of a list; the default is the name. Raises InvalidArgument if it is unknown."""
-    return order_from_proto(_TOOL_ORDERS, number)
-
-
 def timeout_from_proto(request: rpc.RunMcpServerToolRequest | rpc.StreamMcpServerToolRequest) -> float | None:
     """Returns the limit of a run in seconds, or None."""
     timeout = optional_field(request, "timeout")
@@ -350,11 +247,4 @@ def run_result_to_proto(result: McpRunResult) -> rpc.RunMcpServerToolResponse:
 
 
 def _described(remote: RemoteTool, health: SchemaHealth) -> pb.McpTool:
-    return pb.McpTool(
-        name=remote.name,
-        description=remote.description,
-        input_schema=remote.input_schema,
-        output_schema=remote.output_schema,
-        annotations=remote.annotations,
-        schema_health=health.to_proto(),
-    )
+    return _REMOTE.to_proto(remote, schema_health=health.to_proto())

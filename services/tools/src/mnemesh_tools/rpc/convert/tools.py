@@ -1,7 +1,7 @@
 """Tools, and the requests that list and update them."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import tools_pb2
@@ -9,31 +9,15 @@ from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
-from mnemesh_types.tools import PackagesStatus, Requirement, SourceType, ToolFilter, ToolType
-from mnemesh_types.twin import enum_from_proto, number_of, optional_field, optional_to_proto
+from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_types.tools import PackagesStatus, ToolFilter, ToolType
+from mnemesh_types.twin import Conversion, enum_from_proto, enum_of, optional_field, optional_to_proto, register
 
 from mnemesh_tools.model.tools import RestoredTool, Tool, ToolOrder, ToolSecret, ToolSpec
 from mnemesh_tools.usecases.tool_search import ToolHit
 
-T = TypeVar("T")
-
-
-def order_from_proto(orders: Mapping[Any, T], number: int) -> T:
-    """Returns the sort key of a list. Raises InvalidArgument if it is unknown."""
-    if number not in orders:
-        raise InvalidArgument(f"order_by has the unknown value {number}.", field="order_by")
-    return orders[number]
-
-
 R = TypeVar("R", pb.CreateToolRequest, pb.UpsertToolRequest, pb.UpdateToolRequest)
 
-_ORDERS: Final = {
-    pb.TOOL_ORDER_BY_UNSPECIFIED: ToolOrder.CREATE_TIME,
-    pb.TOOL_ORDER_BY_CREATE_TIME: ToolOrder.CREATE_TIME,
-    pb.TOOL_ORDER_BY_UPDATE_TIME: ToolOrder.UPDATE_TIME,
-    pb.TOOL_ORDER_BY_NAME: ToolOrder.NAME,
-}
 _OPTIONAL: Final = (
     *("description", "source_code", "args_json_schema", "default_requires_approval", "metadata"),
     *("mcp_server_id", "mcp_tool_name"),
@@ -49,54 +33,37 @@ _WRITABLE: Final = frozenset(
 )
 
 
+enum_of(pb.ToolOrderBy, ToolOrder, "CREATE_TIME")
+_SPEC: Final = Conversion(tools_pb2.Tool, ToolSpec)
+_RESTORED: Final = Conversion(tools_pb2.Tool, RestoredTool)
+
+
 def tool_spec_from_proto(message: tools_pb2.Tool) -> ToolSpec:
     """Returns the definition in a message, without id, times, revision and authors.
 
     Raises:
         InvalidArgument: An enum has an unknown value.
     """
-    values: dict[str, Any] = {
-        **{name: getattr(message, name) for name in _PLAIN},
-        **{name: optional_field(message, name) for name in _OPTIONAL},
-        **{name: optional_field(message.provenance, name) for name in _PROVENANCE_IDS},
-    }
-    return ToolSpec(
-        type=enum_from_proto(ToolType, message.type, "tool.type"),
-        source_type=enum_from_proto(SourceType, message.source_type, "tool.source_type"),
-        pip_requirements=tuple(map(Requirement.from_proto, message.pip_requirements)),
-        npm_requirements=tuple(map(Requirement.from_proto, message.npm_requirements)),
-        network_hosts=tuple(message.network_hosts),
-        secrets=tuple(ToolSecret(secret.name, optional_field(secret, "value")) for secret in message.secrets),
-        tags=tuple(message.tags),
-        **values,
-    )
+    values = {name: optional_field(message.provenance, name) for name in _PROVENANCE_IDS}
+    return _SPEC.from_proto(message, "tool", **values)
 
 
 def restored_from_proto(message: tools_pb2.Tool) -> RestoredTool:
     """Returns the values of a tool that was created elsewhere. Raises InvalidArgument for a bad id or time."""
-    return RestoredTool(
-        id=require_id(message.id, "tool", "tool.id"),
-        created_at=timestamp_from_proto(message.create_time, "tool.create_time"),
-        updated_at=timestamp_from_proto(message.update_time, "tool.update_time"),
-        created_by_id=message.provenance.created_by_id,
-        last_updated_by_id=message.provenance.last_updated_by_id,
-        revision=message.revision,
+    require_id(message.id, "tool", "tool.id")
+    origin = message.provenance
+    return _RESTORED.from_proto(
+        message, "tool", created_by_id=origin.created_by_id, last_updated_by_id=origin.last_updated_by_id
     )
 
 
 def tool_to_proto(tool: Tool, packages: PackagesStatus | None = None) -> tools_pb2.Tool:
     """Returns the message of a tool, with the state of its packages on this server."""
     spec = tool.spec
-    return tools_pb2.Tool(
+    return _SPEC.to_proto(
+        spec,
         id=tool.id,
-        type=number_of(spec.type),
-        source_type=number_of(spec.source_type),
-        pip_requirements=map(Requirement.to_proto, spec.pip_requirements),
-        npm_requirements=map(Requirement.to_proto, spec.npm_requirements),
-        network_hosts=spec.network_hosts,
         packages=optional_to_proto(packages),
-        secrets=[_secret_to_proto(secret) for secret in spec.secrets],
-        tags=spec.tags,
         revision=tool.revision,
         create_time=timestamp_to_proto(tool.created_at),
         update_time=timestamp_to_proto(tool.updated_at),
@@ -105,15 +72,21 @@ def tool_to_proto(tool: Tool, packages: PackagesStatus | None = None) -> tools_p
             last_updated_by_id=tool.last_updated_by_id,
             **{name: getattr(spec, name) for name in _PROVENANCE_IDS},
         ),
-        **{name: getattr(spec, name) for name in (*_PLAIN, *_OPTIONAL)},
     )
 
 
-def _secret_to_proto(secret: ToolSecret) -> tools_pb2.ToolSecret:
+def _write_secret(secret: ToolSecret) -> tools_pb2.ToolSecret:
     variable = secret.stored
     return tools_pb2.ToolSecret(
         name=secret.name, update_time=None if variable is None else timestamp_to_proto(variable.updated_at)
     )
+
+
+def _read_secret(secret: tools_pb2.ToolSecret, _field: str) -> ToolSecret:
+    return ToolSecret(secret.name, optional_field(secret, "value"))
+
+
+register(tools_pb2.ToolSecret, _read_secret, _write_secret)
 
 
 def request_without_secrets(request: R, fingerprint: Callable[[str], str]) -> R:
@@ -189,12 +162,3 @@ def tool_search_filter_from_proto(request: pb.SearchToolsRequest) -> ToolFilter:
 def tool_hit_to_proto(hit: ToolHit, tool: tools_pb2.Tool) -> pb.ToolHit:
     """Returns the message of a hit, with that of its tool."""
     return pb.ToolHit(tool=tool, score=hit.score, vector_rank=hit.vector_rank, text_rank=hit.text_rank)
-
-
-def tool_order_from_proto(number: int) -> ToolOrder:
-    """Returns the sort key of a list; the default is the create time.
-
-    Raises:
-        InvalidArgument: The value is unknown.
-    """
-    return order_from_proto(_ORDERS, number)
