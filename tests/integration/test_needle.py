@@ -20,7 +20,6 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, texts, turn, window_of
-from mnemesh_testkit.plugin import Sample
 from mnemesh_testkit.timeouts import scaled
 
 TURNS = 3_000
@@ -97,13 +96,14 @@ async def converse(mesh: Mesh, agent: Agent) -> None:
         assert (result.status, result.said) == ("COMPLETED", "I see."), number
 
 
+@pytest.mark.full
 @pytest.mark.timeout(scaled(300) if BULK >= 59 else 7_200)
-async def test_fact_of_turn_3_is_found_in_turn_3000(mesh: Mesh, fake_openai: FakeOpenAI, sample: Sample) -> None:
+async def test_fact_of_turn_3_is_found_in_turn_3000(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     assert len(MODES) == 5
     fake_openai.script = answer
     settings = agents_pb2.ModelSettings(context_window=WINDOW, max_output_tokens=500)
     agents = {}
-    for mode in sample(MODES, 5):
+    for mode in MODES:
         agent = await mesh.client.agents.create(model="openai/fake-model", settings=settings, blocks={"human": ""})
         agents[mode] = await agent.update(compaction_settings=agents_pb2.CompactionSettings(mode=mode))
     for mode, agent in agents.items():

@@ -1,7 +1,6 @@
 """Agents on a provider that their organization registered: its key is used, is never shown, and is deleted with it."""
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_testkit.fakes import server
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Reply
+from mnemesh_testkit.mesh.command_line import run_command
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn
 
@@ -119,22 +119,10 @@ async def test_provider_survives_a_restart_and_a_lost_sealing_key_is_reported(me
         assert (await turn(agent, "And now?")).said == "Hello again."
 
 
-async def command(mesh: Mesh, *arguments: str, stdin: str = "") -> tuple[int | None, str, str]:
-    """Runs `mnemesh providers …` as in a shell."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "mnemesh_cli",
-        "--target",
-        mesh.addresses["orchestrator"],
-        "providers",
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate(stdin.encode())
-    return process.returncode, out.decode(), err.decode()
+async def command(mesh: Mesh, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    """Runs `mnemesh providers …`."""
+    line = ("--target", mesh.addresses["orchestrator"], "providers", *arguments)
+    return await asyncio.to_thread(run_command, *line, stdin=stdin)
 
 
 async def test_providers_on_the_command_line(mesh: Mesh) -> None:

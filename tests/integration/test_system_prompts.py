@@ -1,7 +1,6 @@
 """System prompts by key: built-in prompts, files of an operator, and agents that are created with them."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
+from mnemesh_testkit.mesh.command_line import run_command
 from mnemesh_testkit.mesh.in_process import Mesh
 
 BUILT_IN = [
@@ -228,18 +228,12 @@ async def test_prompts_on_the_command_line(mesh: Mesh, files: Path) -> None:
     environment = {"PATH": "", "MNEMESH_TARGET": mesh.addresses["orchestrator"], **targets}
 
     async def typed(*arguments: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mnemesh_cli", *arguments), stdout=asyncio.subprocess.PIPE, env=environment
-        )
-        out, _ = await process.communicate()
-        assert process.returncode == 0
-        return out.decode()
+        code, out, _ = await asyncio.to_thread(run_command, *arguments, environment=environment)
+        assert code == 0
+        return out
 
-    listed, shown, agent_id = await asyncio.gather(
-        typed("prompts", "list"),
-        typed("prompts", "show", "pirate"),
-        typed("agents", "create", "anne", "--prompt", "pirate"),
-    )
+    listed, shown = await typed("prompts", "list"), await typed("prompts", "show", "pirate")
+    agent_id = await typed("agents", "create", "anne", "--prompt", "pirate")
     assert "memgpt_v2_chat" in listed
     assert "operator" in listed
     assert shown == "Arr [b]\n"

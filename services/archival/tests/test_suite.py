@@ -42,6 +42,7 @@ class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, OnEmbeddedIndex): ...
 class TestInProcessOnPgBouncer(OnPgBouncer, InProcess, OnEmbeddedIndex): ...
 
 
+@pytest.mark.full
 class TestOnFakeQdrant(OnPostgres, OverTheWire, ArchivalSuite):
     """The suite on a fake that implements the protocol of a Qdrant server."""
 

@@ -27,7 +27,8 @@ from ..support.model import Item, call, say
 from ..support.world import Process, World, require_valid
 from .conftest import WINDOW, Speaker, is_summary_request, memories, roles, small_agent
 
-MESSAGES = 10_000
+MESSAGES, FEWER_MESSAGES = 10_000, 4_000
+"""With and without --full."""
 BULK = 40
 """Loaded turns, of four messages each, between two real turns."""
 NEEDLE = "the key is under the third flowerpot."
@@ -120,11 +121,12 @@ SAMPLED = {("sliding_window", True)}
     ],
 )
 async def test_ten_thousand_messages(
-    world: World, process: Process, speaker: Speaker, mode: str, *, is_fickle: bool
+    world: World, process: Process, speaker: Speaker, mode: str, *, is_fickle: bool, is_full: bool
 ) -> None:
     agent = await small_agent(world, process, compaction_settings=CompactionSettings(mode))
     costs: list[int] = []
-    for number, first in enumerate(range(0, MESSAGES // 4, BULK)):
+    messages = MESSAGES if is_full else FEWER_MESSAGES
+    for number, first in enumerate(range(0, messages // 4, BULK)):
         # An unreliable summary model may succeed in one turn and fail in the next.
         speaker.summary = FAILURES[number % len(FAILURES)] if is_fickle else keep_notes
         await load(world, agent, stored_turns(world, first))
@@ -147,7 +149,7 @@ async def test_ten_thousand_messages(
     assert roles(window)[1] == "summary"
     assert max(costs[-12:]) <= max(costs[:12]), "a turn costs as much as at the beginning"
     rows = [row for row in world.recall.rows[agent.id] if row.role is not Role.SUMMARY]
-    assert len(rows) > MESSAGES
+    assert len(rows) > messages
     in_sight = any(NEEDLE in message.text for message in window)
     assert in_sight or is_fickle
     assert await answer(world, process, speaker, agent) == ("in sight" if in_sight else "found")
