@@ -150,7 +150,7 @@ async def filled(mesh: Mesh, openai: FakeOpenAI, mcp_url: str) -> dict[str, str]
     }
 
 
-async def test_every_list_can_be_followed_in_pages_of_any_size(
+async def test_every_list_and_search_can_be_followed_in_pages_of_any_size(
     mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tools={f"echo_{number}": ECHO for number in range(ROWS)}) as remote:
@@ -173,6 +173,8 @@ async def test_every_list_can_be_followed_in_pages_of_any_size(
                 for rows in found:
                     size = sum(size_of(part) for row in rows for part in row)
                     assert len(rows) == 1 or size <= bound, method.full_name
+    await require_searches_in_pages(mesh, ids, monkeypatch)
+    await require_own_tokens(mesh, ids, monkeypatch)
 
 
 async def hits_of(mesh: Mesh, method: MethodDescriptor, request: Any) -> list[list[Any]]:
@@ -180,12 +182,9 @@ async def hits_of(mesh: Mesh, method: MethodDescriptor, request: Any) -> list[li
     return [list(page.hits) async for page in pages_of(mesh, method, request)]
 
 
-async def test_every_search_can_be_followed_in_pages_of_any_size(
-    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def require_searches_in_pages(mesh: Mesh, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every search has the same hits in pages of any size."""
     assert QUERIES.keys() == {method.name for method in SEARCHES}
-    async with running(tools={"echo": ECHO}) as remote:
-        ids = await filled(mesh, fake_openai, remote.url)
     for method in SEARCHES:
         for query in (QUERIES[method.name], *([] if method.name == "SearchFiles" else [""])):
             (whole,) = await hits_of(mesh, method, searching(method, ids, query))
@@ -203,11 +202,8 @@ async def test_every_search_can_be_followed_in_pages_of_any_size(
             assert single == [[hit] for hit in whole], method.full_name
 
 
-async def test_a_token_of_another_search_is_refused(
-    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running(tools={"echo": ECHO}) as remote:
-        ids = await filled(mesh, fake_openai, remote.url)
+async def require_own_tokens(mesh: Mesh, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search refuses the token of another one."""
     monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 1)
     tokens = []
     for method in SEARCHES:
@@ -225,10 +221,12 @@ async def test_a_token_of_another_search_is_refused(
             assert refused.value.field == "page_token"
 
 
-async def test_answers_with_large_messages_have_at_most_3_mb(mesh: Mesh) -> None:
+async def test_answers_with_large_messages_are_bounded_by_bytes(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A tenth of the real size: words of a million letters take seconds to be analysed.
+    monkeypatch.setattr(paging, "MAX_PAGE_BYTES", paging.MAX_PAGE_BYTES // 10)
     client = mesh.client
     agent = await client.agents.create(name="ada")
-    texts = [f"oak {letter * LARGE}" for letter in "abcdefgh"]
+    texts = [f"oak {letter * (LARGE // 10)}" for letter in "abcdefgh"]
     said = [
         message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_USER, content=[{"text": {"text": text}}])
         for text in texts

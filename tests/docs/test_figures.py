@@ -79,6 +79,7 @@ def test_a_protocol_with_a_fake_has_two_implementations(figures: ModuleType, tmp
     assert figures.read_source(tmp_path, write(tmp_path, files)).packages["a"].lone_protocols == 0
 
 
+@pytest.mark.full
 def test_the_table_has_every_package() -> None:
     printed = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True).stdout.splitlines()
     packages = {path.name for folder in ("libs", "services") for path in (ROOT / folder).iterdir() if path.is_dir()}

@@ -19,7 +19,8 @@ from .command_line import CommandLine
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThread]:
     """A mesh whose operator has configured nothing about models."""
     settings = {"orchestrator": {"model": None}}
-    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"), settings=settings, in_memory=True)) as running:
+    mesh = Mesh(tmp_path_factory.mktemp("mesh"), settings=settings, gateway=True, in_memory=True)
+    with MeshThread(mesh) as running:
         yield running
 
 
@@ -70,7 +71,9 @@ def test_doctor_asks_each_provider(
         assert says() == "✗ provider vendor did not list its models in time"
         _, _, err = cli.run("providers", "update", "vendor", "--disable")
         assert "now get mnemesh/rehearsal, not vendor/small" in err
-        assert "provider vendor" not in cli.run("doctor", "--data-dir", str(tmp_path))[1]
+        monkeypatch.setenv("MNEMESH_GATEWAY_TARGET", running.mesh.addresses["gateway"])
+        code, out, _ = cli.run("doctor", "--data-dir", str(tmp_path))
+        assert (code, "provider vendor" in out) == (0, False), out
     finally:
         running.run(set_event(vendor.answers))
         cli.run("providers", "delete", "vendor", "--yes")

@@ -209,7 +209,7 @@ REQUESTS = st.one_of(
 async def test_invalid_requests_never_cause_an_internal_error(archival: ArchivalServer) -> None:
     hostile: list[Any] = []
 
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(REQUESTS)
     def collect(request: Any) -> None:
         hostile.append(request)

@@ -262,7 +262,7 @@ async def test_one_invalid_record_refuses_the_whole_import(target: Target, is_fu
     path = "/mnemesh.recall.v1.TraceService/ImportTraces"
     before = await target.read_stored()
     for request in (traces_service_pb2.ImportTracesRequest(request_id="r", header=header), *good):
-        for where, broken in spoiled(request, 1 if is_full else 4):
+        for where, broken in spoiled(request, 1 if is_full else 12):
             parts = [traces_service_pb2.ImportTracesRequest(request_id=new_id("r"), header=header), broken]
             if broken.HasField("header"):
                 parts = [broken, good[0]]
