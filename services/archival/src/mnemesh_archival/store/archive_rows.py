@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.archival import Archive, ReembeddingState
 from mnemesh_types.provenance import Provenance
 
@@ -26,13 +27,31 @@ PROVENANCE = (
 )
 
 # Built once: building a statement costs more than running it, and every write or search runs these.
-_LIVE = sa.select(archives).where(
-    archives.c.organization_id == sa.bindparam("org"),
-    archives.c.id == sa.bindparam("archive"),
-    archives.c.deleted_at.is_(None),
+_LIVE = Prepared(
+    sa.select(archives).where(
+        archives.c.organization_id == sa.bindparam("org"),
+        archives.c.id == sa.bindparam("archive"),
+        archives.c.deleted_at.is_(None),
+    )
 )
-_ERASED = sa.select(agents.c.erased_at).where(
-    agents.c.organization_id == sa.bindparam("org"), agents.c.id == sa.bindparam("agent")
+_AGENT = Prepared(
+    sa.select(agents).where(agents.c.organization_id == sa.bindparam("org"), agents.c.id == sa.bindparam("agent"))
+)
+_OF_AGENT = Prepared(
+    sa.select(archives)
+    .join(
+        archive_agents,
+        sa.and_(
+            archive_agents.c.organization_id == archives.c.organization_id,
+            archive_agents.c.archive_id == archives.c.id,
+        ),
+    )
+    .where(
+        archives.c.organization_id == sa.bindparam("org"),
+        archives.c.deleted_at.is_(None),
+        archive_agents.c.agent_id == sa.bindparam("agent"),
+    )
+    .order_by(archive_agents.c.attached_at, archives.c.id)
 )
 _COUNT = (
     archives.update()
@@ -106,7 +125,7 @@ def insert(conn: sa.Connection, organization_id: str, archive: Archive) -> None:
 
 def require(conn: sa.Connection, organization_id: str, archive_id: str) -> sa.Row[Any]:
     """Returns the row of an archive. Raises ArchiveNotFound if it does not exist or is deleted."""
-    row = conn.execute(_LIVE, {"org": organization_id, "archive": archive_id}).first()
+    row: sa.Row[Any] | None = _LIVE.first(conn, {"org": organization_id, "archive": archive_id})
     if row is None:
         raise ArchiveNotFound(archive_id)
     return row
@@ -131,27 +150,21 @@ def archive_from_row(row: sa.Row[Any], reembedding: ReembeddingState | None = No
     )
 
 
+def agent(conn: sa.Connection, organization_id: str, agent_id: str) -> Any:
+    """Returns the row of an agent; None if it never had an archive."""
+    return _AGENT.first(conn, {"org": organization_id, "agent": agent_id})
+
+
 def require_agent(conn: sa.Connection, organization_id: str, agent_id: str) -> None:
     """Raises AgentErased if the agent has a tombstone. Unknown agents are allowed."""
-    if conn.execute(_ERASED, {"org": organization_id, "agent": agent_id}).scalar() is not None:
+    row = agent(conn, organization_id, agent_id)
+    if row is not None and row.erased_at is not None:
         raise AgentErased(agent_id)
 
 
 def attached(conn: sa.Connection, organization_id: str, agent_id: str) -> Sequence[sa.Row[Any]]:
     """Returns the archives of an agent in the order in which they were attached."""
-    query = (
-        sa.select(archives)
-        .join(
-            archive_agents,
-            sa.and_(
-                archive_agents.c.organization_id == archives.c.organization_id,
-                archive_agents.c.archive_id == archives.c.id,
-            ),
-        )
-        .where(live(organization_id), archive_agents.c.agent_id == agent_id)
-        .order_by(archive_agents.c.attached_at, archives.c.id)
-    )
-    return conn.execute(query).all()
+    return _OF_AGENT.all(conn, {"org": organization_id, "agent": agent_id})
 
 
 def refs(

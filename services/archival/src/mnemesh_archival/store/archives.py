@@ -200,9 +200,7 @@ class ArchiveStore:
         """Returns the counters of an agent's archives without counting rows. Unknown agents have empty ones."""
 
         def read(conn: sa.Connection) -> ArchivalSummary:
-            agent = conn.execute(
-                sa.select(agents).where(agents.c.organization_id == organization_id, agents.c.id == agent_id)
-            ).first()
+            agent = rows.agent(conn, organization_id, agent_id)
             if agent is None:
                 return ArchivalSummary(revision=0, not_modified=if_revision == 0)
             attached = rows.attached(conn, organization_id, agent_id)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.archival import Archive, EmbedderIdentity, ReembeddingState
 
 from mnemesh_archival.model.archives import EmbedderChange, decide_embedder_change
@@ -17,7 +18,7 @@ GRACE = timedelta(seconds=120)
 _BY_ARCHIVE = sa.and_(
     reembeddings.c.organization_id == sa.bindparam("org"), reembeddings.c.archive_id == sa.bindparam("archive")
 )
-_TARGET = sa.select(reembeddings.c.embedder).where(_BY_ARCHIVE)
+_TARGET = Prepared(sa.select(reembeddings.c.embedder).where(_BY_ARCHIVE))
 _TARGET_IDENTITY = sa.select(reembeddings.c.embedder, reembeddings.c.dimension).where(_BY_ARCHIVE)
 
 
@@ -28,8 +29,8 @@ def of(organization_id: str, archive_id: str) -> sa.ColumnElement[bool]:
 
 def target(conn: sa.Connection, organization_id: str, archive_id: str) -> str | None:
     """Returns the new embedder of an archive; None if its embedder is not being changed."""
-    found: str | None = conn.execute(_TARGET, {"org": organization_id, "archive": archive_id}).scalar()
-    return found
+    row = _TARGET.first(conn, {"org": organization_id, "archive": archive_id})
+    return None if row is None else str(row.embedder)
 
 
 def target_identity(conn: sa.Connection, organization_id: str, archive_id: str) -> EmbedderIdentity | None:

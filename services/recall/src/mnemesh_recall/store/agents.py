@@ -33,7 +33,8 @@ _TAKE: Final = Prepared(
     )
     .returning(_a.last_sequence_id, _a.message_count, _a.last_turn_index)
 )
-_FIND: Final = sa.select(_a.organization_id, _a.erased_at).where(_a.agent_id == sa.bindparam("agent"))
+_FIND: Final = Prepared(sa.select(_a.organization_id, _a.erased_at).where(_a.agent_id == sa.bindparam("agent")))
+_INSERT: Final = Prepared(sa.insert(agents))
 _SUBTRACT: Final = (
     sa.update(agents)
     .where(_a.agent_id == sa.bindparam("agent"))
@@ -66,7 +67,7 @@ def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -
         NotFound: it is another organization's.
         Erased: it was erased.
     """
-    found = conn.execute(_FIND, {"agent": agent_id}).first()
+    found = _FIND.first(conn, {"agent": agent_id})
     if found is None:
         return False
     if found.organization_id != organization_id:
@@ -78,16 +79,15 @@ def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -
 
 def insert(tx: Transaction, agent_id: str, erased_at: datetime | None = None) -> None:
     """Inserts the agent's row."""
-    tx.conn.execute(
-        sa.insert(agents).values(
-            agent_id=agent_id,
-            organization_id=tx.organization_id,
-            last_sequence_id=0,
-            message_count=0,
-            created_at=tx.now,
-            erased_at=erased_at,
-        )
-    )
+    row = {
+        "agent_id": agent_id,
+        "organization_id": tx.organization_id,
+        "last_sequence_id": 0,
+        "message_count": 0,
+        "created_at": tx.now,
+        "erased_at": erased_at,
+    }
+    _INSERT.send(tx.conn, row)
 
 
 def subtract_messages(conn: sa.Connection, agent_id: str, count: int) -> None:

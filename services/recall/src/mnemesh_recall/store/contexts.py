@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 from mnemesh_kit.errors import AlreadyExists
 from mnemesh_kit.ids import is_id
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.messages import Role
 
 from mnemesh_recall.errors import no_conversation
@@ -118,7 +119,7 @@ def _without_agent(fact: Fact, agent_id: str, message_ids: tuple[str, ...]) -> F
 
 
 _c, _e, _m = contexts.c, context_entries.c, messages.c
-_OWNER: Final = sa.select(_c.organization_id).where(_c.conversation_id == sa.bindparam("conversation"))
+_OWNER: Final = Prepared(sa.select(_c.organization_id).where(_c.conversation_id == sa.bindparam("conversation")))
 
 
 def create(tx: Transaction, new: NewContext) -> None:
@@ -233,9 +234,9 @@ def erase_agent(tx: Transaction, agent_id: str) -> AgentErasure:
 
 
 def _require_free(tx: Transaction, conversation_id: str) -> None:
-    owner = tx.conn.execute(_OWNER, {"conversation": conversation_id}).scalar()
-    if owner is not None:
-        if owner != tx.organization_id:
+    row = _OWNER.first(tx.conn, {"conversation": conversation_id})
+    if row is not None:
+        if row.organization_id != tx.organization_id:
             raise no_conversation(conversation_id)
         raise AlreadyExists(f"The conversation {conversation_id} has a window.", conversation_id=conversation_id)
 

@@ -230,7 +230,7 @@ _VISIBLE: Final = {
 _INSERT: Final = Prepared(sa.insert(messages))
 _INSERT_RETURNING: Final = sa.insert(messages).returning(_m.row_id, sort_by_parameter_order=True)
 _SOURCES: Final = sa.select(*SOURCE_COLUMNS).where(_m.id.in_(_IDS))
-_INSERT_CALLS: Final = sa.insert(tool_call_rows)
+_INSERT_CALLS: Final = Prepared(sa.insert(tool_call_rows))
 
 
 class Stored(NamedTuple):
@@ -258,8 +258,7 @@ def store(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> Stored:
 
 def write_deferred(tx: Transaction, deferred: Deferred) -> None:
     """Writes the rows that `store_rows` deferred, except for words."""
-    if deferred.calls:
-        tx.conn.execute(_INSERT_CALLS, deferred.calls)
+    _INSERT_CALLS.send_each(tx.conn, deferred.calls)
     transaction.add_message_changes(tx.conn, [message.id for message in deferred.searchable], tx.now)
 
 
@@ -378,8 +377,8 @@ def update(tx: Transaction, changed: Message) -> None:
     conn = tx.conn
     conn.execute(sa.update(messages).where(_m.id == changed.id).values(values))
     conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id == changed.id))
-    if calls := [{"tool_call_id": id_, "message_id": changed.id} for id_ in changed.tool_call_ids]:
-        conn.execute(_INSERT_CALLS, calls)
+    calls = [{"tool_call_id": id_, "message_id": changed.id} for id_ in changed.tool_call_ids]
+    _INSERT_CALLS.send_each(conn, calls)
     (source,) = sources_from_rows(conn.execute(_SOURCES, {"ids": [changed.id]}))
     if not source.text:
         tx.words.remove(conn, [source])

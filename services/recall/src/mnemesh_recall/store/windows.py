@@ -51,7 +51,8 @@ UPDATE_STATE: Final = (
         "version", "epoch", "system_message_id", "next_position", "updated_at", "last_message_at"
     )})
 )  # fmt: skip
-_UPDATE_SYSTEM: Final = (
+_INSERT: Final = Prepared(sa.insert(contexts))
+_UPDATE_SYSTEM: Final = Prepared(
     sa.update(messages)
     .where(_m.id == sa.bindparam("message"))
     .values(content=sa.bindparam("new_content"), updated_at=sa.bindparam("now", type_=_m.updated_at.type))
@@ -133,20 +134,19 @@ def read_ids_of_many(
 
 def insert(conn: sa.Connection, organization_id: str, new: ContextWindow, ids: Sequence[str]) -> None:
     """Inserts a window over stored messages, the system message first."""
-    conn.execute(
-        sa.insert(contexts).values(
-            conversation_id=new.conversation_id,
-            organization_id=organization_id,
-            agent_id=new.agent_id,
-            version=new.version,
-            epoch=new.epoch,
-            system_message_id=ids[0],
-            next_position=len(ids),
-            created_at=new.created_at,
-            updated_at=new.updated_at,
-            last_message_at=new.last_message_at,
-        )
-    )
+    row = {
+        "conversation_id": new.conversation_id,
+        "organization_id": organization_id,
+        "agent_id": new.agent_id,
+        "version": new.version,
+        "epoch": new.epoch,
+        "system_message_id": ids[0],
+        "next_position": len(ids),
+        "created_at": new.created_at,
+        "updated_at": new.updated_at,
+        "last_message_at": new.last_message_at,
+    }
+    _INSERT.send(conn, row)
     insert_entries(conn, new.conversation_id, 0, ids)
 
 
@@ -198,7 +198,7 @@ def next_state(state: State, now: datetime, **changes: Any) -> dict[str, Any]:
 
 def update_system_message(conn: sa.Connection, system_message_id: str, content: str | None, now: datetime) -> None:
     """Replaces the content of a system message in its row."""
-    conn.execute(_UPDATE_SYSTEM, {"message": system_message_id, "new_content": content, "now": now})
+    _UPDATE_SYSTEM.send(conn, {"message": system_message_id, "new_content": content, "now": now})
 
 
 def update_epoch(conn: sa.Connection, conversation_id: str, epoch: int) -> None:
