@@ -17,7 +17,6 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_client.tools import ToolsClient
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.cuttable_disk import CuttableDisk
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Reply
@@ -120,18 +119,20 @@ class Machine:
 
     async def fail(self) -> None:
         """All processes stop at the same time, unflushed data is lost, and the machine restarts."""
-        for service in STORE_NAMES:
-            os.kill(self.mesh.pid(service), signal.SIGSTOP)
+        for name in self.mesh.names:
+            os.kill(self.mesh.pid(name), signal.SIGSTOP)
         self.disk.cut()
-        await asyncio.gather(*(self.mesh.kill(service) for service in STORE_NAMES))
+        await asyncio.gather(*(self.mesh.kill(name) for name in self.mesh.names))
         await asyncio.to_thread(self.disk.restore)
-        await asyncio.gather(*(self.mesh.start(service) for service in STORE_NAMES))
+        await asyncio.gather(*(self.mesh.start(name) for name in self.mesh.names))
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def machine(tmp_path: Path, provider: FakeOpenAI, fork_server: ForkServer) -> AsyncIterator[Machine]:
     with CuttableDisk(tmp_path / "disk.img", tmp_path / "data") as disk:
-        async with ProcessMesh(tmp_path, openai_base_url=provider.base_url, fork_server=fork_server) as mesh:
+        async with ProcessMesh(
+            tmp_path, openai_base_url=provider.base_url, fork_server=fork_server, one_process=True
+        ) as mesh:
             yield Machine(mesh, disk)
 
 
