@@ -29,6 +29,7 @@ from mnemesh_types.provenance import Provenance
 from mnemesh_types.tools import CodeLanguage, PackagesState, SourceType, ToolType
 from mnemesh_types.twin import (
     EPOCH,
+    Conversion,
     Twin,
     attribute_name,
     changes_of,
@@ -38,6 +39,7 @@ from mnemesh_types.twin import (
     number_of,
     set_field,
     whole_oneof,
+    written,
 )
 
 
@@ -183,7 +185,7 @@ def test_a_oneof_of_a_request_is_read_and_written() -> None:
     assert request.append.text == "more"
     assert set_field(request, "edit") == AppendEdit("more")
     assert set_field(blocks_service_pb2.EditBlockRequest(), "edit") is None
-    with pytest.raises(TypeError, match=r"EditBlockRequest has no field for mnemesh.blocks.v1.Block"):
+    with pytest.raises(TypeError, match=r"EditBlockRequest has no field for Block"):
         fields_of(blocks_service_pb2.EditBlockRequest, Block())
 
 
@@ -214,3 +216,52 @@ def test_a_mask_names_the_changes() -> None:
     for paths, text in ((["value"], "update_mask must not name value."), ([], "must name at least one field")):
         with pytest.raises(InvalidArgument, match=text):
             changes_of(block, FieldMask(paths=paths), writable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A type of a service, with some fields of a block, and others."""
+
+    title: str
+    edited_at: datetime | None
+    owner: str
+    limit: int = 7
+    text: str | None = None
+
+    @property
+    def hidden(self) -> bool:
+        return self.owner == ""
+
+
+_NOTE = Conversion(blocks_pb2.Block, _Note, label="title", value="text", update_time="edited_at", description=None)
+
+
+def test_a_type_of_a_service_has_some_fields_of_a_message() -> None:
+    note = _NOTE.from_proto(blocks_pb2.Block(label="a", hidden=True), owner="b")
+    assert note == _Note("a", None, "b")
+    assert _NOTE.to_proto(note, description="c") == blocks_pb2.Block(label="a", limit=7, description="c", hidden=False)
+    assert _NOTE.to_proto(_Note("a", None, "")).hidden, "a property is written"
+    with pytest.raises(TypeError, match="Block has no field titel"):
+        Conversion(blocks_pb2.Block, _Note, titel="title")
+
+
+def test_the_conversion_of_a_service_is_not_that_of_the_twins() -> None:
+    assert type(CoreMemory.from_proto(CoreMemory(blocks=(Block(label="a"),)).to_proto()).blocks[0]) is Block
+
+
+def test_only_named_fields_are_read() -> None:
+    late = blocks_pb2.Block(label="a", update_time=Timestamp(seconds=2**60))
+    assert _NOTE.changes(late, FieldMask(paths=["label", "value"]), ("label", "value"), "b") == {
+        "title": "a",
+        "text": None,
+    }
+    with pytest.raises(InvalidArgument, match=r"b\.update_time must be a time"):
+        _NOTE.changes(late, FieldMask(paths=["update_time"]), ("update_time",), "b")
+
+
+def test_of_a_message_only_what_callers_write_is_kept() -> None:
+    block = blocks_pb2.Block(id="1", label="a")
+    block.provenance.project_id, block.provenance.created_by_id = "p", "c"
+    kept = written(block, ("label", "provenance.project_id"))
+    assert (kept.id, kept.label, kept.provenance.project_id, kept.provenance.created_by_id) == ("", "a", "p", "")
+    assert block.id == "1", "the message itself is unchanged"

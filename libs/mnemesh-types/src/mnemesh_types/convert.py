@@ -33,7 +33,7 @@ from mnemesh_types.messages import (
     ToolStatus,
 )
 from mnemesh_types.provenance import Provenance
-from mnemesh_types.twin import register
+from mnemesh_types.twin import enum_of, register
 
 _ROLE_TO_PROTO: Final = {
     Role.SYSTEM: pb.ROLE_SYSTEM,
@@ -44,6 +44,8 @@ _ROLE_TO_PROTO: Final = {
     Role.SUMMARY: pb.ROLE_SUMMARY,
 }
 _ROLE_FROM_PROTO: Final[Mapping[int, Role]] = {number: role for role, number in _ROLE_TO_PROTO.items()}
+enum_of(pb.Role, Role)
+enum_of(pb.ToolReturnStatus, ToolStatus)
 _STATUS_TO_PROTO: Final = {
     ToolStatus.UNSPECIFIED: pb.TOOL_RETURN_STATUS_UNSPECIFIED,
     ToolStatus.SUCCESS: pb.TOOL_RETURN_STATUS_SUCCESS,

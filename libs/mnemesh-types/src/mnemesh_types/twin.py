@@ -25,7 +25,7 @@ package registers is used for the types of this package only; without it, that o
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
@@ -66,17 +66,32 @@ _NAMES: Final = {
 """The attributes of fields of time that are not the field's name with `at` for `time`."""
 
 _OWN: Final = "mnemesh_types"
-_TWINS: Final[dict[tuple[str, str], type]] = {}
+_TWINS: "Final[dict[tuple[str, str], _Shape]]" = {}
 """By package and message."""
 _CONVERTERS: Final[dict[tuple[str, str], tuple[Callable[[Any, str], Any], Callable[[Any], Any]]]] = {}
 """By package and message: the functions of `register`."""
 _ENUMS: Final[dict[tuple[str, str], tuple[dict[int, Any], dict[Any, int]]]] = {}
 """By package and enum: the members by number, and the numbers by member."""
 _ENUM_CLASSES: Final[dict[type[Enum], tuple[dict[int, Any], dict[Any, int]]]] = {}
-_SHAPES: Final[dict[type, tuple[type[Message], Mapping[str, str | None]]]] = {}
-"""By class: its message, and the attributes whose names are not those of `attribute_name`, by field."""
-_READERS: Final[dict[type, Callable[..., Any]]] = {}
-_WRITERS: Final[dict[type, Callable[..., Any]]] = {}
+_SHAPES: "Final[dict[type, _Shape]]" = {}
+"""Of twins, by class."""
+
+
+@dataclass(slots=True)
+class _Shape:
+    """A class with the fields of a message, and the two functions, which are compiled when they are first needed."""
+
+    message: type[Message]
+    kind: type
+    names: Mapping[str, str | None]
+    """The attributes whose names are not those of `attribute_name`, by field; None for a field without one."""
+    read: Callable[..., Any] | None = None
+    write: Callable[..., Any] | None = None
+
+    @property
+    def package(self) -> str:
+        """The package of the class, whose registrations its conversion uses."""
+        return _package(self.kind)
 
 
 def _package(kind: Any) -> str:
@@ -103,8 +118,8 @@ class Twin(Generic[M]):
         super().__init_subclass__()
         for base in cls.__dict__.get("__orig_bases__", ()):
             if get_origin(base) is Twin and isinstance(get_args(base)[0], type):
-                _TWINS[_package(cls), get_args(base)[0].DESCRIPTOR.full_name] = cls
-                _SHAPES[cls] = get_args(base)[0], {}
+                message = get_args(base)[0]
+                _SHAPES[cls] = _TWINS[_package(cls), message.DESCRIPTOR.full_name] = _Shape(message, cls, {})
 
     @classmethod
     def from_proto(cls, message: M, field: str = "") -> Self:
@@ -117,14 +132,16 @@ class Twin(Generic[M]):
         Raises:
             InvalidArgument: an enum is unknown or not given, or a time is out of range. Metadata: field.
         """
+        shape = _SHAPES.get(cls) or _shape_of(cls)
         try:
-            return (_READERS.get(cls) or _reader(cls))(message)  # type: ignore[no-any-return]
+            return (shape.read or _reader(shape))(message)  # type: ignore[no-any-return]
         except (KeyError, InvalidArgument) as error:
-            raise _refusal(message, field, error, _package(cls)) from None
+            raise _refusal(message, field, error, shape.package) from None
 
     def to_proto(self) -> M:
         """Returns the message."""
-        return (_WRITERS.get(type(self)) or _writer(type(self)))(self)  # type: ignore[no-any-return]
+        shape = _SHAPES.get(type(self)) or _shape_of(type(self))
+        return (shape.write or _writer(shape))(self)  # type: ignore[no-any-return]
 
 
 class Conversion(Generic[M, T]):
@@ -148,9 +165,7 @@ class Conversion(Generic[M, T]):
         described = message.DESCRIPTOR
         if unknown := names.keys() - {*described.fields_by_name, *described.oneofs_by_name}:
             raise TypeError(f"{message.DESCRIPTOR.name} has no field {min(unknown)}")
-        self._kind = kind
-        _TWINS[_package(kind), message.DESCRIPTOR.full_name] = kind
-        _SHAPES[kind] = message, names
+        self._shape = _TWINS[_package(kind), described.full_name] = _Shape(message, kind, names)
 
     def from_proto(self, message: M, field: str = "", **values: Any) -> T:
         """Returns the object of a message, with values of attributes that the message does not have.
@@ -158,13 +173,13 @@ class Conversion(Generic[M, T]):
         Raises InvalidArgument as `Twin.from_proto`.
         """
         try:
-            return (_READERS.get(self._kind) or _reader(self._kind))(message, **values)  # type: ignore[no-any-return]
+            return (self._shape.read or _reader(self._shape))(message, **values)  # type: ignore[no-any-return]
         except (KeyError, InvalidArgument) as error:
-            raise _refusal(message, field, error, _package(self._kind)) from None
+            raise _refusal(message, field, error, self._shape.package) from None
 
     def to_proto(self, value: T, **values: Any) -> M:
         """Returns the message of an object, with values of fields that the object does not have."""
-        return (_WRITERS.get(self._kind) or _writer(self._kind))(value, **values)  # type: ignore[no-any-return]
+        return (self._shape.write or _writer(self._shape))(value, **values)  # type: ignore[no-any-return]
 
     def changes(self, message: M, mask: FieldMask, writable: Collection[str], field: str) -> dict[str, Any]:
         """Returns the new values that the mask of an update names, by attribute; those of a nested twin are a dict.
@@ -176,15 +191,16 @@ class Conversion(Generic[M, T]):
                 by `Twin.from_proto`. Metadata: field.
         """
         changes: dict[str, Any] = {}
-        package = _package(self._kind)
         for path in _writable_paths(mask, writable):
             parent, _, name = path.rpartition(".")
             inner: Any = getattr(message, parent) if parent else message
-            kind = _registered(_TWINS, package, inner.DESCRIPTOR.full_name) if parent else self._kind
+            shape = self._shape
+            if parent:
+                shape = _registered(_TWINS, shape.package, inner.DESCRIPTOR.full_name) or shape
             try:
-                found = _attribute_of(kind or self._kind, inner, name)
+                found = _attribute_of(shape, inner, name)
             except (KeyError, InvalidArgument) as error:
-                raise _refusal(message, field, error, package) from None
+                raise _refusal(message, field, error, shape.package) from None
             (changes.setdefault(attribute_name(parent), {}) if parent else changes).update(found)
         return changes
 
@@ -328,12 +344,13 @@ def fields_of(message: type[Message], value: object) -> dict[str, Any]:
     """Returns the argument for the field of a oneof that a twin belongs to: nothing for None."""
     if value is None:
         return {}
-    kind = next(each for each in type(value).__mro__ if each in _SHAPES)
-    full_name = _SHAPES[kind][0].DESCRIPTOR.full_name
-    for field in message.DESCRIPTOR.fields:
-        if field.message_type is not None and field.message_type.full_name == full_name:
-            return {field.name: (_WRITERS.get(kind) or _writer(kind))(value)}
-    raise TypeError(f"{message.DESCRIPTOR.name} has no field for {full_name}")
+    described: Any = message.DESCRIPTOR
+    for field in described.fields:
+        for package in (_package(type(value)), _OWN) if field.message_type is not None else ():
+            shape = _TWINS.get((package, field.message_type.full_name))
+            if shape is not None and isinstance(value, shape.kind):
+                return {field.name: (shape.write or _writer(shape))(value)}
+    raise TypeError(f"{message.DESCRIPTOR.name} has no field for {type(value).__name__}")
 
 
 def changes_of(twin: Twin[Any], mask: FieldMask, writable: Collection[str]) -> dict[str, Any]:
@@ -390,7 +407,15 @@ def whole_oneof(oneof: Any) -> bool:
 
 def message_of(twin: type) -> type[Message]:
     """Returns the message of a twin."""
-    return _SHAPES[_base_of(twin)][0]
+    return _shape_of(twin).message
+
+
+def _shape_of(twin: type) -> _Shape:
+    """Returns the shape of a twin, which a subclass has from the class that it extends."""
+    if twin not in _SHAPES:
+        base = next(_SHAPES[each] for each in twin.__mro__ if each in _SHAPES)
+        _SHAPES[twin] = _Shape(base.message, twin, base.names)
+    return _SHAPES[twin]
 
 
 def _converters(message: Any, package: str, attribute: str = "") -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -398,34 +423,34 @@ def _converters(message: Any, package: str, attribute: str = "") -> tuple[Callab
         return _MILLISECONDS if attribute.endswith("ms") else _SECONDS
     if (pair := _registered(_CONVERTERS, package, message.full_name)) is not None:
         return partial(_read_without_path, pair[0]), pair[1]
-    twin = _registered(_TWINS, package, message.full_name)
-    if twin is None:
+    shape = _registered(_TWINS, package, message.full_name)
+    if shape is None:
         raise TypeError(f"{message.full_name} has no twin")
-    return _READERS.get(twin) or _reader(twin), _WRITERS.get(twin) or _writer(twin)
+    return shape.read or _reader(shape), shape.write or _writer(shape)
 
 
 def _read_without_path(read: Callable[[Any, str], Any], message: Any) -> Any:
     return read(message, "")
 
 
-def _enum(twin: type, enum: Any) -> tuple[dict[int, Any], dict[Any, int]]:
-    found = _registered(_ENUMS, _package(twin), enum.full_name)
+def _enum(package: str, enum: Any) -> tuple[dict[int, Any], dict[Any, int]]:
+    found = _registered(_ENUMS, package, enum.full_name)
     if found is None:
         raise TypeError(f"{enum.full_name} has no twin")
     return found
 
 
-def _attributes(twin: type, *, writes: bool = False) -> Iterator[tuple[Any, str, Any]]:
+def _attributes(shape: _Shape, *, writes: bool = False) -> Iterator[tuple[Any, str, Any]]:
     """Yields the fields of the message that the twin has, their attributes, and their defaults.
 
     A oneof that is one attribute has its first field. Properties, whose default is None, are written only.
     """
-    message, names = _SHAPES[_base_of(twin)]
+    twin, names = shape.kind, shape.names
     defaults = _defaults(twin)
     if writes:
         defaults |= {name: None for name in dir(twin) if isinstance(getattr(twin, name), property)}
     seen: set[str | None] = set()
-    described: Any = message.DESCRIPTOR
+    described: Any = shape.message.DESCRIPTOR
     for field in described.fields:
         oneof = field.containing_oneof
         key = oneof.name if whole_oneof(oneof) else field.name
@@ -435,41 +460,44 @@ def _attributes(twin: type, *, writes: bool = False) -> Iterator[tuple[Any, str,
             yield field, name, defaults[name]
 
 
-def _base_of(twin: type) -> type:
-    """Returns the class itself, or the twin that it extends."""
-    return next(each for each in twin.__mro__ if each in _SHAPES)
-
-
 def _defaults(twin: Any) -> dict[str, Any]:
-    """Returns the defaults of the attributes; `MISSING` for one that has none, or makes one for each object."""
-    if not issubclass(twin, Struct):
-        return {field.name: field.default for field in fields(twin)}
-    found = {field.name: field.default for field in structs.fields(twin)}
-    return {name: MISSING if default is NODEFAULT else default for name, default in found.items()}
+    """Returns the defaults of the attributes; `MISSING` for one that has none, or makes one for each object.
+
+    An attribute without a default that may be None has None.
+    """
+    of: Any = structs.fields(twin) if issubclass(twin, Struct) else fields(twin)
+    missing = (MISSING, NODEFAULT)
+    return {
+        field.name: (None if "None" in str(field.type) else MISSING) if field.default in missing else field.default
+        for field in of
+    }
 
 
-def _reader(twin: type) -> Callable[..., Any]:
-    names: dict[str, Any] = {"twin": twin, "set_field": set_field}
-    arguments = [f"{name}={_reading(twin, field, name, default, names)}" for field, name, default in _attributes(twin)]
-    _READERS[twin] = read = _compiled(
-        twin, f"def convert(m, **v): return twin({', '.join((*arguments, '**v'))})", names
-    )
+def _reader(shape: _Shape) -> Callable[..., Any]:
+    names: dict[str, Any] = {"twin": shape.kind, "set_field": set_field}
+    arguments = [
+        f"{name}={_reading(shape, field, name, default, names)}" for field, name, default in _attributes(shape)
+    ]
+    source = f"def convert(m, **v): return twin({', '.join((*arguments, '**v'))})"
+    shape.read = read = _compiled(shape, source, names)
     return read
 
 
-def _attribute_of(twin: type, message: Any, path: str) -> dict[str, Any]:
+def _attribute_of(shape: _Shape, message: Any, path: str) -> dict[str, Any]:
     """Returns the value of a field of a message by its attribute; nothing if the twin does not have the field."""
-    for field, attribute, default in _attributes(twin):
+    for field, attribute, default in _attributes(shape):
         if path in (field.name, field.containing_oneof and field.containing_oneof.name):
             names: dict[str, Any] = {"set_field": set_field}
-            read = _compiled(twin, f"def convert(m): return {_reading(twin, field, attribute, default, names)}", names)
+            read = _compiled(
+                shape, f"def convert(m): return {_reading(shape, field, attribute, default, names)}", names
+            )
             return {attribute: read(message)}
     return {}
 
 
-def _reading(twin: type, field: Any, attribute: str, default: Any, names: dict[str, Any]) -> str:
+def _reading(shape: _Shape, field: Any, attribute: str, default: Any, names: dict[str, Any]) -> str:
     """Returns the expression for the value of an attribute in the message `m`, and adds the names that it uses."""
-    package, value, item = _package(twin), f"m.{field.name}", "{}"
+    package, value, item = shape.package, f"m.{field.name}", "{}"
     if whole_oneof(field.containing_oneof):
         return f"set_field(m, {field.containing_oneof.name!r}, {package!r})"
     if _is_map(field):
@@ -479,7 +507,7 @@ def _reading(twin: type, field: Any, attribute: str, default: Any, names: dict[s
         names[f"r_{attribute}"] = _converters(of_values, package)[0]
         return f"{{key: r_{attribute}(value) for key, value in {value}.items()}}"
     if field.enum_type is not None:
-        names[f"r_{attribute}"], item = _enum(twin, field.enum_type)[0], f"r_{attribute}[{{}}]"
+        names[f"r_{attribute}"], item = _enum(package, field.enum_type)[0], f"r_{attribute}[{{}}]"
     elif field.message_type is not None:
         names[f"r_{attribute}"], item = _converters(field.message_type, package, attribute)[0], f"r_{attribute}({{}})"
     if field.is_repeated:
@@ -495,11 +523,11 @@ def _reading(twin: type, field: Any, attribute: str, default: Any, names: dict[s
     return item.format(value)
 
 
-def _writer(twin: type) -> Callable[..., Any]:
-    names: dict[str, Any] = {"message": message_of(twin), "fields_of": fields_of}
-    is_twin = issubclass(twin, Twin)
+def _writer(shape: _Shape) -> Callable[..., Any]:
+    names: dict[str, Any] = {"message": shape.message, "fields_of": fields_of}
+    is_twin, package = issubclass(shape.kind, Twin), shape.package
     arguments = []
-    for field, attribute, default in _attributes(twin, writes=True):
+    for field, attribute, default in _attributes(shape, writes=True):
         value, item = f"t.{attribute}", "{}"
         if whole_oneof(field.containing_oneof):
             arguments.append(f"**fields_of(message, {value})")
@@ -507,15 +535,15 @@ def _writer(twin: type) -> Callable[..., Any]:
         if _is_map(field):
             of_values = field.message_type.fields_by_name["value"].message_type
             if of_values is not None:
-                names[f"w_{attribute}"] = _converters(of_values, _package(twin))[1]
+                names[f"w_{attribute}"] = _converters(of_values, package)[1]
                 value = f"{{key: w_{attribute}(each) for key, each in {value}.items()}}"
             arguments.append(f"{field.name}={value}")
             continue
         if field.enum_type is not None:
-            names[f"w_{attribute}"], item = _enum(twin, field.enum_type)[1], f"w_{attribute}[{{}}]"
+            names[f"w_{attribute}"], item = _enum(package, field.enum_type)[1], f"w_{attribute}[{{}}]"
         elif field.message_type is not None:
             names[f"w_{attribute}"], item = (
-                _converters(field.message_type, _package(twin), attribute)[1],
+                _converters(field.message_type, package, attribute)[1],
                 f"w_{attribute}({{}})",
             )
         if item == "{}":
@@ -528,12 +556,12 @@ def _writer(twin: type) -> Callable[..., Any]:
         else:
             arguments.append(f"{field.name}={item.format(value)}")
     source = f"def convert(t, **v): return message({', '.join((*arguments, '**v'))})"
-    _WRITERS[twin] = write = _compiled(twin, source, names)
+    shape.write = write = _compiled(shape, source, names)
     return write
 
 
-def _compiled(twin: type, source: str, names: dict[str, Any]) -> Callable[..., Any]:
-    exec(compile(source, f"<{twin.__qualname__}>", "exec"), names)  # noqa: S102  # built from descriptors alone
+def _compiled(shape: _Shape, source: str, names: dict[str, Any]) -> Callable[..., Any]:
+    exec(compile(source, f"<{shape.kind.__qualname__}>", "exec"), names)  # noqa: S102  # built from descriptors alone
     return names["convert"]  # type: ignore[no-any-return]
 
 

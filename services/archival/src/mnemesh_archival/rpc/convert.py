@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from mnemesh.archival.v1 import archives_pb2, archives_service_pb2, passages_service_pb2
 from mnemesh.archival.v1 import embeddings_service_pb2 as embeddings_pb
@@ -11,13 +12,12 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import (
     date_range,
     optional_timestamp_from_proto,
-    timestamp_to_proto,
     zone_from_name,
 )
 from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.archival import ArchiveFilter, PassageSource
-from mnemesh_types.twin import EPOCH, enum_from_proto, optional_field
+from mnemesh_types.twin import EPOCH, Conversion, enum_from_proto, optional_field
 
 from mnemesh_archival.model.continuity import Continuity
 from mnemesh_archival.model.inserts import InsertOutcome, InsertTarget
@@ -177,6 +177,7 @@ def _vector_from_proto(message: archives_pb2.Passage, field: str) -> GivenVector
     return validated_vector(message.embedding, identity.handle, identity.dimension, field)
 
 
+TIME_RANGE: Final = Conversion(pb.ResolvedTimeRange, TimeRange, start_time="start", end_time="end")
 _KINDS = {
     pb.PASSAGE_SEARCH_MODE_UNSPECIFIED: SearchMode.HYBRID,
     pb.PASSAGE_SEARCH_MODE_HYBRID: SearchMode.HYBRID,
@@ -212,15 +213,6 @@ def search_kind_from_proto(mode: int) -> SearchMode:
     if mode not in _KINDS:
         raise InvalidArgument("mode is not a known search mode.", field="mode")
     return _KINDS[pb.PassageSearchMode.ValueType(mode)]
-
-
-def time_range_to_proto(time: TimeRange) -> pb.ResolvedTimeRange:
-    """Returns a range of time as a message."""
-    return pb.ResolvedTimeRange(
-        expression=time.expression,
-        start_time=timestamp_to_proto(time.start) if time.start is not None else None,
-        end_time=timestamp_to_proto(time.end) if time.end is not None else None,
-    )
 
 
 def embedded_texts_to_proto(embedded: EmbeddedTexts) -> embeddings_pb.EmbedTextsResponse:

@@ -15,6 +15,7 @@ from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_fr
 from mnemesh_archival.model.archives import Erasure
 from mnemesh_archival.model.passages import Passage, VectorUse
 from mnemesh_archival.rpc.convert import (
+    TIME_RANGE,
     agent_id_from_proto,
     agent_ids_from_proto,
     archive_id_from_proto,
@@ -27,7 +28,6 @@ from mnemesh_archival.rpc.convert import (
     passage_id_from_proto,
     passage_search_from_proto,
     require_passage_order,
-    time_range_to_proto,
 )
 from mnemesh_archival.usecases.archives import ArchiveService
 from mnemesh_archival.usecases.embeddings import EmbeddingService
@@ -132,7 +132,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             hits=hits,
             degraded=result.degraded,
             next_page_token=token,
-            time_ranges=[time_range_to_proto(each) for each in result.time_ranges],
+            time_ranges=[TIME_RANGE.to_proto(each) for each in result.time_ranges],
             reranked=result.reranked,
         )
 

@@ -9,12 +9,13 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_types.files import Folder
+from mnemesh_types.twin import enum_from_proto
 
+from mnemesh_files.model.agent_files import AgentFileOrder
 from mnemesh_files.model.windows import view_of
 from mnemesh_files.rpc.convert.agent_files import (
     agent_file_to_proto,
     directories_to_proto,
-    file_order_from_proto,
     file_request_from_proto,
     filter_from_proto,
     folders_by_name,
@@ -81,7 +82,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
             agent_id_from_proto(request.agent_id),
             filter_from_proto(request),
             query,
-            file_order_from_proto(request.order_by),
+            enum_from_proto(AgentFileOrder, request.order_by, "order_by"),
             with_text=request.include_content,
         )
         page = bounded(query, found.map(lambda shown: agent_file_to_proto(shown, with_text=request.include_content)))

@@ -11,17 +11,16 @@ from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_types.files import Folder
-from mnemesh_types.twin import number_of, optional_field
+from mnemesh_types.twin import enum_from_proto, number_of, optional_field
 
-from mnemesh_files.model.files import File
+from mnemesh_files.model.files import File, FileOrder
+from mnemesh_files.model.folders import FolderOrder
 from mnemesh_files.rpc.convert.files import (
     file_filter_from_proto,
     file_header_from_proto,
     file_id_from_proto,
-    file_order_from_proto,
     folder_filter_from_proto,
     folder_id_from_proto,
-    folder_order_from_proto,
     require_agent_order,
     text_to_proto,
     upload_from_proto,
@@ -55,7 +54,7 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
 
     async def ListFolders(self, request: folders_pb.ListFoldersRequest, context: Any) -> folders_pb.ListFoldersResponse:
         """Returns a page of folders."""
-        query, order = page_query(request), folder_order_from_proto(request.order_by)
+        query, order = page_query(request), enum_from_proto(FolderOrder, request.order_by, "order_by")
         filter_ = folder_filter_from_proto(request.filter)
         found = await self._folders.list_page(current_principal(), filter_, query, order)
         page = bounded(query, found.map(Folder.to_proto))
@@ -171,7 +170,7 @@ class FilesServicer(pb_grpc.FileServiceServicer):
 
     async def ListFiles(self, request: pb.ListFilesRequest, context: Any) -> pb.ListFilesResponse:
         """Returns a page of files."""
-        query, order = page_query(request), file_order_from_proto(request.order_by)
+        query, order = page_query(request), enum_from_proto(FileOrder, request.order_by, "order_by")
         filter_ = file_filter_from_proto(request.filter)
         found = await self._files.list_page(current_principal(), filter_, query, order)
         page = bounded(query, found.map(File.to_proto))

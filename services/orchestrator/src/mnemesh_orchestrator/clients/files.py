@@ -14,6 +14,7 @@ from mnemesh.files.v1.files_service_pb2_grpc import FileServiceStub
 from mnemesh.files.v1.folders_service_pb2_grpc import FolderServiceStub
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.paging import whole_answer
+from mnemesh_types.twin import Conversion
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import record_of
@@ -42,6 +43,14 @@ GREP_SECONDS: Final = 35.0
 _PAGE: Final = 200
 _UPLOAD: Final = "An import has no contents of files. Upload the file into the folder."
 
+_DIRECTORIES: Final = Conversion(pb.Directories, Directories)
+_LIMITS: Final = Conversion(pb.FileLimits, FileLimits, per_file_view_window_char_limit="per_file_characters")
+_VIEW: Final = Conversion(pb.FileView, FileView)
+_MATCH: Final = Conversion(rpc.GrepMatch, FileMatch, lines_before="before", lines_after="after")
+_HIT: Final = Conversion(rpc.FileHit, FileHit)
+Conversion(pb.Directory, Directory)
+Conversion(pb.DirectoryFile, DirectoryFile)
+
 
 class FilesClient:
     """The folders of agents and the windows into their files."""
@@ -55,7 +64,7 @@ class FilesClient:
         """Returns the folders and files of an agent, or None if `if_revision` is the current revision."""
         request = rpc.GetDirectoriesRequest(agent_id=agent_id, if_revision=if_revision)
         response = await self._agents.GetDirectories(request, timeout=deadlines.READ)
-        return None if response.not_modified else _directories_from_proto(response.directories)
+        return None if response.not_modified else _DIRECTORIES.from_proto(response.directories)
 
     async def create_folder(self, request_id: str, name: str, embedder: str | None = None) -> str:
         """Creates a folder, and returns its id. None is the default embedder of archival."""
@@ -88,8 +97,8 @@ class FilesClient:
             OpenedFile(
                 each.file.file_id,
                 each.file.name,
-                _view_from_proto(each.file.view),
-                _view_from_proto(each.previous_view) if each.HasField("previous_view") else None,
+                _VIEW.from_proto(each.file.view),
+                _VIEW.from_proto(each.previous_view) if each.HasField("previous_view") else None,
                 each.file.visible_content,
                 each.file.media_type,
                 each.file.size_bytes,
@@ -129,7 +138,7 @@ class FilesClient:
         response = await self._agents.GrepFiles(request, timeout=GREP_SECONDS)
         causes = (rpc.SkipCause.Name(file.cause).removeprefix("SKIP_CAUSE_").lower() for file in response.skipped)
         return FileMatches(
-            tuple(_match_from_proto(match) for match in response.matches),
+            tuple(_MATCH.from_proto(match) for match in response.matches),
             response.total_matches,
             tuple((file.file_name, file.count) for file in response.files),
             response.files_searched,
@@ -142,75 +151,17 @@ class FilesClient:
         """Searches all files of the agent by meaning and words."""
         request = rpc.SearchFilesRequest(agent_id=agent_id, query=query, limit=limit)
         response = await whole_answer(self._agents.SearchFiles, request, seconds=deadlines.SEARCH_FILES)
-        return FileHits(tuple(map(_hit_from_proto, response.hits)), len(response.skipped), response.degraded)
+        return FileHits(tuple(map(_HIT.from_proto, response.hits)), len(response.skipped), response.degraded)
 
     async def set_limits(self, request_id: str, agent_id: str, limits: FileLimits) -> None:
         """Sets the limits of an agent. The least recently used files beyond them are closed."""
-        message = pb.FileLimits(
-            max_files_open=limits.max_files_open, per_file_view_window_char_limit=limits.per_file_characters
-        )
-        request = rpc.SetFileLimitsRequest(request_id=request_id, agent_id=agent_id, limits=message)
+        request = rpc.SetFileLimitsRequest(request_id=request_id, agent_id=agent_id, limits=_LIMITS.to_proto(limits))
         await self._agents.SetFileLimits(request, timeout=deadlines.WRITE)
 
     async def erase_agent(self, request_id: str, agent_id: str) -> None:
         """Erases the agent: detaches its folders, and refuses later writes for it."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
         await self._agents.EraseAgent(request, timeout=deadlines.WRITE)
-
-
-def _directories_from_proto(message: pb.Directories) -> Directories:
-    limits = message.limits
-    return Directories(
-        message.revision,
-        tuple(
-            Directory(
-                each.name,
-                each.description if each.HasField("description") else None,
-                each.instructions if each.HasField("instructions") else None,
-                tuple(
-                    DirectoryFile(
-                        file.name,
-                        file.is_open,
-                        file.value,
-                        pb.FileStatus.Name(file.status).removeprefix("FILE_STATUS_").lower(),
-                    )
-                    for file in each.files
-                ),
-                each.file_count,
-            )
-            for each in message.directories
-        ),
-        FileLimits(limits.max_files_open, limits.per_file_view_window_char_limit),
-        message.open_files,
-    )
-
-
-def _view_from_proto(view: pb.FileView) -> FileView:
-    return FileView(
-        view.start_line if view.HasField("start_line") else None, view.end_line if view.HasField("end_line") else None
-    )
-
-
-def _match_from_proto(match: rpc.GrepMatch) -> FileMatch:
-    return FileMatch(
-        match.file_name,
-        match.line,
-        match.text,
-        tuple(match.lines_before),
-        tuple(match.lines_after),
-        match.page if match.HasField("page") else None,
-    )
-
-
-def _hit_from_proto(hit: rpc.FileHit) -> FileHit:
-    return FileHit(
-        hit.file_name,
-        hit.text,
-        hit.start_line if hit.HasField("start_line") else None,
-        hit.end_line if hit.HasField("end_line") else None,
-        hit.start_page if hit.HasField("start_page") else None,
-        hit.end_page if hit.HasField("end_page") else None,
-    )
 
 
 class FileRecords:

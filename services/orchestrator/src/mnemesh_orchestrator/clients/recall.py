@@ -15,15 +15,11 @@ from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import whole_answer
-from mnemesh_kit.time import (
-    optional_timestamp_from_proto,
-    optional_timestamp_to_proto,
-    timestamp_from_proto,
-    timestamp_to_proto,
-)
+from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
 from mnemesh_types.messages import Message, Role
 from mnemesh_types.recall import MemorySource
+from mnemesh_types.twin import Conversion
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.conversations import (
@@ -58,6 +54,12 @@ _MODES: Final = {
     rpc.SEARCH_MODE_VECTOR: "vector",
 }
 
+_EPISODE: Final = Conversion(episodes_pb2.Episode, Episode)
+_FACT: Final = Conversion(episodes_pb2.Fact, Fact)
+_QUERY: Final = Conversion(rpc.ListMessagesRequest, MessageQuery, start_time="start_time", end_time="end_time")
+_HIT: Final = Conversion(rpc.MessageHit, MessageHit, mode=None)
+_NAMED_TIME: Final = Conversion(rpc.ResolvedTimeRange, NamedTime, start_time="start", end_time="end")
+
 
 class EpisodesClient:
     """Episodes and facts. RecallClient.erase_agent erases an agent's own together with its messages."""
@@ -71,8 +73,8 @@ class EpisodesClient:
         request = episodes_rpc.GetMemoryBundleRequest(scopes=within, max_episodes=max_episodes, max_facts=max_facts)
         response = await self._stub.GetMemoryBundle(request, timeout=deadlines.READ)
         return MemoryBundle(
-            tuple(_episode_from_proto(episode) for episode in response.episodes),
-            tuple(_fact_from_proto(fact) for fact in response.facts),
+            tuple(_EPISODE.from_proto(episode) for episode in response.episodes),
+            tuple(_FACT.from_proto(fact) for fact in response.facts),
         )
 
     async def search(
@@ -118,8 +120,8 @@ class EpisodesClient:
         )
         looked_back = await whole_answer(self._stub.SearchEpisodes, episodes, seconds=deadlines.READ)
         return MemoryHits(
-            tuple(map(_fact_from_proto, facts)),
-            tuple(_episode_from_proto(hit.episode) for hit in looked_back.hits),
+            tuple(map(_FACT.from_proto, facts)),
+            tuple(_EPISODE.from_proto(hit.episode) for hit in looked_back.hits),
             found.times.expression if found.HasField("times") else None,
             is_knowledge,
         )
@@ -132,7 +134,7 @@ class EpisodesClient:
         fact = episodes_pb2.Fact(text=text, source=source.to_proto())
         operation = episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact, reason=reason or None)
         request = episodes_rpc.SupersedeFactRequest(request_id=request_id, operation=operation)
-        return _fact_from_proto((await self._stub.SupersedeFact(request, timeout=deadlines.WRITE)).fact)
+        return _FACT.from_proto((await self._stub.SupersedeFact(request, timeout=deadlines.WRITE)).fact)
 
     async def forget(
         self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, reason: str, source: MemorySource
@@ -141,7 +143,7 @@ class EpisodesClient:
         await self._require_in(scopes, fact_id)
         operation = episodes_pb2.InvalidateOperation(fact_id=fact_id, reason=reason or None, source=source.to_proto())
         request = episodes_rpc.InvalidateFactRequest(request_id=request_id, operation=operation)
-        return _fact_from_proto((await self._stub.InvalidateFact(request, timeout=deadlines.WRITE)).fact)
+        return _FACT.from_proto((await self._stub.InvalidateFact(request, timeout=deadlines.WRITE)).fact)
 
     async def _require_in(self, scopes: Sequence[MemoryScope], fact_id: str) -> None:
         """Raises NotFound if a fact does not exist, or is in another scope, of which the caller must not know."""
@@ -155,7 +157,7 @@ class EpisodesClient:
             query=query, limit=limit, filter=episodes_rpc.FactFilter(scopes=[_scope_to_proto(scope)])
         )
         found = await whole_answer(self._stub.SearchFacts, facts, seconds=deadlines.READ)
-        return tuple(_fact_from_proto(hit.fact) for hit in found.hits)
+        return tuple(_FACT.from_proto(hit.fact) for hit in found.hits)
 
     async def commit(self, request_id: str, commit: EpisodeCommit) -> None:
         """Stores an episode and changes of facts, all or none.
@@ -231,30 +233,6 @@ def _change_to_proto(commit: EpisodeCommit, change: FactChange) -> episodes_pb2.
     if change.change is Change.SUPERSEDE:
         return episodes_pb2.FactOperation(supersede=episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact))
     return episodes_pb2.FactOperation(add=fact)
-
-
-def _episode_from_proto(episode: episodes_pb2.Episode) -> Episode:
-    return Episode(
-        id=episode.id,
-        summary=episode.summary,
-        created_at=timestamp_from_proto(episode.create_time, "create_time"),
-        tags=tuple(episode.tags),
-        salience=episode.salience,
-        started_at=optional_timestamp_from_proto(episode, "start_time", "start_time"),
-        ended_at=optional_timestamp_from_proto(episode, "end_time", "end_time"),
-    )
-
-
-def _fact_from_proto(fact: episodes_pb2.Fact) -> Fact:
-    return Fact(
-        id=fact.id,
-        text=fact.text,
-        created_at=timestamp_from_proto(fact.create_time, "create_time"),
-        tags=tuple(fact.tags),
-        salience=fact.salience,
-        valid_from=optional_timestamp_from_proto(fact, "valid_from_time", "valid_from_time"),
-        invalid_at=optional_timestamp_from_proto(fact, "invalid_time", "invalid_time"),
-    )
 
 
 class RecallClient:
@@ -384,20 +362,7 @@ class RecallClient:
         Raises INVALID_ARGUMENT, PAGE_TOKEN_INVALID, and NOT_FOUND if `after_id` or `before_id` names no message.
         """
         order = paging_pb2.SORT_ORDER_ASCENDING if query.ascending else paging_pb2.SORT_ORDER_DESCENDING
-        request = rpc.ListMessagesRequest(
-            page_size=query.page_size,
-            page_token=query.page_token,
-            after_id=query.after_id,
-            before_id=query.before_id,
-            order=order,
-            agent_ids=query.agent_ids,
-            group_id=query.group_id,
-            roles=[role_to_proto(role) for role in query.roles],
-            start_time=optional_timestamp_to_proto(query.start_time),
-            end_time=optional_timestamp_to_proto(query.end_time),
-            after_sequence_id=query.after_sequence_id,
-            until_sequence_id=query.until_sequence_id,
-        )
+        request = _QUERY.to_proto(query, order=order)
         response = await self._stub.ListMessages(request, timeout=deadlines.READ)
         messages = tuple(message_from_proto(message) for message in response.messages)
         return MessagePage(messages, response.next_page_token)
@@ -454,15 +419,8 @@ class RecallClient:
         )
         response = await whole_answer(self._stub.SearchMessages, request, seconds=deadlines.READ)
         return MessageHits(
-            tuple(_hit_from_proto(hit) for hit in response.hits),
-            tuple(
-                NamedTime(
-                    each.expression,
-                    optional_timestamp_from_proto(each, "start_time"),
-                    optional_timestamp_from_proto(each, "end_time"),
-                )
-                for each in response.time_ranges
-            ),
+            tuple(_HIT.from_proto(hit, mode=_MODES.get(hit.mode, "hybrid")) for hit in response.hits),
+            tuple(map(_NAMED_TIME.from_proto, response.time_ranges)),
         )
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
@@ -496,18 +454,4 @@ def window_from_proto(context: pb.Context) -> ContextWindow:
         messages=tuple(message_from_proto(message) for message in context.messages),
         agent_message_count=context.agent_message_count,
         epoch=context.epoch,
-    )
-
-
-def _hit_from_proto(hit: rpc.MessageHit) -> MessageHit:
-    return MessageHit(
-        message=message_from_proto(hit.message),
-        text=hit.text,
-        score=hit.score,
-        vector_rank=hit.vector_rank if hit.HasField("vector_rank") else None,
-        text_rank=hit.text_rank if hit.HasField("text_rank") else None,
-        mode=_MODES.get(hit.mode, "hybrid"),
-        before=tuple(message_from_proto(message) for message in hit.before),
-        after=tuple(message_from_proto(message) for message in hit.after),
-        question=message_from_proto(hit.question) if hit.HasField("question") else None,
     )

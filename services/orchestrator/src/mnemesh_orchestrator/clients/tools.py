@@ -19,10 +19,10 @@ from mnemesh.tools.v1.web_service_pb2_grpc import WebServiceStub
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError, Unavailable
 from mnemesh_kit.paging import whole_answer
-from mnemesh_kit.time import optional_timestamp_to_proto
 from mnemesh_types.blocks import Block
 from mnemesh_types.messages import ImagePart
 from mnemesh_types.tools import SearchResult
+from mnemesh_types.twin import Conversion
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records import copy_of, map_other, record_of
@@ -62,7 +62,6 @@ _LANGUAGES: Final = {
 
 _TOOL_SECONDS: Final = 180
 _MCP_SECONDS: Final = 60
-_RETURN_CHARACTERS: Final = 50_000
 
 _SEARCH_SECONDS: Final = 30.0
 _FETCH_SECONDS: Final = 90.0
@@ -72,6 +71,17 @@ _MAX_BATCH: Final = 500
 _KINDS: Final = frozenset({pb.TOOL_TYPE_UNSPECIFIED, pb.TOOL_TYPE_CUSTOM, pb.TOOL_TYPE_CLIENT})
 _NO_SERVER: Final = "The organization has no MCP tool with this name. Connect its server, then attach the tool."
 _BUILTIN: Final = "The tool is built in, and needs no record."
+
+_PROGRESS: Final = Conversion(mcp_rpc.McpProgress, CallProgress, progress="done")
+_WEB_QUERY: Final = Conversion(web_rpc.SearchWebRequest, WebQuery, category=None)
+_TOOL: Final = Conversion(
+    pb.Tool,
+    CustomTool,
+    default_requires_approval="requires_approval",
+    enable_parallel_execution="parallel",
+    mcp_server_id=None,
+    mcp_tool_name=None,
+)
 
 
 async def run_on_mcp_server(
@@ -98,7 +108,7 @@ async def run_on_mcp_server(
             async for response in responses:
                 if response.WhichOneof("message") == "result":
                     return _mcp_result(response.result)
-                on_progress(_progress(response.progress))
+                on_progress(_PROGRESS.from_proto(response.progress))
     except Unavailable as error:
         if error.reason != _UNREACHABLE:
             raise
@@ -106,14 +116,6 @@ async def run_on_mcp_server(
     except DeadlineExceeded:
         return ToolResult(ok=False, text=_LATE.format(name=tool.name))
     raise Unavailable("The tools service ended the call without a result.")
-
-
-def _progress(progress: mcp_rpc.McpProgress) -> CallProgress:
-    return CallProgress(
-        progress.progress,
-        progress.total if progress.HasField("total") else None,
-        progress.message if progress.HasField("message") else None,
-    )
 
 
 def _mcp_result(response: mcp_rpc.RunMcpServerToolResponse) -> ToolResult:
@@ -250,17 +252,11 @@ class ToolsClient:
 
 def tool_from_proto(tool: pb.Tool) -> CustomTool:
     """Returns the tool of a message."""
-    return CustomTool(
-        id=tool.id,
-        name=tool.name,
-        json_schema=tool.json_schema,
-        return_char_limit=tool.return_char_limit or _RETURN_CHARACTERS,
-        requires_approval=tool.default_requires_approval,
-        parallel=tool.enable_parallel_execution,
-        idempotent=tool.idempotent,
-        revision=tool.revision,
+    is_remote = tool.type == pb.TOOL_TYPE_MCP
+    return _TOOL.from_proto(
+        tool,
         builtin=tool.type == pb.TOOL_TYPE_BUILTIN,
-        mcp_server_id=tool.mcp_server_id if tool.type == pb.TOOL_TYPE_MCP else None,
+        mcp_server_id=tool.mcp_server_id if is_remote else None,
         mcp_tool_name=tool.mcp_tool_name or tool.name,
     )
 
@@ -274,17 +270,8 @@ class WebClient:
     async def search(self, query: WebQuery) -> tuple[SearchResult, ...]:
         """Returns what a search found, best first. A server without a provider of searches raises MnemeshError."""
         category = "UNSPECIFIED" if query.category is None else query.category.upper().replace(" ", "_")
-        request = web_rpc.SearchWebRequest(
-            query=query.query,
-            num_results=query.num_results,
-            category=web_rpc.WebSearchCategory.Value(f"WEB_SEARCH_CATEGORY_{category}"),
-            include_text=query.include_text,
-            include_domains=query.include_domains,
-            exclude_domains=query.exclude_domains,
-            start_published_time=optional_timestamp_to_proto(query.start_published_at),
-            end_published_time=optional_timestamp_to_proto(query.end_published_at),
-            user_location=query.user_location,
-        )
+        number = web_rpc.WebSearchCategory.Value(f"WEB_SEARCH_CATEGORY_{category}")
+        request = _WEB_QUERY.to_proto(query, category=number)
         response = await self._web.SearchWeb(request, timeout=_SEARCH_SECONDS)
         return tuple(map(SearchResult.from_proto, response.results))
 

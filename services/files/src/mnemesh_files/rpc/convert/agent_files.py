@@ -9,7 +9,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_line, require_no_nul
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.files import FileLimits
-from mnemesh_types.twin import number_of
+from mnemesh_types.twin import enum_of, number_of
 
 from mnemesh_files.model.agent_files import (
     AgentFileFilter,
@@ -25,12 +25,7 @@ from mnemesh_files.model.windows import view_of
 from mnemesh_files.rpc.convert.files import file_id_from_proto, folder_id_from_proto
 
 MAX_REFERENCE_CHARACTERS: Final = 600
-_ORDERS: Final[Mapping[int, AgentFileOrder]] = {
-    rpc.AGENT_FILE_ORDER_BY_UNSPECIFIED: AgentFileOrder.ATTACHED,
-    rpc.AGENT_FILE_ORDER_BY_CREATE_TIME: AgentFileOrder.ATTACHED,
-    rpc.AGENT_FILE_ORDER_BY_LAST_ACCESS_TIME: AgentFileOrder.USED,
-    rpc.AGENT_FILE_ORDER_BY_NAME: AgentFileOrder.NAME,
-}
+enum_of(rpc.AgentFileOrderBy, AgentFileOrder, "ATTACHED", ATTACHED="CREATE_TIME", USED="LAST_ACCESS_TIME")
 
 
 def reference_from_proto(message: rpc.FileReference, field: str) -> FileReference:
@@ -62,14 +57,6 @@ def filter_from_proto(request: rpc.ListAgentFilesRequest) -> AgentFileFilter:
         folder_id_from_proto(request.folder_id) if request.HasField("folder_id") else None,
         request.is_open if request.HasField("is_open") else None,
     )
-
-
-def file_order_from_proto(order_by: int) -> AgentFileOrder:
-    """Returns the order of a list of files. Raises InvalidArgument."""
-    order = _ORDERS.get(order_by)
-    if order is None:
-        raise InvalidArgument("order_by is not a known order.", field="order_by")
-    return order
 
 
 def folders_by_name(order_by: int) -> bool:

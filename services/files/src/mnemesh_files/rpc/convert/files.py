@@ -1,48 +1,25 @@
 """Conversions of folders, files and streams of their content."""
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator
+from typing import Final
 
 from mnemesh.files.v1 import files_pb2, files_service_pb2, folders_service_pb2
 from mnemesh.files.v1 import files_service_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey, request_key
 from mnemesh_kit.ids import require_id
-from mnemesh_types.files import (
-    FileFilter,
-    FileHeader,
-    FolderFilter,
-)
+from mnemesh_types.files import FileFilter, FileHeader, FolderFilter
+from mnemesh_types.twin import enum_of
 
 from mnemesh_files.model.files import FileOrder, TextPart
 from mnemesh_files.model.folders import FolderOrder
 
-T = TypeVar("T")
-
 FOLDER: Final = "source"
 """The prefix of the ids of folders."""
 
-_FOLDER_ORDERS: Final = {
-    folders_service_pb2.FOLDER_ORDER_BY_UNSPECIFIED: FolderOrder.CREATED,
-    folders_service_pb2.FOLDER_ORDER_BY_CREATE_TIME: FolderOrder.CREATED,
-    folders_service_pb2.FOLDER_ORDER_BY_UPDATE_TIME: FolderOrder.UPDATED,
-    folders_service_pb2.FOLDER_ORDER_BY_NAME: FolderOrder.NAME,
-}
-
-_FILE_ORDERS: Final = {
-    files_service_pb2.FILE_ORDER_BY_UNSPECIFIED: FileOrder.CREATED,
-    files_service_pb2.FILE_ORDER_BY_CREATE_TIME: FileOrder.CREATED,
-    files_service_pb2.FILE_ORDER_BY_UPDATE_TIME: FileOrder.UPDATED,
-    files_service_pb2.FILE_ORDER_BY_NAME: FileOrder.NAME,
-}
+enum_of(folders_service_pb2.FolderOrderBy, FolderOrder, "CREATED", CREATED="CREATE_TIME", UPDATED="UPDATE_TIME")
+enum_of(files_service_pb2.FileOrderBy, FileOrder, "CREATED", CREATED="CREATE_TIME", UPDATED="UPDATE_TIME")
 MAX_PIECE_BYTES: Final = 1 << 20
-
-
-def order_from_proto(values: Mapping[Any, T], number: int) -> T:
-    """Returns the order of a list. Raises InvalidArgument if it is unknown."""
-    if number not in values:
-        raise InvalidArgument(f"order_by has the unknown value {number}.", field="order_by")
-    return values[number]
 
 
 def folder_id_from_proto(value: str, field: str = "folder_id") -> str:
@@ -72,11 +49,6 @@ def folder_filter_from_proto(message: folders_service_pb2.FolderFilter) -> Folde
     if message.HasField("agent_id"):
         agent_id_from_proto(message.agent_id, "filter.agent_id")
     return FolderFilter.from_proto(message, "filter")
-
-
-def folder_order_from_proto(number: int) -> FolderOrder:
-    """Returns the order of a list of folders. Raises InvalidArgument if it is unknown."""
-    return order_from_proto(_FOLDER_ORDERS, number)
 
 
 def require_agent_order(order_by: int) -> None:
@@ -114,11 +86,6 @@ def file_filter_from_proto(message: files_service_pb2.FileFilter) -> FileFilter:
     if message.HasField("agent_id"):
         agent_id_from_proto(message.agent_id, "filter.agent_id")
     return FileFilter.from_proto(message, "filter")
-
-
-def file_order_from_proto(number: int) -> FileOrder:
-    """Returns the order of a list of files. Raises InvalidArgument if it is unknown."""
-    return order_from_proto(_FILE_ORDERS, number)
 
 
 async def upload_from_proto(

@@ -1,10 +1,8 @@
 """Groups, their managers, filters and updates, requests for their messages, and sleeptime settings."""
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.agents.v1 import groups_pb2 as pb
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
@@ -13,7 +11,7 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Cursor, PageQuery, page_token
 from mnemesh_kit.time import optional_timestamp_from_proto
 from mnemesh_types.convert import role_from_proto
-from mnemesh_types.twin import Conversion, enum_of, optional_field, register, written
+from mnemesh_types.twin import Conversion, enum_of, register, written
 
 from mnemesh_orchestrator.model.conversations import MessagePage, MessageQuery
 from mnemesh_orchestrator.model.groups import (
@@ -38,21 +36,20 @@ _WRITABLE: Final = (
     *("description", "agent_ids", "manager_config", "shared_block_ids", "hidden", "metadata", "turns_counter"),
     *PROVENANCE_IDS,
 )
-_MANAGERS: Final[Mapping[ManagerType, Callable[..., Any]]] = {
-    ManagerType.ROUND_ROBIN: pb.RoundRobinManager,
-    ManagerType.SUPERVISOR: pb.SupervisorManager,
-    ManagerType.DYNAMIC: pb.DynamicManager,
-    ManagerType.SLEEPTIME: pb.SleeptimeManager,
-    ManagerType.VOICE_SLEEPTIME: pb.VoiceSleeptimeManager,
-    ManagerType.SWARM: pb.SwarmManager,
+_MANAGERS: Final[Mapping[ManagerType, Conversion[Any, ManagerConfig]]] = {
+    ManagerType.ROUND_ROBIN: Conversion(pb.RoundRobinManager, ManagerConfig),
+    ManagerType.SUPERVISOR: Conversion(pb.SupervisorManager, ManagerConfig),
+    ManagerType.DYNAMIC: Conversion(pb.DynamicManager, ManagerConfig),
+    ManagerType.SLEEPTIME: Conversion(
+        pb.SleeptimeManager,
+        ManagerConfig,
+        sleeptime_agent_frequency="frequency",
+        interval="interval_seconds",
+        inactivity="inactivity_seconds",
+    ),
+    ManagerType.VOICE_SLEEPTIME: Conversion(pb.VoiceSleeptimeManager, ManagerConfig),
+    ManagerType.SWARM: Conversion(pb.SwarmManager, ManagerConfig),
 }
-_NAMES: Final = {
-    "sleeptime_agent_frequency": "frequency",
-    "interval": "interval_seconds",
-    "inactivity": "inactivity_seconds",
-}
-"""The field names of `ManagerConfig` that differ from those of the contract."""
-_DURATIONS: Final = ("interval", "inactivity")
 
 
 def group_to_proto(group: Group) -> pb.Group:
@@ -65,44 +62,19 @@ def group_to_proto(group: Group) -> pb.Group:
 
 def manager_to_proto(config: ManagerConfig) -> pb.ManagerConfig:
     """Returns the message of a manager."""
-    manager = _MANAGERS[config.type]()
-    values = {}
-    for name in manager.DESCRIPTOR.fields_by_name:
-        value = getattr(config, _NAMES.get(name, name))
-        values[name] = _duration(value) if name in _DURATIONS and value is not None else value
-    return pb.ManagerConfig(**{config.type: _MANAGERS[config.type](**values)})
+    return pb.ManagerConfig(**{config.type: _MANAGERS[config.type].to_proto(config)})
 
 
-def _duration(seconds: float) -> Duration:
-    result = Duration()
-    result.FromTimedelta(timedelta(seconds=seconds))
-    return result
-
-
-def manager_from_proto(message: pb.ManagerConfig, _field: str = "") -> ManagerConfig:
+def manager_from_proto(message: pb.ManagerConfig, field: str = "") -> ManagerConfig:
     """Returns the manager of a message. None is round robin."""
     name = message.WhichOneof("config")
     if name is None:
         return ManagerConfig()
     kind = ManagerType(name)
-    return ManagerConfig(kind, **dict(_manager_values(kind, getattr(message, name))))
+    return _MANAGERS[kind].from_proto(getattr(message, name), f"{field}.{name}", type=kind)
 
 
 register(pb.ManagerConfig, manager_from_proto, manager_to_proto)
-
-
-def _manager_values(kind: ManagerType, manager: Any) -> Iterator[tuple[str, Any]]:
-    for name in _MANAGERS[kind]().DESCRIPTOR.fields_by_name:
-        yield _NAMES.get(name, name), _manager_value(manager, name)
-
-
-def _manager_value(manager: Any, name: str) -> Any:
-    if name == "manager_agent_id":
-        return manager.manager_agent_id or None
-    if name in _DURATIONS:
-        duration = optional_field(manager, name)
-        return None if duration is None else duration.seconds + duration.nanos / 1e9
-    return optional_field(manager, name)
 
 
 def group_draft_from_proto(message: pb.Group) -> Group:
@@ -123,27 +95,25 @@ def group_update_from_proto(request: rpc.UpdateGroupRequest) -> tuple[str, dict[
     every = request.update_mask.paths
     manager = [path for path in every if path.startswith("manager_config.")]
     paths = [path for path in every if path not in manager]
-    kinds: dict[ManagerType, dict[str, Any]] = {}
-    for path in manager:
-        kind, name, value = _manager_change(request.group, path)
-        kinds.setdefault(kind, {})[name] = value
-    if len(kinds) > 1:
+    changes = {} if manager and not paths else GROUP.changes(request.group, FieldMask(paths=paths), _WRITABLE, "group")
+    return group_id, changes | ({"manager_fields": _manager_changes(request.group, manager)} if manager else {})
+
+
+def _manager_changes(message: pb.Group, paths: Sequence[str]) -> tuple[ManagerType, dict[str, Any]]:
+    """Returns the kind, and the new values, of paths such as `manager_config.dynamic.max_turns`."""
+    kinds = {path.split(".")[1] for path in paths}
+    unknown = kinds - set(_MANAGERS)
+    if len(kinds) > 1 and not unknown:
         raise InvalidArgument("update_mask must not name fields of two kinds of managers.", field="update_mask")
-    changes = {} if kinds and not paths else GROUP.changes(request.group, FieldMask(paths=paths), _WRITABLE, "group")
-    return group_id, changes | ({"manager_fields": next(iter(kinds.items()))} if kinds else {})
-
-
-def _manager_change(message: pb.Group, path: str) -> tuple[ManagerType, str, Any]:
-    """Returns the kind, the field and the new value of a path such as `manager_config.dynamic.max_turns`."""
-    match path.split("."):
-        case ["manager_config", kind, name] if kind in _MANAGERS and name in _fields_of(ManagerType(kind)):
-            manager = getattr(message.manager_config, kind)
-            return ManagerType(kind), _NAMES.get(name, name), _manager_value(manager, name)
-    raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
-
-
-def _fields_of(kind: ManagerType) -> Mapping[str, Any]:
-    return _MANAGERS[kind]().DESCRIPTOR.fields_by_name  # type: ignore[no-any-return]
+    name = min(unknown or kinds)
+    manager: Any = getattr(message.manager_config, name, message)
+    writable = () if unknown else manager.DESCRIPTOR.fields_by_name
+    prefix = f"manager_config.{name}."
+    own = [path.removeprefix(prefix) for path in paths]
+    if bad := [path for path, field in zip(paths, own, strict=True) if field not in writable]:
+        raise InvalidArgument(f"update_mask must not name {bad[0]}.", field="update_mask")
+    kind = ManagerType(name)
+    return kind, _MANAGERS[kind].changes(manager, FieldMask(paths=own), writable, f"group.{prefix[:-1]}")
 
 
 def message_query_from_proto(request: rpc.ListGroupMessagesRequest, page: PageQuery) -> MessageQuery:
