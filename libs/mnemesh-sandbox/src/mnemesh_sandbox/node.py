@@ -61,6 +61,7 @@ def find_node(setting: str) -> NodeProgram:
     raise NoNode("; ".join(problems) or "no Node.js was found")
 
 
+@cache
 def _of_package() -> str | None:
     spec = importlib.util.find_spec(_WHEEL)
     if spec is None or spec.origin is None:

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
+from functools import cache
 from importlib import resources
 from typing import Final, Self
 
@@ -146,6 +147,7 @@ class BuiltinTools:
     """A digest of the definitions."""
 
     @classmethod
+    @cache
     def load(cls) -> Self:
         """Returns the built-in tools of this release, from `builtin_tools.json`."""
         text = resources.files(__package__).joinpath("builtin_tools.json").read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -359,6 +360,11 @@ def _require_hashes(lock: str) -> None:
 _UV: Final = "uv"
 
 
+@cache
+def _uv_program() -> str:
+    return str(Path(find_uv_bin()).resolve())
+
+
 class UvInstaller:
     """Packages of a Python index."""
 
@@ -373,7 +379,7 @@ class UvInstaller:
         self._builds = builds
         self._index = index
         self._allows_source = allows_source
-        self._uv = str(Path(find_uv_bin()).resolve())
+        self._uv = _uv_program()
         self._python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
     async def resolve(self, lines: Sequence[str], output: Path) -> str:

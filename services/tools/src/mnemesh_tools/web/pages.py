@@ -5,6 +5,7 @@ import importlib.util
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,6 +122,7 @@ def _kind(media_type: str, raw: bytes) -> str | None:
     return "text" if is_text else None
 
 
+@cache
 def _directories() -> tuple[str, ...]:
     """Returns the directories of the libraries that the reader imports. The service itself does not import them."""
     found: set[str] = set()
