@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -89,6 +90,17 @@ def ledger_table(metadata: sa.MetaData) -> sa.Table:
     )
 
 
+@cache
+def _statements(table: sa.Table) -> tuple[Prepared[sa.Insert], Prepared[sa.Select[Any]]]:
+    """Returns the statements that insert and find a record, compiled once for a process."""
+    found = sa.select(table.c.fingerprint, table.c.result_ids).where(
+        table.c.organization_id == sa.bindparam("organization_id"),
+        table.c.method == sa.bindparam("method"),
+        table.c.request_id == sa.bindparam("request_id"),
+    )
+    return Prepared(table.insert()), Prepared(found)
+
+
 class Ledger:
     """The record of the requests that took effect, in a table of the service's database.
 
@@ -102,14 +114,7 @@ class Ledger:
         self._database = database
         self._table = table
         self._clock = clock
-        self._insert = Prepared(table.insert())
-        self._find = Prepared(
-            sa.select(table.c.fingerprint, table.c.result_ids).where(
-                table.c.organization_id == sa.bindparam("organization_id"),
-                table.c.method == sa.bindparam("method"),
-                table.c.request_id == sa.bindparam("request_id"),
-            )
-        )
+        self._insert, self._find = _statements(table)
 
     async def write_once(
         self, key: RequestKey | None, effect: Callable[[sa.Connection], Sequence[str]], *, name: str | None = None
