@@ -103,9 +103,11 @@ class LocalServer:
         details: Any = _Details(context.method, context.metadata)
         handler: Any = await self._pipeline.intercept_service(self._find, details)
         parse, serialize = handler.request_deserializer or bytes, handler.response_serializer or bytes
-        requests: Any = (parse(data) async for data in context.requests())
-        if not handler.request_streaming:
-            requests = await anext(requests)
+        requests: Any
+        if handler.request_streaming:
+            requests = (parse(data) async for data in context.requests())
+        else:
+            requests = parse(await context.sent.take())  # a generator that is not exhausted costs a task
         if handler.response_streaming:
             behavior = handler.stream_stream if handler.request_streaming else handler.unary_stream
             context.serialize = serialize
