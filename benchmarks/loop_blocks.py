@@ -6,16 +6,16 @@ callback, and notes the stack of the loop's thread meanwhile.
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
 import tempfile
 import threading
 import time
-import traceback
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType
+from typing import Any, Final, NamedTuple
 
 import uvloop
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment
@@ -39,35 +39,78 @@ _FRAMES: Final = 12
 _SHOWN: Final = 15
 
 
+class _Step(NamedTuple):
+    """A callback, or a task between two of its waits, as samples of the stack saw it."""
+
+    frame: FrameType | None
+    since: float
+    until: float
+    """The processor time of the thread at the first and the last of the samples."""
+    stack: str
+
+
 class Watchdog(threading.Thread):
-    """Measures the blocks of the loop that runs in the main thread."""
+    """Measures the blocks of the loop that runs in the main thread.
+
+    A block is the time until the loop runs the next callback. It has many short steps if many agents wait, or one that
+    is too long.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name="watchdog", daemon=True)
         self._loop = loop
         self._main = threading.main_thread().ident or 0
         self._clock = time.pthread_getcpuclockid(self._main)
+        self._collected = 0.0
+        self._began = 0.0
         self.blocks: list[dict[str, Any]] = []
+        gc.callbacks.append(self._measure_collection)
 
     def run(self) -> None:
         """Measures for ever."""
         while True:
             has_run = threading.Event()
-            started, cpu = time.perf_counter(), time.clock_gettime(self._clock)
+            started, cpu, collected = time.perf_counter(), time.clock_gettime(self._clock), self._collected
             self._loop.call_soon_threadsafe(has_run.set)
-            stacks: Counter[str] = Counter()
+            longest = _Step(None, 0.0, 0.0, "")
+            step = longest
             while not has_run.wait(LIMIT_SECONDS / 4):
-                stacks[self._stack()] += 1
+                now, frames = time.clock_gettime(self._clock), self._frames()
+                outermost = frames[0] if frames else None
+                if outermost is None or outermost is not step.frame:
+                    step = _Step(outermost, now, now, "")
+                step = step._replace(until=now, stack=_described(frames))
+                longest = max(longest, step, key=lambda each: each.until - each.since)
             wall = time.perf_counter() - started
-            if wall > LIMIT_SECONDS and stacks:
-                spent = time.clock_gettime(self._clock) - cpu
-                (stack, _), *_ = stacks.most_common(1)
-                self.blocks.append({"wall_ms": wall * 1e3, "cpu_ms": spent * 1e3, "stack": stack})
+            if wall > LIMIT_SECONDS:
+                block = {
+                    "wall_ms": wall,
+                    "cpu_ms": time.clock_gettime(self._clock) - cpu,
+                    "step_ms": longest.until - longest.since,
+                    "collection_ms": self._collected - collected,
+                }
+                self.blocks.append({name: value * 1e3 for name, value in block.items()} | {"stack": longest.stack})
             time.sleep(_PAUSE_SECONDS)
 
-    def _stack(self) -> str:
-        frames = traceback.extract_stack(sys._current_frames()[self._main])[-_FRAMES:]
-        return "\n".join(f"  {'/'.join(Path(each.filename).parts[-3:])}:{each.lineno} {each.name}" for each in frames)
+    def _measure_collection(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.clock_gettime(self._clock)
+        else:
+            self._collected += time.clock_gettime(self._clock) - self._began
+
+    def _frames(self) -> list[FrameType]:
+        """Returns the frames of what the loop runs, the outermost first; none if it waits."""
+        frame: FrameType | None = sys._current_frames()[self._main]
+        frames: list[FrameType] = []
+        while frame is not None and not frame.f_code.co_filename.endswith("asyncio/runners.py"):
+            frames.append(frame)
+            frame = frame.f_back
+        return frames[::-1]
+
+
+def _described(frames: Sequence[FrameType]) -> str:
+    lines = (f"{'/'.join(Path(each.f_code.co_filename).parts[-3:])}:{each.f_lineno}" for each in frames[-_FRAMES:])
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def serve(report: Path, names: Sequence[str]) -> int:
@@ -139,9 +182,11 @@ def main() -> int:
     print(f"{turns} turns; {len(blocks)} blocks of the loop above {LIMIT_SECONDS * 1e3:.0f} ms")
     if blocks:
         print(f"longest: {max(each['wall_ms'] for each in blocks):.0f} ms", end="; ")
-        print(f"most processor time of the loop in one: {max(each['cpu_ms'] for each in blocks):.0f} ms")
-    for each in sorted(blocks, key=lambda each: -each["cpu_ms"])[:_SHOWN]:
-        print(f"{each['wall_ms']:.0f} ms, {each['cpu_ms']:.0f} ms of processor time\n{each['stack']}")
+        print(f"longest step: {max(each['step_ms'] for each in blocks):.0f} ms of processor time")
+    for each in sorted(blocks, key=lambda each: -each["step_ms"])[:_SHOWN]:
+        print(f"{each['wall_ms']:.0f} ms; processor time: {each['cpu_ms']:.0f} ms", end=", ")
+        print(f"{each['step_ms']:.0f} ms in one step, {each['collection_ms']:.0f} ms of garbage collection")
+        print(each["stack"])
     return 0
 
 
