@@ -103,7 +103,7 @@ async def test_text_is_prepared(notes: Database) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_row_ids_of_inserted_rows(notes: Database) -> None:
-    ids = await notes.write(lambda conn: [_INSERT.insert(conn, _row(id_)) for id_ in "ab"])
+    ids = await notes.write(lambda conn: [_INSERT.send(conn, _row(id_)).row_id() for id_ in "ab"])
     stored = await notes.read(lambda conn: conn.execute(sa.text("SELECT rowid FROM notes ORDER BY id")).scalars().all())
     assert ids == stored
 

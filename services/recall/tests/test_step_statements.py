@@ -23,24 +23,22 @@ def message(role: Any) -> pb.Message:
 
 @pytest.fixture
 def transactions() -> Iterator[list[list[str]]]:
-    """The statements of each transaction that this process has committed since the start of the test."""
-    committed: list[list[str]] = []
+    """The statements of each transaction that this process has ended since the start of the test."""
+    ended: list[list[str]] = []
     running: dict[Any, list[str]] = {}
 
     def execute(conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
         running.setdefault(conn.connection.dbapi_connection, []).append(statement)
 
-    def commit(conn: Any) -> None:
-        committed.append(running.pop(conn.connection.dbapi_connection, []))
+    def end(conn: Any) -> None:
+        ended.append(running.pop(conn.connection.dbapi_connection, []))
 
-    def rollback(conn: Any) -> None:
-        running.pop(conn.connection.dbapi_connection, None)
-
-    events = (("before_cursor_execute", execute), ("commit", commit), ("rollback", rollback))
+    # On PostgreSQL, the engine commits, and SQLAlchemy's own transaction is rolled back afterwards.
+    events = (("before_cursor_execute", execute), ("commit", end), ("rollback", end))
     for name, listener in events:
         sa.event.listen(Engine, name, listener)
     with observed():
-        yield committed
+        yield ended
     for name, listener in events:
         sa.event.remove(Engine, name, listener)
 
@@ -53,8 +51,8 @@ async def test_step_is_committed_in_one_transaction_of_few_statements(
         rpc.CreateContextRequest(agent_id=AGENT, conversation_id=CONVERSATION, messages=[system])
     )
     expected = {"sqlite": 8, "postgresql": 4}[database_url.partition(":")[0].partition("+")[0]]
-    # A user's message starts a turn; an answer that does not name its turn belongs to the last one.
-    steps = [(pb.ROLE_USER, 1), (pb.ROLE_ASSISTANT, 1), (pb.ROLE_USER, 1)]
+    # A user's message starts a turn; an answer that does not name its turn belongs to the last one, which was read.
+    steps = [(pb.ROLE_USER, 1), (pb.ROLE_ASSISTANT, 0), (pb.ROLE_USER, 1)]
     for version, (role, more) in enumerate(steps, start=1):
         transactions.clear()
         await recall.CommitStep(

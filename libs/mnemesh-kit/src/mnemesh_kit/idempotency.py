@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, RequestIdReused
 from mnemesh_kit.sql.database import UtcDateTime
-from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_kit.time import Clock
 
 if TYPE_CHECKING:
@@ -155,7 +155,11 @@ class Ledger:
         return (tuple(ids), False) if key is None else await self.write_once(key, lambda _: ids)
 
     def once(
-        self, conn: sa.Connection, key: RequestKey | None, effect: Callable[[], Sequence[str]]
+        self,
+        conn: sa.Connection,
+        key: RequestKey | None,
+        effect: Callable[[], Sequence[str]],
+        ask: Callable[[], None] = lambda: None,
     ) -> tuple[tuple[str, ...], bool]:
         """Runs `effect` unless the request with this key has run before.
 
@@ -165,6 +169,7 @@ class Ledger:
             conn: the caller's write transaction.
             key: the key of the request; without one, the effect always runs and nothing is recorded.
             effect: changes the database through `conn`, and returns the ids of the resources that it changed.
+            ask: sends queries of `effect`, which are then answered together with that of the key.
 
         Returns:
             The ids that the effect returned when it ran, and whether that was an earlier request. The caller reads
@@ -174,8 +179,11 @@ class Ledger:
             RequestIdReused: the id was used for other content.
         """
         if key is None:
+            ask()
             return tuple(effect()), False
-        found = self.find(conn, key)
+        answer = self._ask(conn, key)
+        ask()
+        found = _recorded(key, answer)
         if found is not None:
             return found, True
         result = tuple(effect())
@@ -196,17 +204,11 @@ class Ledger:
         Raises:
             RequestIdReused: the id was used for other content.
         """
+        return _recorded(key, self._ask(conn, key))
+
+    def _ask(self, conn: sa.Connection, key: RequestKey) -> Answer:
         parameters = {"organization_id": key.organization_id, "method": key.method, "request_id": key.request_id}
-        found = self._find.first(conn, parameters)
-        if found is None:
-            return None
-        if found.fingerprint != key.fingerprint:
-            raise RequestIdReused(
-                "This request_id was used before with other content. Use a new one.",
-                field="request_id",
-                request_id=key.request_id,
-            )
-        return tuple(msgspec.json.decode(found.result_ids, type=list[str]))
+        return self._find.send(conn, parameters)
 
     def forget(self, conn: sa.Connection, key: RequestKey | None) -> None:
         """Deletes the record of a request whose effect was undone. Its id may be used again, also for other content."""
@@ -229,3 +231,16 @@ class Ledger:
         is_derived = sa.or_(*(request_id.like(pattern) for pattern in _DERIVED))
         expired = sa.or_(~is_derived, created_at < horizon - (EFFECT_RETENTION - RETENTION))
         return conn.execute(self._table.delete().where(created_at < horizon, expired)).rowcount
+
+
+def _recorded(key: RequestKey, answer: Answer) -> tuple[str, ...] | None:
+    found = answer.first()
+    if found is None:
+        return None
+    if found.fingerprint != key.fingerprint:
+        raise RequestIdReused(
+            "This request_id was used before with other content. Use a new one.",
+            field="request_id",
+            request_id=key.request_id,
+        )
+    return tuple(msgspec.json.decode(found.result_ids, type=list[str]))

@@ -3,6 +3,7 @@
 It uses the pipeline mode of libpq: https://www.postgresql.org/docs/current/libpq-pipeline-mode.html
 """
 
+import itertools
 import select
 from collections import deque
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ from psycopg.pq.abc import PGresult
 from mnemesh_kit.metrics import Counter
 
 ROUND_TRIPS: Final = Counter("mnemesh_postgres_round_trips", "Waits for answers of PostgreSQL.")
-"""The number of times that this process has waited for PostgreSQL."""
+"""The number of times that this process has waited for PostgreSQL, without those for connections."""
+STATEMENTS: Final = Counter("mnemesh_postgres_statements", "Statements that PostgreSQL has executed.")
+"""The statements of this process, with those that begin and end transactions."""
 
 _ENDED: Final = frozenset({b"FATAL", b"PANIC"})
 
@@ -53,6 +56,7 @@ class PostgresCursor(psycopg.RawCursor[Any]):
 
 def _leave(connection: Any) -> None:
     if connection.statements is not None:
+        STATEMENTS.inc()
         connection.statements.leave()
 
 
@@ -63,6 +67,8 @@ class Sent:
     text: bytes
     values: Sequence[Any] = ()
     result: PGresult | None = None
+    is_asked: bool = False
+    """Whether the server was asked to send the answer at once."""
     prepares: bool = False
     """Whether the server is to keep the statement, which is not executed."""
 
@@ -99,6 +105,7 @@ class Pipeline:
         self._dialect = dialect
         self._keeps_statements = keeps_statements
         self._names: dict[bytes, bytes] = {}
+        self._numbers = itertools.count()
         self._pending: deque[Sent] = deque()
         self._is_entered = False
         self._in_transaction = False
@@ -140,21 +147,23 @@ class Pipeline:
                 self._pg.send_query_prepared(name, dumped, None, Format.BINARY)
         except psycopg.Error as error:
             raise self._failed(sent, error) from error
+        STATEMENTS.inc()
         self._pending.append(sent)
         return sent
 
     def _prepare(self, text: bytes) -> bytes:
-        name = self._names[text] = b"m%d" % len(self._names)
+        name = self._names[text] = b"m%d" % next(self._numbers)
         self._pg.send_prepare(name, text)
         self._pending.append(Sent(text, prepares=True))
         return name
 
     def wait(self, sent: Sent) -> PGresult:
         """Waits for the answer to a statement and returns it."""
-        if sent.result is None:
+        if sent.result is None and not sent.is_asked:
+            ROUND_TRIPS.inc()
             self._flush(with_answers=True)
-            while sent.result is None:
-                self._receive()
+        while sent.result is None:
+            self._receive()
         return sent.result
 
     def rows(self, result: PGresult) -> list[tuple[Any, ...]]:
@@ -174,6 +183,7 @@ class Pipeline:
         self._mark()
         self._flush()
         if waits:
+            ROUND_TRIPS.inc()
             self._receive_all()
 
     def rollback(self) -> None:
@@ -195,6 +205,8 @@ class Pipeline:
         if not self._is_entered:
             return
         if self._pending:
+            if not self._pending[-1].is_asked:
+                ROUND_TRIPS.inc()
             self._mark()
             self._flush()
             self._receive_all()
@@ -214,6 +226,8 @@ class Pipeline:
         try:
             if with_answers:
                 self._pg.send_flush_request()
+                for sent in self._pending:
+                    sent.is_asked = True
             while self._pg.flush():
                 self._socket.modify(self._pg.socket, select.POLLIN | select.POLLOUT)
                 self._socket.poll()
@@ -255,11 +269,9 @@ class Pipeline:
         sent.result = result
 
     def _next_result(self) -> PGresult | None:
-        if self._pg.is_busy():
-            ROUND_TRIPS.inc()
-            while self._pg.is_busy():
-                self._socket.poll()
-                self._pg.consume_input()
+        while self._pg.is_busy():
+            self._socket.poll()
+            self._pg.consume_input()
         return self._pg.get_result()
 
     def _failed(self, sent: Sent, error: psycopg.Error) -> sa.exc.DBAPIError:

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = frozenset({"postgresql", "postgres"})
 CONNECT_SECONDS: Final = 5
+_WHILE_WAITING: Final = {
+    "tcp_user_timeout": "30000",
+    "keepalives_idle": "20",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+}
+"""Ends the wait for a server that vanished, after about half a minute: a thread waits for it."""
 POOLER: Final = "pgbouncer"
 """The parameter, which is not one of libpq's, that says whether connections lead to a pooler."""
 _ENCODINGS: Final = frozenset({"auto", "utf8", "utf-8", "unicode"})
@@ -70,6 +77,7 @@ class PostgresUrl:
         parameters = {
             "fallback_application_name": "mnemesh",
             "connect_timeout": str(CONNECT_SECONDS),
+            **_WHILE_WAITING,
             **{name: str(value) for name, value in address.items()},
             **values,
             "client_encoding": "utf8",

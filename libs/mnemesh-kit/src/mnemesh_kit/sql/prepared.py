@@ -38,6 +38,10 @@ class Answer:
         """Returns the number of rows that the statement changed."""
         raise NotImplementedError
 
+    def row_id(self) -> int:
+        """Returns the row id of an inserted row, on SQLite. On PostgreSQL, the statement must return it."""
+        return int(self.first()[0])
+
 
 class Prepared(Generic[S]):
     """A statement whose executions all have parameters of the same names.
@@ -82,14 +86,6 @@ class Prepared(Generic[S]):
         """Executes a statement that writes. Returns the number of rows that it changed."""
         return self.send(conn, parameters).changed()
 
-    def insert(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> int:
-        """Inserts a row on SQLite. Returns its row id."""
-        if _Observers.count > 0:
-            return conn.execute(self.statement, parameters).lastrowid
-        driver: Any = conn.connection.driver_connection
-        plan = self._planned(conn, parameters)
-        return _SqliteAnswer(conn, plan, plan.values(parameters), driver).cursor.lastrowid or 0
-
     def send_each(self, conn: sa.Connection, rows: Iterable[Mapping[str, Any]]) -> None:
         """Executes a statement that writes once for each of the parameters, as `send` does."""
         for row in rows:
@@ -122,6 +118,7 @@ class _Executed(Answer):
     """An answer of SQLAlchemy."""
 
     def __init__(self, result: sa.CursorResult[Any]) -> None:
+        self._result = result
         self._rows = result.all() if result.returns_rows else []
         self._changed = result.rowcount
 
@@ -131,17 +128,20 @@ class _Executed(Answer):
     def changed(self) -> int:
         return self._changed
 
+    def row_id(self) -> int:
+        return super().row_id() if self._rows else self._result.lastrowid
+
 
 class _SqliteAnswer(Answer):
     """An answer of SQLite, which is there when the statement was sent."""
 
-    __slots__ = ("_plan", "_rows", "cursor")
+    __slots__ = ("_cursor", "_plan", "_rows")
 
     def __init__(self, conn: sa.Connection, plan: "_Plan", values: Sequence[Any], driver: sqlite3.Connection) -> None:
         self._plan = plan
         try:
-            self.cursor = driver.execute(plan.text, values)
-            self._rows = self.cursor.fetchall()
+            self._cursor = driver.execute(plan.text, values)
+            self._rows = self._cursor.fetchall()
         except sqlite3.Error as error:
             hides = conn.engine.hide_parameters
             raise sa.exc.DBAPIError.instance(
@@ -149,10 +149,13 @@ class _SqliteAnswer(Answer):
             ) from error
 
     def all(self) -> Sequence[Any]:
-        return self._plan.rows(lambda: [column[0] for column in self.cursor.description], self._rows)
+        return self._plan.rows(lambda: [column[0] for column in self._cursor.description], self._rows)
 
     def changed(self) -> int:
-        return self.cursor.rowcount
+        return self._cursor.rowcount
+
+    def row_id(self) -> int:
+        return self._cursor.lastrowid or 0
 
 
 class _PostgresAnswer(Answer):

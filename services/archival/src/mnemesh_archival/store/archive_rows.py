@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_types.archival import Archive, ReembeddingState
 from mnemesh_types.provenance import Provenance
 
@@ -150,21 +150,26 @@ def archive_from_row(row: sa.Row[Any], reembedding: ReembeddingState | None = No
     )
 
 
-def agent(conn: sa.Connection, organization_id: str, agent_id: str) -> Any:
-    """Returns the row of an agent; None if it never had an archive."""
-    return _AGENT.first(conn, {"org": organization_id, "agent": agent_id})
+def ask_agent(conn: sa.Connection, organization_id: str, agent_id: str) -> Answer:
+    """Asks for the row of an agent: for None if it never had an archive."""
+    return _AGENT.send(conn, {"org": organization_id, "agent": agent_id})
 
 
 def require_agent(conn: sa.Connection, organization_id: str, agent_id: str) -> None:
     """Raises AgentErased if the agent has a tombstone. Unknown agents are allowed."""
-    row = agent(conn, organization_id, agent_id)
+    row = ask_agent(conn, organization_id, agent_id).first()
     if row is not None and row.erased_at is not None:
         raise AgentErased(agent_id)
 
 
-def attached(conn: sa.Connection, organization_id: str, agent_id: str) -> Sequence[sa.Row[Any]]:
+def attached(conn: sa.Connection, organization_id: str, agent_id: str) -> Sequence[Any]:
     """Returns the archives of an agent in the order in which they were attached."""
-    return _OF_AGENT.all(conn, {"org": organization_id, "agent": agent_id})
+    return ask_attached(conn, organization_id, agent_id).all()
+
+
+def ask_attached(conn: sa.Connection, organization_id: str, agent_id: str) -> Answer:
+    """Asks for the rows that `attached` returns."""
+    return _OF_AGENT.send(conn, {"org": organization_id, "agent": agent_id})
 
 
 def refs(

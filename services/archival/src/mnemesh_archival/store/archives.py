@@ -200,10 +200,12 @@ class ArchiveStore:
         """Returns the counters of an agent's archives without counting rows. Unknown agents have empty ones."""
 
         def read(conn: sa.Connection) -> ArchivalSummary:
-            agent = rows.agent(conn, organization_id, agent_id)
+            found = rows.ask_agent(conn, organization_id, agent_id)
+            archives_of_agent = rows.ask_attached(conn, organization_id, agent_id)
+            agent = found.first()
             if agent is None:
                 return ArchivalSummary(revision=0, not_modified=if_revision == 0)
-            attached = rows.attached(conn, organization_id, agent_id)
+            attached = archives_of_agent.all()
             revision = agent.base_revision + sum(row.revision for row in attached)
             if revision == if_revision:
                 return ArchivalSummary(revision=revision, not_modified=True)

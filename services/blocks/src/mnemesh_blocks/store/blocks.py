@@ -9,7 +9,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
-from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_types.blocks import Block, BlockFilter, BlockRevision
 
@@ -107,9 +107,9 @@ _HELD_BLOCK: Final = Prepared(
     )
 )
 _UPDATE_BLOCK: Final = Prepared(
-    blocks.update().where(
-        blocks.c.id == sa.bindparam("block"), blocks.c.organization_id == sa.bindparam("organization")
-    )
+    blocks.update()
+    .where(blocks.c.id == sa.bindparam("block"), blocks.c.organization_id == sa.bindparam("organization"))
+    .values({column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in blocks.c})
 )
 
 
@@ -128,9 +128,16 @@ class BlockTransaction(CoreMemoryTransaction):
 
     def get_held_block(self, agent_id: str, label: str) -> Block | None:
         """Returns the block that the holder holds under this label, or None."""
-        parameters = {"agent": agent_id, "held_label": label, "organization": self._organization_id}
-        row = _HELD_BLOCK.first(self._conn, parameters)
+        row = (self._asked.pop((agent_id, label), None) or self._send_held_block(agent_id, label)).first()
         return None if row is None else block_from_row(row)
+
+    def ask_held_block(self, agent_id: str, label: str) -> None:
+        """Sends the query of the first `get_held_block` with these arguments, before the transaction has written."""
+        self._asked[agent_id, label] = self._send_held_block(agent_id, label)
+
+    def _send_held_block(self, agent_id: str, label: str) -> Answer:
+        parameters = {"agent": agent_id, "held_label": label, "organization": self._organization_id}
+        return _HELD_BLOCK.send(self._conn, parameters)
 
     def insert_block(self, block: Block) -> None:
         """Stores a new block without holders."""
@@ -144,7 +151,7 @@ class BlockTransaction(CoreMemoryTransaction):
             block: The new state.
             before: The state that was read in this transaction.
         """
-        values = block_to_row(block, self._organization_id)
+        values = {f"new_{name}": value for name, value in block_to_row(block, self._organization_id).items()}
         _UPDATE_BLOCK.send(self._conn, values | {"block": block.id, "organization": self._organization_id})
         if (before.tags, before.identity_ids) != (block.tags, block.identity_ids):
             for index in (block_tags, block_identities):
@@ -268,6 +275,7 @@ class BlockStore:
         *,
         result_ids: Callable[[T], Sequence[str]],
         replay: Callable[[BlockTransaction, Sequence[str]], T],
+        ask: Callable[[BlockTransaction], None] = lambda _: None,
     ) -> T:
         """Runs `work` like `write`, unless the request has taken effect before.
 
@@ -277,6 +285,7 @@ class BlockStore:
             work: The effect, which returns the result of the request.
             result_ids: Returns the strings to record for a result.
             replay: Returns the result of a repeated request from the recorded strings.
+            ask: Sends queries of `work`, which are then answered together with that of the key.
 
         Raises:
             RequestIdReused: The request id was used before with other content.
@@ -290,7 +299,7 @@ class BlockStore:
                 results.append(work(tx))
                 return result_ids(results[0])
 
-            recorded, replayed = self._ledger.once(conn, key, effect)
+            recorded, replayed = self._ledger.once(conn, key, effect, lambda: ask(tx))
             return replay(tx, recorded) if replayed else results[0]
 
         return await self._database.write(transaction, name="blocks.write_once")

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import UtcDateTime
 from mnemesh_kit.sql.pages import paginate
-from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_types.blocks import Block, CoreMemory
 
@@ -22,6 +22,8 @@ class CoreMemoryTransaction:
         self._conn = conn
         self._organization_id = organization_id
         self._clock = clock
+        self._asked: dict[tuple[str, str | None], Answer] = {}
+        """The answers to queries that were sent early, by holder and label; without a label, that of the holder."""
 
     def list_labels(self, agent_id: str) -> Sequence[str]:
         """Returns the labels that the holder holds, in the order of attachment."""
@@ -33,18 +35,9 @@ class CoreMemoryTransaction:
 
         The caller has checked that the holder is not erased and holds no block under this label.
         """
-        taken = _TAKE_POSITION.first(self._conn, self._parameters(agent_id) | {"now": self._clock.now()})
-        position = 1 if taken is None else taken.next_position
-        if taken is None:
-            self._insert_holder(agent_id, revision=1, next_position=position)
-        holding = {
-            "organization_id": self._organization_id,
-            "agent_id": agent_id,
-            "block_id": block.id,
-            "label": block.label,
-            "position": position,
-        }
-        _INSERT_HOLDING.send(self._conn, holding)
+        parameters = self._parameters(agent_id)
+        _COUNT_ATTACHED.send(self._conn, parameters | {"now": self._clock.now()})
+        _ATTACH.send(self._conn, parameters | {"block": block.id, "held_label": block.label})
 
     def detach(self, agent_id: str, block_id: str) -> bool:
         """Detaches the block from the holder and touches the holder; returns False if it did not hold the block."""
@@ -121,13 +114,28 @@ class CoreMemoryTransaction:
 
     def get_core_memory_revision(self, agent_id: str) -> int:
         """Returns the revision of the holder's core memory: 0 if it never held a block."""
-        row = _CORE_REVISION.first(self._conn, self._parameters(agent_id))
+        row = _HOLDER_STATE.first(self._conn, self._parameters(agent_id))
         return 0 if row is None else int(row.revision)
 
     def get_holder(self, agent_id: str) -> Holder:
         """Returns whether the holder has a tombstone, and its link."""
-        row = _STATE.first(self._conn, self._parameters(agent_id))
+        row = self._holder_asked(agent_id).first()
         return Holder() if row is None else Holder(row.erased_at is not None, row.link_id)
+
+    def ask_holder(self, agent_id: str) -> None:
+        """Sends the query of the first `get_holder` or `get_revision_before`, before the transaction has written."""
+        self._asked[agent_id, None] = self._send_holder(agent_id)
+
+    def get_revision_before(self, agent_id: str) -> int:
+        """Returns the revision of the holder's core memory when `ask_holder` was called, or the present one."""
+        row = self._holder_asked(agent_id).first()
+        return 0 if row is None else int(row.revision)
+
+    def _holder_asked(self, agent_id: str) -> Answer:
+        return self._asked.pop((agent_id, None), None) or self._send_holder(agent_id)
+
+    def _send_holder(self, agent_id: str) -> Answer:
+        return _HOLDER_STATE.send(self._conn, self._parameters(agent_id))
 
     def link(self, agent_id: str, link_id: str | None) -> None:
         """Sets or clears the link of an agent that is not erased."""
@@ -218,7 +226,6 @@ class CoreMemoryTransaction:
 
 # These statements are built once, because every edit and every step of an agent executes them.
 _INSERT_HOLDER = Prepared(core_memories.insert())
-_INSERT_HOLDING = Prepared(holdings.insert())
 _TOUCH_HOLDERS = Prepared(
     core_memories.update()
     .values(revision=core_memories.c.revision + 1, updated_at=sa.bindparam("now", type_=UtcDateTime))
@@ -236,17 +243,28 @@ _HOLDER = (core_memories.c.organization_id == sa.bindparam("organization")) & (
     core_memories.c.agent_id == sa.bindparam("agent")
 )
 _CONVERSATION_OF = Prepared(sa.select(core_memories.c.conversation_of).where(_HOLDER))
-_CORE_REVISION = Prepared(sa.select(core_memories.c.revision).where(_HOLDER))
-_STATE = Prepared(sa.select(core_memories.c.erased_at, core_memories.c.link_id).where(_HOLDER))
-_TAKE_POSITION = Prepared(
-    core_memories.update()
-    .where(_HOLDER)
-    .values(
-        revision=core_memories.c.revision + 1,
-        next_position=core_memories.c.next_position + 1,
-        updated_at=sa.bindparam("now", type_=UtcDateTime),
+_HOLDER_STATE = Prepared(
+    sa.select(core_memories.c.revision, core_memories.c.erased_at, core_memories.c.link_id).where(_HOLDER)
+)
+_COUNT_ATTACHED = Prepared(
+    sa.text(
+        "INSERT INTO core_memories (organization_id, agent_id, revision, next_position, updated_at)"
+        " VALUES (:organization, :agent, 1, 1, :now) ON CONFLICT (organization_id, agent_id) DO UPDATE"
+        " SET revision = core_memories.revision + 1, next_position = core_memories.next_position + 1,"
+        " updated_at = excluded.updated_at"
+    ).bindparams(sa.bindparam("now", type_=UtcDateTime))
+)
+_ATTACH = Prepared(
+    holdings.insert().from_select(
+        ["organization_id", "agent_id", "block_id", "label", "position"],
+        sa.select(
+            core_memories.c.organization_id,
+            core_memories.c.agent_id,
+            sa.bindparam("block", type_=sa.Text),
+            sa.bindparam("held_label", type_=sa.Text),
+            core_memories.c.next_position,
+        ).where(_HOLDER),
     )
-    .returning(core_memories.c.next_position)
 )
 _WITH_BLOCKS = (
     sa.select(

@@ -69,12 +69,18 @@ class BlockService:
                 changes.attach_block(tx, agent_id, block)
             return block
 
+        def ask(tx: BlockTransaction) -> None:
+            for agent_id in agent_ids:
+                tx.ask_holder(agent_id)
+                tx.ask_held_block(agent_id, block.label)
+
         return await self._store.write_once(
             caller.organization_id,
             key,
             create,
             result_ids=lambda created: [created.id],
             replay=lambda tx, ids: changes.get_block(tx, ids[0]),
+            ask=ask,
         )
 
     async def get_block(self, caller: Principal, block_id: str, as_of: datetime | None = None) -> Block:

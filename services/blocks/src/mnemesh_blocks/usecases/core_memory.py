@@ -155,8 +155,15 @@ class CoreMemoryService:
             require_revision(block, edit.base_revision)
             value = edit.apply(block.value, label)
             edited = changes.update_block(tx, block, edit.operation, author, self._clock.now(), value=value)
-            own = tx.get_core_memory_revision(conversation_id) if conversation_id is not None else 0
+            if conversation_id is None:  # then the agent holds the block
+                return EditedBlock(edited, tx.get_revision_before(agent_id) + 1)
+            own = tx.get_core_memory_revision(conversation_id)
             return EditedBlock(edited, tx.get_core_memory_revision(agent_id) + own)
+
+        def ask(tx: BlockTransaction) -> None:
+            if conversation_id is None:
+                tx.ask_held_block(agent_id, label)
+                tx.ask_holder(agent_id)
 
         return await self._store.write_once(
             caller.organization_id,
@@ -164,6 +171,7 @@ class CoreMemoryService:
             apply,
             result_ids=lambda edited: [edited.block.id, str(edited.core_memory_revision)],
             replay=lambda tx, ids: EditedBlock(changes.get_block(tx, ids[0]), int(ids[1])),
+            ask=ask,
         )
 
     async def erase_agent(

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_orchestrator.errors import GroupChanged
 from mnemesh_orchestrator.model.agents import Agent, AgentState, Correction, LinkKind
@@ -52,14 +53,21 @@ def links_of(agent: Agent) -> Iterator[tuple[LinkKind, str]]:
             yield kind, value
 
 
-def write_links(conn: sa.Connection, agent: Agent) -> None:
-    """Replaces the links of an agent.
+_INSERT_AGENT: Final = Prepared(agents.insert())
+_INSERT_CONVERSATION: Final = Prepared(conversations.insert())
+_INSERT_LINK: Final = Prepared(agent_links.insert())
+_INSERT_TAG: Final = Prepared(agent_tags.insert())
+
+
+def write_links(conn: sa.Connection, agent: Agent, *, replaces: bool = True) -> None:
+    """Writes the links of an agent. Without `replaces`, it has none.
 
     Raises:
         NotFound: An identity of the agent does not exist.
     """
-    scope = agent_links.c.organization_id == agent.organization_id
-    conn.execute(agent_links.delete().where(scope, agent_links.c.agent_id == agent.id))
+    if replaces:
+        scope = agent_links.c.organization_id == agent.organization_id
+        conn.execute(agent_links.delete().where(scope, agent_links.c.agent_id == agent.id))
     if agent.identity_ids:
         known = sa.select(identities.c.id).where(
             identities.c.organization_id == agent.organization_id, identities.c.id.in_(agent.identity_ids)
@@ -72,8 +80,7 @@ def write_links(conn: sa.Connection, agent: Agent) -> None:
         {"organization_id": agent.organization_id, "kind": kind, "value": value, "agent_id": agent.id}
         for kind, value in links_of(agent)
     ]
-    if rows:
-        conn.execute(agent_links.insert(), rows)
+    _INSERT_LINK.send_each(conn, rows)
 
 
 def write_tool_links(conn: sa.Connection, agent: Agent) -> None:
@@ -205,9 +212,9 @@ def insert_agent(conn: sa.Connection, agent: Agent, creation: bytes | None = Non
     Raises:
         NotFound: An identity of the agent does not exist.
     """
-    conn.execute(agents.insert().values(**agent_columns(agent), id=agent.id, creation=creation))
+    _INSERT_AGENT.send(conn, {**agent_columns(agent), "id": agent.id, "creation": creation})
     write_tags(conn, agent)
-    write_links(conn, agent)
+    write_links(conn, agent, replaces=False)
     conversation = Conversation(
         id=agent.default_conversation_id,
         organization_id=agent.organization_id,
@@ -216,7 +223,7 @@ def insert_agent(conn: sa.Connection, agent: Agent, creation: bytes | None = Non
         created_at=agent.created_at,
         updated_at=agent.updated_at,
     )
-    conn.execute(conversations.insert(), new_conversation_row(conversation, ConversationState.ACTIVE))
+    _INSERT_CONVERSATION.send(conn, new_conversation_row(conversation, ConversationState.ACTIVE))
 
 
 def rewrite(conn: sa.Connection, agent: Agent) -> None:
@@ -232,7 +239,7 @@ def write_tags(conn: sa.Connection, agent: Agent) -> None:
     """Inserts the tags of an agent that has none."""
     if agent.tags:
         rows = [{"organization_id": agent.organization_id, "tag": tag, "agent_id": agent.id} for tag in agent.tags]
-        conn.execute(agent_tags.insert(), rows)
+        _INSERT_TAG.send_each(conn, rows)
 
 
 VISIBLE_STATES: Final = (GroupState.ACTIVE, GroupState.UPDATING)

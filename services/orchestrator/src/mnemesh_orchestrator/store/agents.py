@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_kit.paging import Cursor, Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import matching, paginate
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState, LinkKind
@@ -172,6 +173,20 @@ def _sleeptime_groups(conn: sa.Connection, organization_id: str, agent_ids: Sequ
     return decode_groups(conn, conn.execute(query).all())
 
 
+_ACTIVATE: Final = Prepared(
+    agents.update()
+    .where(agents.c.id == sa.bindparam("p_id"), agents.c.state == AgentState.CREATING)
+    .values(
+        creation=None,
+        **{
+            name: sa.bindparam(f"new_{name}", type_=agents.c[name].type)
+            for name in ("organization_id", "name", "type", "state", "hidden", "document", "created_at", "updated_at")
+        },
+    )
+)
+"""Stores a CREATING agent as another one; its new values are those of `agent_columns`."""
+
+
 class AgentStore:
     """Agents, with the default conversation of each.
 
@@ -232,10 +247,10 @@ class AgentStore:
         Returns False, and stores nothing, if the agent has another state.
         """
         columns = agent_columns(replace(agent, state=AgentState.ACTIVE))
-        statement = agents.update().where(being_created(agent.id)).values(**columns, creation=None)
+        activated = {"p_id": agent.id, **{f"new_{name}": value for name, value in columns.items()}}
 
         def write(conn: sa.Connection) -> bool:
-            if conn.execute(statement).rowcount == 0:
+            if _ACTIVATE.change(conn, activated) == 0:
                 return False
             write_tool_links(conn, agent)
             if partnership is not None:

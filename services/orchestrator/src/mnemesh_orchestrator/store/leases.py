@@ -1,12 +1,14 @@
 """Leases of conversations, conversations that can be claimed, and the limits of pools of runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.errors import Internal, NotFound
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Answer
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
@@ -242,8 +244,8 @@ def find_conversation(
     conversation_id: str,
     *,
     queued: bool = False,
-) -> Any:
-    """Returns the row of a conversation, or None if its agent or itself is not ACTIVE.
+) -> Answer:
+    """Asks for the row of a conversation: for None if its agent or itself is not ACTIVE.
 
     Without an agent, it is the row of a group's queue, or None if the group does not exist. With `queued`, the row has
     the columns of QUEUED_CONVERSATION.
@@ -255,7 +257,7 @@ def find_conversation(
     parameters = {"p_organization": organization_id, "p_conversation": conversation_id}
     if agent_id:
         parameters["p_agent"] = agent_id
-    return statement.first(conn, parameters | lease_clock.now)
+    return statement.send(conn, parameters | lease_clock.now)
 
 
 def missing_error(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> NotFound:
@@ -286,7 +288,7 @@ def take_lease(
         "new_lease_run_id": run_id,
         "new_next_queue_number": next_queue_number,
     }
-    sql.TAKE_LEASE.change(conn, values | lease_clock.expiry)
+    sql.TAKE_LEASE.send(conn, values | lease_clock.expiry)
     return lease
 
 
@@ -295,9 +297,14 @@ def first_unfinished_run(conn: sa.Connection, conversation_id: str) -> Any:
     return sql.FIRST_UNFINISHED.first(conn, {"p_conversation": conversation_id})
 
 
+def next_unfinished_run(conn: sa.Connection, conversation_id: str) -> Answer:
+    """Asks for the id of the first unfinished run of a conversation."""
+    return sql.FIRST_UNFINISHED_ID.send(conn, {"p_conversation": conversation_id})
+
+
 def has_unfinished_run(conn: sa.Connection, conversation_id: str) -> bool:
     """Returns whether a conversation has an unfinished run."""
-    return sql.FIRST_UNFINISHED_ID.first(conn, {"p_conversation": conversation_id}) is not None
+    return next_unfinished_run(conn, conversation_id).first() is not None
 
 
 def busy_error(conversation_id: str, ahead: Any = None) -> ConversationBusy:
@@ -320,6 +327,18 @@ def require_lease(lease: Lease, changed_rows: int) -> None:
             conversation_id=lease.conversation_id,
             epoch=str(lease.epoch),
         )
+
+
+@contextmanager
+def under_lease(lease: Lease, held: Answer) -> Iterator[None]:
+    """Raises LeaseLost at the end of the block, also instead of the block's own error, if `held` changed no row.
+
+    The statements of the block are sent without waiting for `held`. The caller's transaction is then rolled back.
+    """
+    try:
+        yield
+    finally:
+        require_lease(lease, held.changed())
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,7 +420,7 @@ class LeaseStore:
         return await self.database.write(write)
 
     def _conversation(self, conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:
-        conversation = find_conversation(conn, self.lease_clock, organization_id, agent_id, conversation_id)
+        conversation = find_conversation(conn, self.lease_clock, organization_id, agent_id, conversation_id).first()
         if conversation is None:
             raise missing_error(conn, organization_id, agent_id, conversation_id)
         return conversation
@@ -457,7 +476,7 @@ class LeaseStore:
         """Releases a lease if it is still held. Returns whether a run waits in the conversation."""
 
         def write(conn: sa.Connection) -> bool:
-            sql.RELEASE_LEASE.change(conn, {**lease_parameters(lease), "new_last_message_at": None})
+            sql.RELEASE_LEASE.send(conn, {**lease_parameters(lease), "new_last_message_at": None})
             return has_unfinished_run(conn, lease.conversation_id)
 
         return await self.database.write(write)
@@ -503,10 +522,10 @@ class LeaseStore:
 
         def write(conn: sa.Connection) -> tuple[Lease, ...]:
             extended = {
-                lease: sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self.lease_clock.expiry)
+                lease: sql.EXTEND_LEASE.send(conn, lease_parameters(lease) | self.lease_clock.expiry)
                 for lease in leases
             }
-            return tuple(lease for lease, rows in extended.items() if rows == 0)
+            return tuple(lease for lease, answer in extended.items() if answer.changed() == 0)
 
         return await self.database.write(write)
 

@@ -111,14 +111,13 @@ def start_run(
     answer: ApprovalAnswer | None,
 ) -> StartedRun:
     """See RunStore.start."""
+    found = find_conversation(conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, queued=True)
     before = find_child_run(conn, run) if run.lineage.parent_run_id else find_repeated_run(conn, key, run)
     if before is not None:
         return StartedRun(before, replayed=True)
     if run.retried_run_ids:
         require_newest_attempt(conn, run)
-    conversation = find_conversation(
-        conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, queued=True
-    )
+    conversation = found.first()
     is_visible = conversation is not None and (run.agent_id or conversation.group_state in VISIBLE_STATES)
     if not run.agent_id and (run.plan is None or not is_visible):
         raise group_missing(run.group_id or "")
@@ -151,7 +150,8 @@ def queue_runs(conn: sa.Connection, lease_clock: LeaseClock, new: Sequence[Run])
     # Every transaction locks conversations in this order, so that two cannot wait for each other.
     for conversation_id, agent_id in sorted({(run.conversation_id, run.agent_id) for run in new}):
         organization_id = new[0].organization_id
-        conversation = find_conversation(conn, lease_clock, organization_id, agent_id, conversation_id, queued=True)
+        found = find_conversation(conn, lease_clock, organization_id, agent_id, conversation_id, queued=True)
+        conversation = found.first()
         if conversation is None:
             raise missing_error(conn, organization_id, agent_id, conversation_id)
         require_no_approval(conversation.pending_approval)
@@ -178,7 +178,7 @@ def claim_next_run(
     first = first_unfinished_run(conn, conversation_id)
     if first is None:
         return None
-    conversation = find_conversation(conn, lease_clock, first.organization_id, first.agent_id, conversation_id)
+    conversation = find_conversation(conn, lease_clock, first.organization_id, first.agent_id, conversation_id).first()
     if conversation is None or (conversation.held and conversation.lease_owner != instance_id):
         return None
     if first.status == RunStatus.CREATED and is_behind_wait(conversation, first.queue_number):

@@ -299,7 +299,7 @@ def delete_callbacks(conn: sa.Connection, target_ids: Sequence[str]) -> None:
 def insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
     """Inserts a run with a number in the queue of its conversation, the otids of its input, and its callback."""
     order = {"p_organization": run.organization_id, "p_microseconds": microseconds(run.created_at)}
-    sql.INSERT_RUN.change(conn, run_row(key, run, queue_number) | order)
+    sql.INSERT_RUN.send(conn, run_row(key, run, queue_number) | order)
     otids = [
         {
             "conversation_id": run.conversation_id,
@@ -311,8 +311,7 @@ def insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_numb
         for item in run.sent
         if item.otid
     ]
-    if otids:
-        conn.execute(sql.INSERT_OTID, otids)
+    sql.INSERT_OTID.send_each(conn, otids)
     if run.config.callback_url is not None:
         insert_callback(conn, run, run.config.callback_url)
 
@@ -337,10 +336,8 @@ def record_run(
     conn: sa.Connection, lease: Lease, entries: Sequence[JournalEntry], new_events: Sequence[RunEvent]
 ) -> None:
     """Stores journal entries and durable events of a run."""
-    if entries:
-        sql.INSERT_ENTRY.send_each(conn, [entry_row(lease, entry) for entry in entries])
-    if new_events:
-        sql.INSERT_EVENT.send_each(conn, [event_row(event) for event in new_events])
+    sql.INSERT_ENTRY.send_each(conn, [entry_row(lease, entry) for entry in entries])
+    sql.INSERT_EVENT.send_each(conn, [event_row(event) for event in new_events])
 
 
 def forget_journal(conn: sa.Connection, run: Run) -> None:
@@ -352,13 +349,13 @@ def forget_journal(conn: sa.Connection, run: Run) -> None:
     if run.plan is not None and run.status is not RunStatus.COMPLETED:
         return
     if run.resumes is None:
-        sql.FORGET_JOURNAL.change(conn, {"p_run": run.id})
+        sql.FORGET_JOURNAL.send(conn, {"p_run": run.id})
         return
     step = {"p_step": run.resumes.asked.step_id}
     if run.status is RunStatus.FAILED:
         conn.execute(sql.KEEP_JOURNAL_OF_STEP, {"p_run": run.id, **step})
         return
-    sql.FORGET_JOURNAL.change(conn, {"p_run": run.id})
+    sql.FORGET_JOURNAL.send(conn, {"p_run": run.id})
     conn.execute(sql.FORGET_JOURNAL_OF_STEP, {"p_conversation": run.conversation_id, **step})
 
 
@@ -593,11 +590,11 @@ def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequenc
     replaces = conn.dialect.name == "sqlite"
     if new_steps:
         if not replaces:
-            conn.execute(sql.DELETE_STEP, [{"p_id": step.id} for step in new_steps])
+            sql.DELETE_STEP.send_each(conn, [{"p_id": step.id} for step in new_steps])
         sql.INSERT_STEP.send_each(conn, [step_row(step) for step in new_steps])
     if traces:
         if not replaces:
-            conn.execute(sql.DELETE_TRACE, [{"p_id": trace.step_id} for trace in traces])
+            sql.DELETE_TRACE.send_each(conn, [{"p_id": trace.step_id} for trace in traces])
         sql.INSERT_TRACE.send_each(conn, [trace_row(run_id, trace) for trace in traces])
 
 

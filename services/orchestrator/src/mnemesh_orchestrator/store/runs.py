@@ -12,6 +12,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import matching, paginate
+from mnemesh_kit.sql.prepared import Answer
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import RunUnderWay
@@ -31,7 +32,14 @@ from mnemesh_orchestrator.model.events import (
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, StepTrace
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.leases import LeaseClock, RunPools, has_unfinished_run, lease_parameters, require_lease
+from mnemesh_orchestrator.store.leases import (
+    LeaseClock,
+    RunPools,
+    lease_parameters,
+    next_unfinished_run,
+    require_lease,
+    under_lease,
+)
 from mnemesh_orchestrator.store.memory_extractions import count_turn
 from mnemesh_orchestrator.store.run_queue import claim_next_run, find_repeated_run, newest_attempt, start_run
 from mnemesh_orchestrator.store.run_relations import delete_empty_batches
@@ -225,17 +233,16 @@ class RunStore:
         """
 
         def write(conn: sa.Connection) -> None:
-            self._extend(conn, lease)
-            if is_repeat and is_recorded(conn, lease.run_id, entries, events):
-                return
-            record_run(conn, lease, entries, events)
-            record_steps(conn, steps, traces, lease.run_id)
+            with under_lease(lease, self._extend(conn, lease)):
+                if not (is_repeat and is_recorded(conn, lease.run_id, entries, events)):
+                    record_run(conn, lease, entries, events)
+                    record_steps(conn, steps, traces, lease.run_id)
 
         await self._database.write(write, name="runs.write")
 
-    def _extend(self, conn: sa.Connection, lease: Lease) -> None:
-        """Extends the lease. Raises LeaseLost if it is not held."""
-        require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry))
+    def _extend(self, conn: sa.Connection, lease: Lease) -> Answer:
+        """Extends the lease. It is not held if the answer changed no row; see `require_lease`."""
+        return sql.EXTEND_LEASE.send(conn, lease_parameters(lease) | self._lease_clock.expiry)
 
     async def finish(
         self,
@@ -261,30 +268,17 @@ class RunStore:
         def write(conn: sa.Connection) -> FinishedRun:
             ended = find_end(conn, run) if is_repeat else None
             if ended is not None:
-                return _finished(conn, ended, started_by(conn, ended) if turn is not None else ())
+                following = next_unfinished_run(conn, ended.conversation_id)
+                return _finished(ended, following, started_by(conn, ended) if turn is not None else ())
             parameters = {**lease_parameters(lease), "new_last_message_at": end.last_message_at, **expiry}
-            require_lease(lease, statement.change(conn, parameters))
-            started = () if turn is None else start_after_turn(conn, run, turn)
-            ended = with_children(run, started)
-            record_run(conn, lease, (), naming_children(events, ended.child_run_ids))
-            record_steps(conn, end.steps, end.traces, lease.run_id)
-            sql.END_RUN.change(conn, ended_values(ended))
-            forget_journal(conn, run)
-            if end.approval is not None:
-                approval_statements.ask(conn, end.approval)
-            if end.extraction_turns is not None:
-                ended_at = run.completed_at or run.updated_at
-                count_turn(conn, run.organization_id, run.agent_id, end.extraction_turns, ended_at)
-            if run.agent_id:
-                last = {
-                    "p_id": run.agent_id,
-                    "new_last_stop_reason": run.stop_reason,
-                    "new_last_run_completed_at": run.completed_at,
-                    "new_last_run_ms": run.total_ms,
-                    "new_corrections": msgspec.json.encode(end.corrections) if end.corrections else None,
-                }
-                sql.NOTE_LAST_RUN.change(conn, last)
-            return _finished(conn, ended, started)
+            with under_lease(lease, statement.send(conn, parameters)):
+                started = () if turn is None else start_after_turn(conn, run, turn)
+                ended = with_children(run, started)
+                record_run(conn, lease, (), naming_children(events, ended.child_run_ids))
+                record_steps(conn, end.steps, end.traces, lease.run_id)
+                _record_end(conn, ended, end)
+                following = next_unfinished_run(conn, ended.conversation_id)
+            return _finished(ended, following, started)
 
         return await self._database.write(write, name="runs.finish")
 
@@ -304,7 +298,7 @@ class RunStore:
         """
 
         def write(conn: sa.Connection) -> Run:
-            self._extend(conn, lease)
+            require_lease(lease, self._extend(conn, lease).changed())
             return store_transcript(conn, lease, run, events, rest, last_message_id)
 
         return await self._database.write(write, name="runs.store_transcript")
@@ -437,9 +431,28 @@ class RunStore:
         return await self._database.write(lambda conn: self._ledger.purge(conn, before))
 
 
-def _finished(conn: sa.Connection, run: Run, started: Sequence[Run]) -> FinishedRun:
-    has_next = has_unfinished_run(conn, run.conversation_id)
-    return FinishedRun(run, has_next, tuple(child.conversation_id for child in started))
+def _record_end(conn: sa.Connection, run: Run, end: RunEnd) -> None:
+    """Stores the end of a run in its row and in that of its agent, and what follows from it."""
+    sql.END_RUN.send(conn, ended_values(run))
+    forget_journal(conn, run)
+    if end.approval is not None:
+        approval_statements.ask(conn, end.approval)
+    if end.extraction_turns is not None:
+        ended_at = run.completed_at or run.updated_at
+        count_turn(conn, run.organization_id, run.agent_id, end.extraction_turns, ended_at)
+    if run.agent_id:
+        last = {
+            "p_id": run.agent_id,
+            "new_last_stop_reason": run.stop_reason,
+            "new_last_run_completed_at": run.completed_at,
+            "new_last_run_ms": run.total_ms,
+            "new_corrections": msgspec.json.encode(end.corrections) if end.corrections else None,
+        }
+        sql.NOTE_LAST_RUN.send(conn, last)
+
+
+def _finished(run: Run, following: Answer, started: Sequence[Run]) -> FinishedRun:
+    return FinishedRun(run, following.first() is not None, tuple(child.conversation_id for child in started))
 
 
 _ENDED: Final = tuple(status for status in RunStatus if status.ended)

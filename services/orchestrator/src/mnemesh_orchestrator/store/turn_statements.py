@@ -199,7 +199,7 @@ INSERT_RUN: Final = Prepared(
     )
 )
 """Needs the parameters `p_organization` and `p_microseconds`, the time of creation."""
-INSERT_OTID: Final = run_otids.insert()
+INSERT_OTID: Final = Prepared(run_otids.insert())
 INSERT_ENTRY: Final = Prepared(journal.insert())
 INSERT_EVENT: Final = Prepared(events.insert())
 # SQLite replaces existing rows by itself; PostgreSQL needs DELETE_STEP and DELETE_TRACE before.
@@ -208,9 +208,9 @@ INSERT_STEP: Final = Prepared(
     .prefix_with("OR REPLACE", dialect="sqlite")
     .values(organization_id=sa.select(runs.c.organization_id).where(runs.c.id == _RUN).scalar_subquery())
 )
-DELETE_STEP: Final = steps.delete().where(steps.c.id == _ID)
+DELETE_STEP: Final = Prepared(steps.delete().where(steps.c.id == _ID))
 INSERT_TRACE: Final = Prepared(step_traces.insert().prefix_with("OR REPLACE", dialect="sqlite"))
-DELETE_TRACE: Final = step_traces.delete().where(step_traces.c.step_id == _ID)
+DELETE_TRACE: Final = Prepared(step_traces.delete().where(step_traces.c.step_id == _ID))
 
 ADVANCE_QUEUE: Final = (
     conversations.update().where(conversations.c.id == _ID).values(_new(conversations.c.next_queue_number))

@@ -1,7 +1,7 @@
 """Rows of agents: their organization, their counters, and their tombstones."""
 
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Prepared
@@ -42,21 +42,29 @@ _SUBTRACT: Final = (
 )
 
 
-def take_sequence_ids(tx: Transaction, agent_id: str, count: int, turns: int = 0) -> Counters:
+def take_sequence_ids(
+    tx: Transaction, agent_id: str, count: int, turns: int = 0, *, before: Counters | None = None
+) -> Counters:
     """Assigns `count` sequence ids and `turns` turn indexes, and counts as many messages.
 
-    Creates the agent's row at its first use.
+    Creates the agent's row at its first use. With `before`, the counters of the agent that the transaction has read,
+    the database is not awaited: a transaction in which another one changed them is not committed.
 
     Raises:
         NotFound: the agent is another organization's.
         Erased: it was erased.
     """
     parameters = {"agent": agent_id, "organization": tx.organization_id, "more": count, "turns": turns}
-    row = _TAKE.first(tx.conn, parameters)
+    taken = _TAKE.send(tx.conn, parameters)
+    if before is not None:
+        return Counters(before.last_sequence_id + count, before.message_count + count, before.last_turn_index + turns)
+    found = _FIND.send(tx.conn, {"agent": agent_id})
+    row = taken.first()
     if row is None:
-        require_writable(tx.conn, tx.organization_id, agent_id)
-        insert(tx, agent_id)
-        row = _TAKE.first(tx.conn, parameters)
+        _require_writable(found.first(), tx.organization_id, agent_id)
+        counters = Counters(last_sequence_id=count, message_count=count, last_turn_index=turns)
+        insert(tx, agent_id, counters=counters)
+        return counters
     return Counters._make(row)
 
 
@@ -67,7 +75,10 @@ def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -
         NotFound: it is another organization's.
         Erased: it was erased.
     """
-    found = _FIND.first(conn, {"agent": agent_id})
+    return _require_writable(_FIND.first(conn, {"agent": agent_id}), organization_id, agent_id)
+
+
+def _require_writable(found: Any, organization_id: str, agent_id: str) -> bool:
     if found is None:
         return False
     if found.organization_id != organization_id:
@@ -77,15 +88,20 @@ def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -
     return True
 
 
-def insert(tx: Transaction, agent_id: str, erased_at: datetime | None = None) -> None:
+def insert(
+    tx: Transaction,
+    agent_id: str,
+    *,
+    erased_at: datetime | None = None,
+    counters: Counters = Counters(0, 0, 0),  # noqa: B008 -- a tuple
+) -> None:
     """Inserts the agent's row."""
     row = {
         "agent_id": agent_id,
         "organization_id": tx.organization_id,
-        "last_sequence_id": 0,
-        "message_count": 0,
         "created_at": tx.now,
         "erased_at": erased_at,
+        **counters._asdict(),
     }
     _INSERT.send(tx.conn, row)
 

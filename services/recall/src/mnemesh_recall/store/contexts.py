@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 from mnemesh_kit.errors import AlreadyExists
 from mnemesh_kit.ids import is_id
-from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_types.messages import Role
 
 from mnemesh_recall.errors import no_conversation
@@ -124,8 +124,10 @@ _OWNER: Final = Prepared(sa.select(_c.organization_id).where(_c.conversation_id 
 
 def create(tx: Transaction, new: NewContext) -> None:
     """See MessageStore.create_context."""
-    _require_free(tx, new.conversation_id)
-    stored = message_rows.store(tx, new.agent_id, new.messages)
+    owner = _ask_owner(tx, new.conversation_id)
+    known = message_rows.ask_known(tx, new.messages)
+    _require_free(tx, new.conversation_id, owner)
+    stored = message_rows.store(tx, new.agent_id, new.messages, known)
     window = ContextWindow(
         conversation_id=new.conversation_id,
         agent_id=new.agent_id,
@@ -142,7 +144,7 @@ def create(tx: Transaction, new: NewContext) -> None:
 def fork(tx: Transaction, request: ContextFork) -> None:
     """See MessageStore.fork_context."""
     source = windows.read_state(tx.conn, tx.organization_id, request.source_conversation_id)
-    _require_free(tx, request.conversation_id)
+    _require_free(tx, request.conversation_id, _ask_owner(tx, request.conversation_id))
     window = windows.read_messages(tx.conn, request.source_conversation_id)
     shared = [
         message.id for message in shared_messages(window, request.until_message_id) if not is_derived_return(message)
@@ -233,10 +235,14 @@ def erase_agent(tx: Transaction, agent_id: str) -> AgentErasure:
     )
 
 
-def _require_free(tx: Transaction, conversation_id: str) -> None:
-    row = _OWNER.first(tx.conn, {"conversation": conversation_id})
-    if row is not None:
-        if row.organization_id != tx.organization_id:
+def _ask_owner(tx: Transaction, conversation_id: str) -> Answer:
+    return _OWNER.send(tx.conn, {"conversation": conversation_id})
+
+
+def _require_free(tx: Transaction, conversation_id: str, asked: Answer) -> None:
+    owner = asked.first()
+    if owner is not None:
+        if owner.organization_id != tx.organization_id:
             raise no_conversation(conversation_id)
         raise AlreadyExists(f"The conversation {conversation_id} has a window.", conversation_id=conversation_id)
 

@@ -1,12 +1,12 @@
 """The rows of messages: their conversion, the conditions of lists and searches, writes and reads."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_types.messages import ApprovalDecision, ContentPart, Message, Role, TextPart, ToolCall, ToolReturn
 
 from mnemesh_recall.errors import message_exists, no_message
@@ -14,7 +14,6 @@ from mnemesh_recall.model.messages import MessageFilter, has_same_content
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.model.searchable_text import searchable_text, speaker_of
 from mnemesh_recall.store import agents, tables, transaction, turns
-from mnemesh_recall.store.fulltext.documents import SearchableMessage
 from mnemesh_recall.store.fulltext.indexing import COLUMNS as SOURCE_COLUMNS
 from mnemesh_recall.store.fulltext.indexing import index_new, reindex_around, sources_from_rows
 from mnemesh_recall.store.tables import context_entries, messages, tool_call_rows, trace_lines
@@ -222,13 +221,19 @@ def _one_of(column: sa.Column[str], values: tuple[str, ...]) -> Condition:
 _ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("organization")
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 
-_BY_ID: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS))
+_BY_ID: Final = {
+    dialect: Prepared(sa.select(*COLUMNS, _m.organization_id).where(is_one_of))
+    for dialect, is_one_of in tables.among(_m.id).items()
+}
 _VISIBLE: Final = {
     dialect: Prepared(sa.select(*COLUMNS).where(owned(_ORGANIZATION), is_one_of))
     for dialect, is_one_of in tables.among(_m.id).items()
 }
-_INSERT: Final = Prepared(sa.insert(messages))
-_INSERT_RETURNING: Final = sa.insert(messages).returning(_m.row_id, sort_by_parameter_order=True)
+# On SQLite, RETURNING takes longer than the insertion.
+_INSERT: Final[Mapping[str, Prepared[Any]]] = {
+    "sqlite": Prepared(sa.insert(messages)),
+    "postgresql": Prepared(sa.insert(messages).returning(_m.row_id)),
+}
 _SOURCES: Final = sa.select(*SOURCE_COLUMNS).where(_m.id.in_(_IDS))
 _INSERT_CALLS: Final = Prepared(sa.insert(tool_call_rows))
 
@@ -241,8 +246,23 @@ class Stored(NamedTuple):
     agent_message_count: int
 
 
-def store(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> Stored:
+class Before(NamedTuple):
+    """What a transaction has read before it stores messages."""
+
+    counters: agents.Counters
+    newest_turns: Mapping[str | None, str]
+    """The newest turns of conversations."""
+
+
+def ask_known(tx: Transaction, batch: Sequence[Message]) -> Answer:
+    """Asks for the stored messages among `batch`, for `store`."""
+    return _BY_ID[tx.conn.dialect.name].send(tx.conn, tables.listed(tx.conn, ids_of(batch)))
+
+
+def store(tx: Transaction, agent_id: str, batch: Sequence[Message], known: Answer | None = None) -> Stored:
     """Stores the messages that do not exist yet, each under the next sequence id of the agent.
+
+    `known` is the answer to `ask_known`, if the caller has asked.
 
     Raises:
         AlreadyExists: an id belongs to other content.
@@ -250,8 +270,8 @@ def store(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> Stored:
     """
     deferred = Deferred()
     rows = [message_to_row(message, tx.organization_id) for message in batch]
-    stored = store_rows(tx, agent_id, batch, rows, deferred)
-    index_new(tx.conn, tx.words, deferred.searchable)
+    stored = store_rows(tx, agent_id, batch, rows, deferred, known or ask_known(tx, batch))
+    index_new(tx.conn, tx.words, deferred.sources())
     write_deferred(tx, deferred)
     return stored
 
@@ -259,7 +279,7 @@ def store(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> Stored:
 def write_deferred(tx: Transaction, deferred: Deferred) -> None:
     """Writes the rows that `store_rows` deferred, except for words."""
     _INSERT_CALLS.send_each(tx.conn, deferred.calls)
-    transaction.add_message_changes(tx.conn, [message.id for message in deferred.searchable], tx.now)
+    transaction.add_message_changes(tx.conn, [row["id"] for row in deferred.searchable], tx.now)
 
 
 def store_rows(
@@ -268,8 +288,8 @@ def store_rows(
     batch: Sequence[Message],
     rows: Sequence[Row],
     deferred: Deferred,
-    *,
-    all_new: bool = False,
+    asked: Answer | None,
+    before: Before | None = None,
 ) -> Stored:
     """Stores messages as `store` does, and leaves the deferred rows and the words to the caller.
 
@@ -279,19 +299,22 @@ def store_rows(
         batch: the messages.
         rows: their rows, in the same order.
         deferred: receives the rows that the caller writes at the end.
-        all_new: True if none of the ids exists.
+        asked: the answer to `ask_known`; None if none of the messages exists.
+        before: what else the caller has read in the transaction; None if it has read nothing.
     """
-    stored_before = () if all_new or not batch else _known_messages(tx, batch)
+    stored_before = () if asked is None else _known_messages(tx, batch, asked)
     known = {message.id: message.sequence_id for message in stored_before}
     new = [(message, row) for message, row in zip(batch, rows, strict=True) if message.id not in known]
     new_messages = [message for message, _ in new]
     opened = turns.count_opened(new_messages)
-    counters = agents.take_sequence_ids(tx, agent_id, len(new), opened)
+    known_counters = None if before is None else before.counters
+    counters = agents.take_sequence_ids(tx, agent_id, len(new), opened, before=known_counters)
     first = counters.last_sequence_id - len(new) + 1
     assigned = {message.id: first + index for index, (message, _) in enumerate(new)}
     if new:
         indexes = range(counters.last_turn_index - opened + 1, counters.last_turn_index + 1)
-        placed = turns.assign_turns(tx, agent_id, new_messages, turns.opened_by(stored_before), indexes)
+        newest = {} if before is None else dict(before.newest_turns)
+        placed = turns.assign_turns(tx, agent_id, new_messages, newest | turns.opened_by(stored_before), indexes)
         complete = [
             {**row, "sequence_id": assigned[message.id], "turn_id": message.turn_id}
             for message, (_, row) in zip(placed, new, strict=True)
@@ -304,12 +327,11 @@ def store_rows(
     return Stored(tuple(sequence_ids[message.id] for message in batch), frozenset(known), counters.message_count)
 
 
-def _known_messages(tx: Transaction, batch: Sequence[Message]) -> list[Message]:
+def _known_messages(tx: Transaction, batch: Sequence[Message], asked: Answer) -> list[Message]:
     """Returns the stored messages among `batch`, by sequence id. Raises AlreadyExists for one with other content."""
-    rows = tx.conn.execute(_BY_ID, {"ids": [message.id for message in batch]}).all()
     by_id = {message.id: message for message in batch}
     known = []
-    for row in rows:
+    for row in asked.all():
         stored = message_from_row(row)
         if row.organization_id != tx.organization_id:
             raise no_message(stored.id)
@@ -320,31 +342,12 @@ def _known_messages(tx: Transaction, batch: Sequence[Message]) -> list[Message]:
 
 
 def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
-    row_ids = _insert_rows(tx.conn, rows)
-    deferred.searchable.extend(
-        SearchableMessage(
-            row_id=row_id,
-            id=row["id"],
-            organization_id=row["organization_id"],
-            agent_id=row["agent_id"],
-            conversation_id=row["conversation_id"],
-            role=row["role"],
-            created_at=row["created_at"],
-            sequence_id=row["sequence_id"],
-            name=row["name"],
-            text=row["search_text"],
-        )
-        for row, row_id in zip(rows, row_ids, strict=True)
-        if row["search_text"]
-    )
-
-
-def _insert_rows(conn: sa.Connection, rows: Sequence[Row]) -> Sequence[int]:
-    """Inserts rows of messages and returns their row ids, in order."""
-    if conn.dialect.name != "sqlite":
-        return conn.execute(_INSERT_RETURNING, rows).scalars().all()
-    # RETURNING takes longer than a statement for each row.
-    return [_INSERT.insert(conn, row) for row in rows]
+    statement = _INSERT[tx.conn.dialect.name]
+    for row in rows:
+        answer = statement.send(tx.conn, row)
+        if row["search_text"]:
+            deferred.searchable.append(row)
+            deferred.inserted.append(answer)
 
 
 def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
@@ -377,8 +380,7 @@ def update(tx: Transaction, changed: Message) -> None:
     conn = tx.conn
     conn.execute(sa.update(messages).where(_m.id == changed.id).values(values))
     conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id == changed.id))
-    calls = [{"tool_call_id": id_, "message_id": changed.id} for id_ in changed.tool_call_ids]
-    _INSERT_CALLS.send_each(conn, calls)
+    _INSERT_CALLS.send_each(conn, [{"tool_call_id": id_, "message_id": changed.id} for id_ in changed.tool_call_ids])
     (source,) = sources_from_rows(conn.execute(_SOURCES, {"ids": [changed.id]}))
     if not source.text:
         tx.words.remove(conn, [source])

@@ -26,10 +26,12 @@ from mnemesh_recall.model.contexts import (
 )
 from mnemesh_recall.model.writers import next_epoch
 from mnemesh_recall.store import message_rows, tables, windows
+from mnemesh_recall.store.agents import Counters
 from mnemesh_recall.store.fulltext import unindexed
 from mnemesh_recall.store.message_rows import Row, fingerprint, message_to_row, text_content
 from mnemesh_recall.store.tables import context_entries, index_tables, step_commits, tool_call_rows, unindexed_agents
 from mnemesh_recall.store.transaction import MESSAGES, Deferred, Transaction
+from mnemesh_recall.store.turns import NEWEST_OF
 from mnemesh_recall.store.windows import UPDATE_STATE, State
 
 _INSERT_RECORD: Final = Prepared(sa.insert(step_commits))
@@ -58,7 +60,7 @@ def _unindexed_cte() -> sa.CTE:
     return inserted.on_conflict_do_update(index_elements=[table.c.agent_id], set_=same).cte("unindexed_noted")
 
 
-_INSERT_ALL: Final = (
+_INSERT_ALL: Final = Prepared(
     sa.insert(step_commits)
     .values({column.name: sa.bindparam(f"commit_{column.name}", type_=column.type) for column in step_commits.c})
     .add_cte(
@@ -102,13 +104,13 @@ def write_step_commit(
         message_rows.write_deferred(tx, deferred)
         unindexed.note(conn, deferred.searchable, tx.now)
         windows.insert_entries(conn, state.conversation_id, state.next_position, appended)
-        _UPDATE_STATE.change(conn, next_state)
-        _INSERT_RECORD.change(conn, record)
+        _UPDATE_STATE.send(conn, next_state)
+        _INSERT_RECORD.send(conn, record)
         return
     arrays: dict[str, Any] = {
         "tool_call_rows_tool_call_id": [call["tool_call_id"] for call in deferred.calls],
         "tool_call_rows_message_id": [call["message_id"] for call in deferred.calls],
-        "index_outbox_subject_id": [message.id for message in deferred.searchable],
+        "index_outbox_subject_id": [row["id"] for row in deferred.searchable],
         "now": tx.now,
         "context_entries_position": list(range(state.next_position, state.next_position + len(appended))),
         "context_entries_message_id": list(appended),
@@ -121,10 +123,10 @@ def write_step_commit(
     )
     noted = {f"unindexed_{name}": value for name, value in row.items()}
     parameters = {**arrays, **next_state, **commit, **noted, "has_unindexed": bool(deferred.searchable)}
-    conn.execute(_INSERT_ALL, parameters)
+    _INSERT_ALL.send(conn, parameters)
 
 
-_s, _m = step_commits.c, tables.messages.c
+_s, _m, _a = step_commits.c, tables.messages.c, tables.agents.c
 _EARLIER: Final = sa.select(step_commits).where(
     _s.organization_id == sa.bindparam("organization"),
     sa.or_(_s.step_id == sa.bindparam("step"), sa.and_(_s.request_id != "", _s.request_id == sa.bindparam("request"))),
@@ -133,7 +135,10 @@ _EARLIER: Final = sa.select(step_commits).where(
 _STATE: Final = {
     dialect: Prepared(
         windows.STATE.add_columns(
-            _EARLIER.exists().label("committed"), sa.exists(sa.select(_m.id).where(has_id)).label("stored")
+            _EARLIER.exists().label("committed"),
+            sa.exists(sa.select(_m.id).where(has_id)).label("stored"),
+            *(_a[name] for name in ("last_sequence_id", "last_turn_index")),
+            NEWEST_OF.label("newest_turn"),
         )
     )
     for dialect, has_id in tables.among(_m.id).items()
@@ -181,7 +186,8 @@ def commit(tx: Transaction, step: StepCommit, content: StepRows) -> StepResult:
         raise windows.missing(conn, organization_id, step.conversation_id, step.agent_id)
     epoch = next_epoch(step.conversation_id, step.lease, state.epoch)
     deferred = Deferred()
-    stored = message_rows.store_rows(tx, step.agent_id, batch, content.rows, deferred, all_new=not state.stored)
+    asked = message_rows.ask_known(tx, batch) if state.stored else None
+    stored = message_rows.store_rows(tx, step.agent_id, batch, content.rows, deferred, asked, _before(state))
     appended = windows.ids_to_append(conn, step.conversation_id, message_rows.ids_of(step.messages), stored.known_ids)
     if step.system_text is not None:
         windows.update_system_message(conn, state.system_message_id, text_content(step.system_text), tx.now)
@@ -274,6 +280,13 @@ def _replay(tx: Transaction, step: StepCommit, content: str, earlier: sa.Row[Any
         sequence_ids=tuple(msgspec.json.decode(earlier.sequence_ids, type=list[int])),
         agent_message_count=earlier.message_count,
         context=windows.read(tx.conn, tx.organization_id, step.conversation_id) if earlier.rebased else None,
+    )
+
+
+def _before(state: State) -> message_rows.Before:
+    return message_rows.Before(
+        counters=Counters(state.last_sequence_id, state.message_count, state.last_turn_index),
+        newest_turns={} if state.newest_turn is None else {state.conversation_id: state.newest_turn},
     )
 
 

@@ -1,12 +1,12 @@
 """A write transaction, and the changes for the outbox of the vector index in it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_retrieval.indexing.outbox import add_group, change_rows
 
 from mnemesh_recall.store.fulltext.documents import SearchableMessage
@@ -35,8 +35,28 @@ class Deferred:
 
     calls: list[dict[str, str]] = field(default_factory=list)
     """Rows of `tool_call_rows`."""
-    searchable: list[SearchableMessage] = field(default_factory=list)
-    """The new messages to index, in order of their sequence ids."""
+    searchable: list[Mapping[str, Any]] = field(default_factory=list)
+    """The rows of new messages to index, in order of their sequence ids."""
+    inserted: list[Answer] = field(default_factory=list)
+    """The answers to the insertions of these rows."""
+
+    def sources(self) -> list[SearchableMessage]:
+        """Returns the new messages to index."""
+        return [
+            SearchableMessage(
+                row_id=answer.row_id(),
+                id=row["id"],
+                organization_id=row["organization_id"],
+                agent_id=row["agent_id"],
+                conversation_id=row["conversation_id"],
+                role=row["role"],
+                created_at=row["created_at"],
+                sequence_id=row["sequence_id"],
+                name=row["name"],
+                text=row["search_text"],
+            )
+            for row, answer in zip(self.searchable, self.inserted, strict=True)
+        ]
 
 
 _INSERT: Final = Prepared(sa.insert(index_tables.changes))

@@ -9,10 +9,19 @@ from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.model.traces import NUMBERED_TURN, answered_calls, in_turns, opens_turn
-from mnemesh_recall.store.tables import agents, messages, tool_call_rows, turns
+from mnemesh_recall.store.tables import agents, contexts, messages, tool_call_rows, turns
 from mnemesh_recall.store.transaction import Transaction
 
 _t, _m, _a, _r = turns.c, messages.c, agents.c, tool_call_rows.c
+NEWEST_OF: Final = (
+    sa.select(_t.turn_id)
+    .where(_t.agent_id == contexts.c.agent_id, _t.conversation_id == contexts.c.conversation_id)
+    .order_by(_t.turn_index.desc())
+    .limit(1)
+    .correlate(contexts)
+    .scalar_subquery()
+)
+"""The newest turn of a conversation that a query reads from `contexts`."""
 _NEWEST: Final = {
     has_conversation: sa.select(_t.turn_id)
     .where(
@@ -162,7 +171,7 @@ def _exists(tx: Transaction, agent_id: str, turn_id: str) -> bool:
 
 
 def _insert(tx: Transaction, agent_id: str, turn_id: str, index: int, first: Message) -> None:
-    _INSERT.change(
+    _INSERT.send(
         tx.conn,
         {
             "agent_id": agent_id,

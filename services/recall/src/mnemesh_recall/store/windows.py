@@ -27,7 +27,7 @@ STATE: Final = (
     .where(_c.conversation_id == _CONVERSATION, _c.organization_id == _ORGANIZATION)
 )
 _READ_STATE: Final = Prepared(STATE)
-_MESSAGES: Final = (
+_MESSAGES: Final = Prepared(
     sa.select(*COLUMNS)
     .join_from(context_entries, messages, _m.id == _e.message_id)
     .where(_e.conversation_id == _CONVERSATION)
@@ -43,6 +43,7 @@ _IDS_OF_MANY: Final = (
     .where(_c.conversation_id.in_(sa.bindparam("conversations", expanding=True)), _c.organization_id == _ORGANIZATION)
     .order_by(_c.conversation_id, _e.position)
 )
+_INSERT: Final = Prepared(sa.insert(contexts))
 _INSERT_ENTRIES: Final = Prepared(sa.insert(context_entries))
 UPDATE_STATE: Final = (
     sa.update(contexts)
@@ -51,7 +52,6 @@ UPDATE_STATE: Final = (
         "version", "epoch", "system_message_id", "next_position", "updated_at", "last_message_at"
     )})
 )  # fmt: skip
-_INSERT: Final = Prepared(sa.insert(contexts))
 _UPDATE_SYSTEM: Final = Prepared(
     sa.update(messages)
     .where(_m.id == sa.bindparam("message"))
@@ -90,9 +90,11 @@ def missing(conn: sa.Connection, organization_id: str, conversation_id: str, age
 
 def read_messages(conn: sa.Connection, conversation_id: str) -> tuple[Message, ...]:
     """Returns the messages of a window, in order, with error returns for unanswered calls."""
-    return with_error_returns(
-        [message_from_row(row) for row in conn.execute(_MESSAGES, {"conversation": conversation_id})]
-    )
+    return _window(_MESSAGES.all(conn, {"conversation": conversation_id}))
+
+
+def _window(rows: Sequence[Any]) -> tuple[Message, ...]:
+    return with_error_returns([message_from_row(row) for row in rows])
 
 
 def read_ids(conn: sa.Connection, conversation_id: str) -> tuple[str, ...]:
@@ -104,8 +106,13 @@ def read(
     conn: sa.Connection, organization_id: str, conversation_id: str, if_version: int | None = None
 ) -> ContextWindow:
     """Returns a window, without its messages if its version is `if_version`."""
+    # Both are sent before the first is awaited, unless the caller may know the messages.
+    asked = _MESSAGES.send(conn, {"conversation": conversation_id}) if if_version is None else None
     state = read_state(conn, organization_id, conversation_id)
-    window = None if state.version == if_version else read_messages(conn, conversation_id)
+    if asked is not None:
+        window: tuple[Message, ...] | None = _window(asked.all())
+    else:
+        window = None if state.version == if_version else read_messages(conn, conversation_id)
     return ContextWindow(
         conversation_id=state.conversation_id,
         agent_id=state.agent_id,

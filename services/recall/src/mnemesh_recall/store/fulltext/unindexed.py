@@ -5,7 +5,7 @@ several commits are indexed together, and each document is written once, with th
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from mnemesh_kit.sql import Database, DatabaseFull
 from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_recall.store import tables
-from mnemesh_recall.store.fulltext.documents import SearchableMessage
 from mnemesh_recall.store.fulltext.indexing import index_page
 from mnemesh_recall.store.fulltext.words import WordIndex
 from mnemesh_recall.store.tables import unindexed_agents
@@ -57,21 +56,21 @@ _ADVANCE: Final = sa.update(unindexed_agents).where(_THIS).values(position=sa.bi
 _log = structlog.get_logger("mnemesh.recall.words")
 
 
-def noted(messages: Sequence[SearchableMessage], now: datetime) -> dict[str, Any]:
-    """Returns the row of the agent of some new messages, in order of their sequence ids."""
-    first = messages[0]
+def noted(rows: Sequence[Mapping[str, Any]], now: datetime) -> dict[str, Any]:
+    """Returns the row of the agent of some new messages, whose rows are in order of their sequence ids."""
+    first = rows[0]
     return {
-        "agent_id": first.agent_id,
-        "organization_id": first.organization_id,
-        "position": first.sequence_id - 1,
+        "agent_id": first["agent_id"],
+        "organization_id": first["organization_id"],
+        "position": first["sequence_id"] - 1,
         "since": now,
     }
 
 
-def note(conn: sa.Connection, messages: Sequence[SearchableMessage], now: datetime) -> None:
+def note(conn: sa.Connection, rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
     """Notes new messages of an agent on SQLite, where one transaction writes at a time."""
-    if messages:
-        _NOTE.change(conn, noted(messages, now))
+    if rows:
+        _NOTE.send(conn, noted(rows, now))
 
 
 def forget(conn: sa.Connection, agent_id: str) -> None:
