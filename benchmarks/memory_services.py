@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import asyncpg
+import psycopg
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
@@ -125,20 +125,16 @@ async def start(process: ServiceProcess, address: str) -> None:
 
 
 async def _ensure_database(postgres: PostgresServer, name: str) -> None:
-    connection = await asyncpg.connect(postgres.url())
-    try:
-        if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
-            await connection.execute(f'CREATE DATABASE "{name}"')
-    finally:
-        await connection.close()
+    async with await psycopg.AsyncConnection.connect(postgres.url(), autocommit=True) as connection:
+        found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name])
+        if await found.fetchone() is None:
+            await connection.execute(f'CREATE DATABASE "{name}"'.encode())
 
 
 async def _database_bytes(postgres: PostgresServer, name: str) -> int:
-    connection = await asyncpg.connect(postgres.url())
-    try:
-        return int(await connection.fetchval("SELECT pg_database_size($1)", name))
-    finally:
-        await connection.close()
+    async with await psycopg.AsyncConnection.connect(postgres.url(), autocommit=True) as connection:
+        ((size,),) = await (await connection.execute("SELECT pg_database_size(%s)", [name])).fetchall()
+        return int(size)
 
 
 def _bytes(path: Path) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
+import psycopg
 import pytest
 from mnemesh.recall.v1 import messages_service_pb2, messages_service_pb2_grpc
 from mnemesh.tools.v1 import execution_service_pb2
@@ -114,12 +114,9 @@ async def _make_databases(server: PostgresServer) -> None:
     """Runs the script that the PostgreSQL image runs."""
     script = (ROOT / "deploy/postgres/databases.sql").read_text()
     statements = [line for line in script.splitlines() if line and not line.startswith("--")]
-    connection = await asyncpg.connect(server.url())
-    try:
+    async with await psycopg.AsyncConnection.connect(server.url(), autocommit=True) as connection:
         for statement in statements:
-            await connection.execute(statement)
-    finally:
-        await connection.close()
+            await connection.execute(statement.encode())
 
 
 def _environment(deployment: Any, place: Path, server: PostgresServer) -> dict[str, str]:

@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import asyncpg
+import psycopg
 import pytest
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_letta.database.database import open_database
@@ -25,12 +25,8 @@ def database(tmp_path: Path) -> Path:
 
 async def test_postgresql_and_sqlite_have_the_same_records(database: Path, postgres_server: PostgresServer) -> None:
     name = await postgres_server.create_database()
-    connection = await asyncpg.connect(postgres_server.url(name))
-    try:
-        dump = gzip.decompress((DATA / "letta-0.16.7.sql.gz").read_bytes()).decode()
-        await connection.execute(dump)
-    finally:
-        await connection.close()
+    async with await psycopg.AsyncConnection.connect(postgres_server.url(name), autocommit=True) as connection:
+        await connection.execute(gzip.decompress((DATA / "letta-0.16.7.sql.gz").read_bytes()))
 
     found, _ = await records_of(postgres_server.url(name))
 

@@ -35,7 +35,7 @@ asyncio.run(run())
 """
 OF_NEITHER = (
     *("openai", "anthropic", "aiohttp", "httpx", "httpx2", "qdrant_client", "boto3", "botocore", "aiobotocore"),
-    *("opentelemetry", "prometheus_client", "wsgiref", "psycopg", "asyncpg", "mcp", "PIL"),
+    *("opentelemetry", "prometheus_client", "wsgiref", "psycopg", "mcp", "PIL"),
     *("pypdf", "lxml", "docx", "prompt_toolkit", "markdown_it", "tokenizers", "safetensors", "wordllama"),
     *("packaging", "docstring_parser", "json_repair", "cryptography", "pytest"),
 )

@@ -5,7 +5,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import asyncpg
+import psycopg
 import pytest
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres, shared_parent
@@ -45,14 +45,11 @@ async def turn_with(
 
 async def terminate(url: str) -> None:
     """Ends every connection to the database."""
-    connection = await asyncpg.connect(url)
-    try:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-    finally:
-        await connection.close()
 
 
 async def test_connection_loss_at_any_access_of_a_turn(tmp_path: Path, postgres_url: str) -> None:

@@ -185,19 +185,10 @@ def _engine(url: str) -> AsyncEngine:
     backend = parsed.drivername.split("+")[0]
     if backend in ("postgresql", "postgres"):
         options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-        return create_async_engine(_postgres(parsed), execution_options=options)
+        return create_async_engine(parsed.set(drivername="postgresql+psycopg"), execution_options=options)
     if backend == "sqlite":
         return _sqlite(parsed)
     raise InvalidArgument("database-url must be of PostgreSQL or SQLite.", field="database-url")
-
-
-def _postgres(url: URL) -> URL:
-    """asyncpg calls the parameter of TLS `ssl`, and knows no others of libpq's."""
-    query = dict(url.query)
-    mode = query.pop("sslmode", None)
-    if mode is not None:
-        query.setdefault("ssl", mode)
-    return url.set(drivername="postgresql+asyncpg", query=query)
 
 
 def _sqlite(url: URL) -> AsyncEngine:

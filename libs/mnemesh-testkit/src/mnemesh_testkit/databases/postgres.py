@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-import asyncpg
+import psycopg
 
 from mnemesh_testkit.timeouts import scaled
 
@@ -91,11 +91,11 @@ class PostgresServer:
         await self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(host=str(self.directory), user="postgres", database="postgres")
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
+        connected = psycopg.AsyncConnection.connect(
+            host=str(self.directory), user="postgres", dbname="postgres", autocommit=True
+        )
+        async with await connected as connection:
+            await connection.execute(statement.encode())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-import asyncpg
+import psycopg
 import sqlalchemy as sa
 from mnemesh_kit.services import SERVICES
 from mnemesh_kit.sql.database import Database
@@ -72,9 +72,7 @@ class _Templates:
         else:
             lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
             async with lock:
-                with suppress(
-                    OSError, asyncpg.PostgresError, asyncpg.InterfaceError
-                ):  # the service reports a database that it cannot use
+                with suppress(OSError, psycopg.Error):  # the service reports a database that it cannot use
                     await self._apply_to_postgresql(url, package)
 
     async def _apply_to_memory(self, database: Database, engine: MemoryEngine, package: str) -> None:
@@ -101,11 +99,12 @@ class _Templates:
             template = self._names.get((server, package))
             if template is None:
                 template = f"template_{package}_{uuid4().hex[:8]}"
-                await connection.execute(f'CREATE DATABASE "{template}"')
+                await connection.execute(f'CREATE DATABASE "{template}"'.encode())
                 await self._migrated(url.set(database=template).render_as_string(hide_password=False), package)
                 self._names[server, package] = template
-            await connection.execute(f'DROP DATABASE "{url.database}"')
-            await connection.execute(f'CREATE DATABASE "{url.database}" TEMPLATE "{template}" STRATEGY FILE_COPY')
+            await connection.execute(f'DROP DATABASE "{url.database}"'.encode())
+            copied = f'CREATE DATABASE "{url.database}" TEMPLATE "{template}" STRATEGY FILE_COPY'
+            await connection.execute(copied.encode())
 
     async def _migrated(self, url: str, package: str) -> None:
         database = Database.open(url)
@@ -116,20 +115,16 @@ class _Templates:
 
 
 @asynccontextmanager
-async def _connected(url: sa.URL) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
-    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
-    try:
+async def _connected(url: sa.URL) -> AsyncIterator[psycopg.AsyncConnection]:
+    text = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    async with await psycopg.AsyncConnection.connect(text, autocommit=True) as connection:
         yield connection
-    finally:
-        await connection.close()
 
 
 async def _is_empty(url: sa.URL) -> bool:
     async with _connected(url) as connection:
-        count = await connection.fetchval(
-            "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'"
-        )
-    return int(count or 0) == 0
+        tables = await connection.execute("SELECT 1 FROM information_schema.tables WHERE table_schema = 'public'")
+        return await tables.fetchone() is None
 
 
 def _copy(template: Path, path: Path) -> None:
