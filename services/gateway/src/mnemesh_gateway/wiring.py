@@ -23,6 +23,7 @@ from mnemesh_gateway.http.app import App
 from mnemesh_gateway.http.body import Bodies
 from mnemesh_gateway.http.chat import ChatEndpoint
 from mnemesh_gateway.http.connect import ConnectApp
+from mnemesh_gateway.http.console import ConsoleApp
 from mnemesh_gateway.http.embeddings import EmbeddingsEndpoint
 from mnemesh_gateway.http.guard import Guard
 from mnemesh_gateway.http.listener import HttpListener
@@ -88,6 +89,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, local: LocalSe
         is_ready,
         mcp,
         connect,
+        ConsoleApp(),
         debug_sessions=config.debug_sessions,
     )
 

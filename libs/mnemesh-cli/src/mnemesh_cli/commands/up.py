@@ -106,6 +106,8 @@ async def _up(config: MeshConfig, *, processes: bool, chat: bool, as_json: bool)
 def _announce(config: MeshConfig, seconds: float) -> None:
     ports = ", ".join(f"{name} {config.port(name)}" for name in SERVICE_NAMES)
     notice(f"ready after {seconds:.1f} s, listening on {config.host}: {ports}")
+    scheme = "https" if os.environ.get("MNEMESH_GATEWAY_TLS_CERT_FILE") else "http"
+    notice(f"console at {scheme}://{config.address('gateway')}/ (in a browser)")
     notice(f"embedder {config.embedder} (change it with MNEMESH_EMBEDDER=provider/model)")
     notice("run `mnemesh chat` to talk to an agent; Ctrl-C or `mnemesh down` stops the mesh")
 

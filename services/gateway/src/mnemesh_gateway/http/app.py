@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mnemesh_gateway.errors import MethodNotAllowed
 from mnemesh_gateway.http.connect import PREFIX as CONNECT_PREFIX
+from mnemesh_gateway.http.console import is_console
 from mnemesh_gateway.http.convert.chat import model_to_json
 from mnemesh_gateway.http.mcp import MCP_PATH
 from mnemesh_gateway.http.streams import encode
@@ -38,6 +39,7 @@ class App:
         is_ready: Callable[[], Awaitable[bool]],
         mcp: ASGIApp,
         connect: ASGIApp,
+        console: ASGIApp,
         *,
         debug_sessions: bool,
     ) -> None:
@@ -46,6 +48,7 @@ class App:
         self._is_ready = is_ready
         self._mcp = mcp
         self._connect = connect
+        self._console = console
         routes = [
             Route(VERSION_PATH, self._live, methods=["GET"]),
             Route(READY_PATH, self._ready, methods=["GET"]),
@@ -66,6 +69,9 @@ class App:
             return
         if scope["path"].startswith(CONNECT_PREFIX):
             await self._connect(scope, receive, send)
+            return
+        if is_console(scope["path"]):
+            await self._console(scope, receive, send)
             return
         scope["app"] = self  # routes then raise HTTPException for a wrong method
         try:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemesh_gateway.config import Config
+from mnemesh_gateway.http.console import CONSOLE_PATH, is_console
 from mnemesh_gateway.http.errors import error_to_json, status_of
 from mnemesh_gateway.http.mcp import MCP_PATH
 from mnemesh_gateway.http.streams import encode
@@ -117,14 +118,14 @@ class Guard:
                 f"The host {host[:100]!r} is not allowed. Add it to MNEMESH_GATEWAY_ALLOWED_HOSTS.",
                 code="host_not_allowed",
             )
-        if origin is not None and not self._allows(origin):
+        if origin is not None and not self._allows(origin) and not _is_same_origin(scope, headers, origin):
             raise PermissionDenied(
                 f"The origin {origin[:100]!r} is not allowed. Add it to MNEMESH_GATEWAY_ALLOWED_ORIGINS.",
                 code="origin_not_allowed",
             )
         if self._open > self._max_open:
             raise ServerBusy(f"{self._max_open} requests are open. Try again later.")
-        if scope["method"] != "OPTIONS" and scope["path"] not in BROWSER_PATHS:
+        if scope["method"] != "OPTIONS" and scope["path"] not in BROWSER_PATHS and not is_console(scope["path"]):
             set_principal(self._authenticator.principal(_metadata(headers)))
 
     def _allows(self, origin: str) -> bool:
@@ -133,14 +134,25 @@ class Guard:
     def _finish(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope.get("route")
         own = f"{MCP_PATH}/{{agent}}" if scope["path"].startswith(f"{MCP_PATH}/") else scope["path"]
+        own = f"{CONSOLE_PATH}/" if is_console(scope["path"]) else own
         path = getattr(route, "path", None) or (
-            own if own in (*OPEN_PATHS, MCP_PATH, f"{MCP_PATH}/{{agent}}") else "other"
+            own if own in (*OPEN_PATHS, MCP_PATH, f"{MCP_PATH}/{{agent}}", f"{CONSOLE_PATH}/") else "other"
         )
         method = f"{scope['method']} {path}"
         if path not in OPEN_PATHS:
             _log.info("request", method=method, status=status, ms=round(seconds * 1000, 2))
         if self._metrics is not None:
             self._metrics.record(method, str(status), seconds)
+
+
+def _is_same_origin(scope: Scope, headers: Mapping[str, str], origin: str) -> bool:
+    """Returns whether a request is of a page that this gateway served, such as the console.
+
+    The Host was checked before. A proxy that ends TLS calls this server over HTTP: then the origin is of HTTPS, which
+    no one else on the way can serve under that name.
+    """
+    host = headers.get("host", "")
+    return origin.lower() in {f"{scope['scheme']}://{host}".lower(), f"https://{host}".lower()}
 
 
 def _metadata(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,0 +1,117 @@
+// The calls of the mesh: clients of its services, the token, and errors in words for people.
+
+import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
+import { createConnectTransport } from "@connectrpc/connect-web";
+import { signal } from "@preact/signals";
+import { AgentService } from "../gen/mnemesh/agents/v1/agents_service_pb";
+import { ConversationService } from "../gen/mnemesh/agents/v1/conversations_service_pb";
+import { ModelService } from "../gen/mnemesh/agents/v1/models_service_pb";
+import type { RunError } from "../gen/mnemesh/agents/v1/runs_pb";
+import { RunService } from "../gen/mnemesh/agents/v1/runs_service_pb";
+import { PassageService } from "../gen/mnemesh/archival/v1/passages_service_pb";
+import { BlockService } from "../gen/mnemesh/blocks/v1/blocks_service_pb";
+import { MessageService } from "../gen/mnemesh/recall/v1/messages_service_pb";
+
+/** The token of the caller. It is kept in memory alone: a reload asks for it again. */
+export const token = signal("");
+/** Whether the mesh refused a call because it has no valid token. */
+export const needsToken = signal(false);
+
+const authorize: Interceptor = (next) => async (request) => {
+  const sent = token.peek();
+  if (sent) {
+    request.header.set("authorization", `Bearer ${sent}`);
+  }
+  try {
+    return await next(request);
+  } catch (error) {
+    if (ConnectError.from(error).code === Code.Unauthenticated && sent === token.peek()) {
+      needsToken.value = true;
+    }
+    throw error;
+  }
+};
+
+/** Where the mesh is: the page is served at <prefix>/console/, and the methods at <prefix>/mnemesh.…. */
+export const baseUrl = new URL("..", document.baseURI).href.replace(/\/$/, "");
+const transport = createConnectTransport({ baseUrl, useBinaryFormat: true, interceptors: [authorize] });
+
+export const agents = createClient(AgentService, transport);
+export const conversations = createClient(ConversationService, transport);
+export const models = createClient(ModelService, transport);
+export const runs = createClient(RunService, transport);
+export const blocks = createClient(BlockService, transport);
+export const messages = createClient(MessageService, transport);
+export const passages = createClient(PassageService, transport);
+
+/** Returns a new idempotency key. crypto.randomUUID needs HTTPS or localhost, this does not. */
+export function newRequestId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** What went wrong, and what to do about it. */
+export interface Problem {
+  reason: string;
+  message: string;
+  next: string;
+}
+
+const NEXT_STEPS: Record<string, string> = {
+  AGENT_REVISION_MISMATCH: "Another client changed the agent. Load it again.",
+  BLOCK_LABEL_TAKEN: "Choose another label.",
+  BLOCK_LIMIT_EXCEEDED: "Shorten the text, or raise the limit of the block.",
+  BLOCK_REVISION_MISMATCH: "The block has changed since you opened it. Load it again, then repeat your change.",
+  CONVERSATION_BUSY: "Wait until the other run has ended, or cancel it.",
+  EMBEDDER_UNAVAILABLE: "Search by words still works. Look at the logs of recall or archival.",
+  MODEL_UNKNOWN: "Choose another model, or configure its provider: see docs/providers.md.",
+  NOT_FOUND: "It may have been deleted meanwhile. Go back to the list.",
+  PENDING_APPROVAL: "Answer the approval that waits first.",
+  PERMISSION_DENIED: "Use a token with the needed role.",
+  PROVIDER_AUTH: "Check the key of the model's provider.",
+  PROVIDER_PAYMENT_REQUIRED: "The account of the provider has no credit. Add some, or choose another model.",
+  PROVIDER_RATE_LIMITED: "The provider asks to slow down. Send the message again later.",
+  PROVIDER_TIMEOUT: "The provider does not answer. Retry, or choose another model.",
+  PROVIDER_UNAVAILABLE: "The provider does not answer. Check its address, or retry later.",
+  SERVER_BUSY: "The mesh has too many open requests. Try again in a moment.",
+  UNAUTHENTICATED: "Enter a token: mnemesh tokens create makes one.",
+  UNAVAILABLE: "Check that the mesh runs: mnemesh status shows each service.",
+};
+
+/** Returns the problem that an error of a call tells. */
+export function problemOf(error: unknown): Problem {
+  const found = ConnectError.from(error);
+  const reason = reasonOf(found);
+  if (!reason && isTransport(found)) {
+    return { reason: "UNAVAILABLE", message: "The gateway does not answer.", next: NEXT_STEPS.UNAVAILABLE! };
+  }
+  const name = reason || Code[found.code].replace(/(?!^)([A-Z])/g, "_$1").toUpperCase();
+  return { reason: name, message: found.rawMessage, next: NEXT_STEPS[name] ?? "" };
+}
+
+/** Returns the problem that a run or a step ended with. */
+export function problemOfRun(error: RunError | undefined): Problem {
+  const reason = error?.reason ?? "";
+  return { reason, message: error?.message ?? "", next: NEXT_STEPS[reason] ?? "" };
+}
+
+/** Returns whether the same call may succeed later: the connection broke, or a service did not answer. */
+export function isTransient(error: unknown): boolean {
+  const found = ConnectError.from(error);
+  return found.code === Code.Unavailable || (!reasonOf(found) && isTransport(found));
+}
+
+/** Returns the reason that the mesh gives an error; empty if the error comes from the connection. */
+function reasonOf(error: ConnectError): string {
+  for (const detail of error.details) {
+    const shown = "debug" in detail ? detail.debug : undefined;
+    if (shown && typeof shown === "object" && "reason" in shown && typeof shown.reason === "string") {
+      return shown.reason;
+    }
+  }
+  return "";
+}
+
+function isTransport(error: ConnectError): boolean {
+  return [Code.Unknown, Code.Internal, Code.Unavailable, Code.Aborted].includes(error.code);
+}

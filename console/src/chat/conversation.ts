@@ -1,0 +1,308 @@
+// A conversation in the page: what is stored, and the run that is going on.
+
+import { create } from "@bufbuild/protobuf";
+import { signal } from "@preact/signals";
+import { type Delta, OnBusy, type RunEvent, RunStatus } from "../../gen/mnemesh/agents/v1/runs_pb";
+import { StopReason } from "../../gen/mnemesh/agents/v1/agents_pb";
+import {
+  type ApprovalDecision,
+  ApprovalDecisionSchema,
+  ApproveSchema,
+  type Message,
+  type ToolCall,
+} from "../../gen/mnemesh/types/v1/message_pb";
+import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
+import { messages, newRequestId, type Problem, problemOf, problemOfRun, runs } from "../api";
+import { number, words } from "../format";
+import { addEvent, addMessage, type Asked, type Entries, type Entry } from "./entries";
+import { follow } from "./follow";
+
+const PAGE = 50;
+const RUN_CONFIG = { streamTokens: true, onBusy: OnBusy.WAIT };
+/** Stops that are not an ordinary end, with what a person may want to know. */
+const STOPS: Partial<Record<StopReason, string>> = {
+  [StopReason.CANCELLED]: "The run was cancelled.",
+  [StopReason.MAX_STEPS]: "The run reached its limit of steps.",
+  [StopReason.MAX_TOKENS_EXCEEDED]: "The answer reached the model's limit of tokens.",
+  [StopReason.CONTENT_FILTER]: "The provider's content filter cut the answer off.",
+};
+
+export type Decisions = Record<string, { approve: boolean; reason: string }>;
+
+export class ConversationState {
+  readonly entries = signal<Entry[]>([]);
+  readonly isLoaded = signal(false);
+  readonly hasOlder = signal(false);
+  /** The run that goes on; empty before it is accepted, undefined if there is none. */
+  readonly running = signal<string | undefined>(undefined);
+  readonly isLost = signal(false);
+  readonly problem = signal<Problem | undefined>(undefined);
+  readonly usage = signal("");
+
+  private shown: Entries = new Map();
+  private stored: Message[] = [];
+  private olderToken = "";
+  private readonly closing = new AbortController();
+  private isDrawing = false;
+
+  constructor(
+    readonly agentId: string,
+    readonly conversationId: string,
+  ) {}
+
+  /** Loads the newest messages, and continues with the run that goes on, if there is one. */
+  async open(): Promise<void> {
+    try {
+      this.problem.value = undefined;
+      const filter = { agentIds: [this.agentId], conversationId: this.conversationId, active: true };
+      const request = { filter, pageSize: 10, order: SortOrder.ASCENDING };
+      const { runs: active } = await runs.listRuns(request, { signal: this.closing.signal });
+      await this.loadOlder();
+      this.isLoaded.value = true;
+      for (const run of active) {
+        await this.follow({ runId: run.id });
+      }
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  close(): void {
+    this.closing.abort();
+  }
+
+  /** Loads the page of messages before those that are shown. */
+  async loadOlder(): Promise<void> {
+    const conversation = { scope: { case: "conversationId" as const, value: this.conversationId } };
+    const found = await messages.listMessages(
+      {
+        agentIds: [this.agentId],
+        conversation,
+        pageSize: PAGE,
+        pageToken: this.olderToken,
+        order: SortOrder.DESCENDING,
+      },
+      { signal: this.closing.signal },
+    );
+    this.olderToken = found.nextPageToken;
+    this.hasOlder.value = found.nextPageToken !== "";
+    this.stored = [...found.messages.reverse(), ...this.stored];
+    this.rebuild();
+  }
+
+  async send(text: string): Promise<void> {
+    const requestId = newRequestId();
+    const content = [{ part: { case: "text" as const, value: { text } } }];
+    const request = {
+      requestId,
+      agentId: this.agentId,
+      conversationId: this.conversationId,
+      messages: [{ content }],
+      config: RUN_CONFIG,
+    };
+    await this.follow({ open: (signal) => runs.sendMessage(request, { signal }) });
+  }
+
+  async answer(asked: Asked, decisions: Decisions): Promise<void> {
+    const isOwn = !asked.agentId || asked.agentId === this.agentId;
+    const request = {
+      requestId: newRequestId(),
+      agentId: asked.agentId || this.agentId,
+      ...(isOwn ? { conversationId: this.conversationId } : {}),
+      approvalRequestId: asked.messageId,
+      decisions: asked.calls.map((call) => decided(call, decisions[call.id])),
+      config: isOwn ? RUN_CONFIG : undefined,
+    };
+    if (isOwn) {
+      await this.follow({ open: (signal) => runs.answerApproval(request, { signal }) });
+      return;
+    }
+    // The run of this conversation waits for the other agent, and shows what follows.
+    for await (const { event } of runs.answerApproval(request, { signal: this.closing.signal })) {
+      if (event?.event.case === "message") {
+        addEvent(this.shown, event.runId, asked.agentId, event.event.value);
+        this.draw();
+      }
+    }
+  }
+
+  async cancel(): Promise<void> {
+    const runId = this.running.value;
+    if (!runId) {
+      return;
+    }
+    const target = { case: "runs" as const, value: { runIds: [runId] } };
+    await runs.cancelRuns({ requestId: newRequestId(), target });
+  }
+
+  async retry(runId: string): Promise<void> {
+    const { run } = await runs.retryRun({ requestId: newRequestId(), runId });
+    await this.follow({ runId: run!.id });
+  }
+
+  private async follow(source: { open?: Parameters<typeof follow>[0]["open"]; runId?: string }): Promise<void> {
+    this.problem.value = undefined;
+    this.running.value = source.runId ?? "";
+    if (source.runId) {
+      this.stored = this.stored.filter((message) => message.runId !== source.runId);
+      this.rebuild();
+    }
+    try {
+      const onLost = (isLost: boolean) => (this.isLost.value = isLost);
+      for await (const event of follow({ ...source, signal: this.closing.signal, onLost })) {
+        this.running.value = event.runId;
+        this.take(event);
+      }
+    } catch (error) {
+      this.fail(error);
+    } finally {
+      this.running.value = undefined;
+      this.isLost.value = false;
+    }
+  }
+
+  private take(event: RunEvent): void {
+    const { runId, event: content } = event;
+    switch (content.case) {
+      case "message":
+        addEvent(this.shown, runId, event.agentId ?? "", content.value);
+        break;
+      case "delta":
+        this.addDelta(runId, content.value);
+        break;
+      case "stepStarted":
+        this.dropLive();
+        break;
+      case "toolProgress": {
+        const call = this.shown.get(`call/${content.value.toolCallId}`);
+        if (call?.kind === "call" && !call.result) {
+          const { progress, total, message } = content.value;
+          const share = total ? `${Math.round((100 * progress) / total)} %` : number(progress);
+          this.shown.set(call.key, { ...call, progress: [share, message].filter(Boolean).join(", ") });
+        }
+        break;
+      }
+      case "compaction": {
+        const { tokensBefore = 0, tokensAfter = 0 } = content.value.result ?? {};
+        this.note(runId, `Older messages were summarized: ${number(tokensBefore)} tokens became ${number(tokensAfter)}.`);
+        break;
+      }
+      case "error":
+        this.shown.set(`failure/${runId}`, {
+          ...{ key: `failure/${runId}`, kind: "failure", messageId: "", runId },
+          problem: problemOfRun(content.value.error),
+        });
+        break;
+      case "stop":
+        this.dropLive();
+        this.addStop(runId, content.value.reason, content.value.status);
+        break;
+      case "usage":
+        this.usage.value = content.value.contextTokens ? `${number(content.value.contextTokens)} tokens of context` : "";
+        break;
+    }
+    this.draw();
+  }
+
+  private addStop(runId: string, reason: StopReason, status: RunStatus): void {
+    const text = STOPS[reason];
+    if (text) {
+      this.note(runId, text);
+    } else if (status === RunStatus.FAILED && !this.shown.has(`failure/${runId}`)) {
+      this.note(runId, `The run failed: ${words(StopReason[reason])}.`);
+    }
+  }
+
+  private note(runId: string, text: string): void {
+    const key = `note/${runId}/${this.shown.size}`;
+    this.shown.set(key, { key, kind: "note", messageId: "", runId, text, images: [] });
+  }
+
+  /** Adds tokens. The offset says how much of the text was sent before; the complete message replaces all of it. */
+  private addDelta(runId: string, { messageId, otid, offset, delta }: Delta): void {
+    if (delta.case === "toolCall") {
+      const key = `call/${delta.value.toolCallId}`;
+      const known = this.shown.get(key);
+      const call = known?.kind === "call" ? known : undefined;
+      const input = joined(call?.input ?? "", offset, delta.value.arguments);
+      const name = delta.value.name || call?.name || "";
+      this.shown.set(key, {
+        ...{ key, kind: "call", messageId, runId, live: true },
+        ...{ callId: delta.value.toolCallId, name, input, result: call?.result },
+      });
+    } else if (delta.case) {
+      const known = this.shown.get(otid);
+      const before = known && "text" in known ? known.text : "";
+      const kind = delta.case === "reasoningText" ? "reasoning" : "assistant";
+      const text = joined(before, offset, delta.value);
+      this.shown.set(otid, { key: otid, kind, messageId, runId, live: true, text, images: [] });
+    }
+  }
+
+  /** Forgets tokens whose message did not arrive: another attempt replaces them. */
+  private dropLive(): void {
+    for (const [key, entry] of this.shown) {
+      if (entry.live) {
+        this.shown.delete(key);
+      }
+    }
+  }
+
+  /** Shows stored messages, then what runs added since the page was opened. */
+  private rebuild(): void {
+    const built: Entries = new Map();
+    const [first] = this.stored;
+    // The first message of the record is the system message: the panel Context shows it.
+    const skipped = !this.olderToken && first && first.runId === undefined ? first.id : "";
+    for (const message of this.stored) {
+      if (message.id !== skipped || message.content.length === 0) {
+        addMessage(built, message);
+      }
+    }
+    const known = new Set(this.stored.map((message) => message.id));
+    for (const [key, entry] of this.shown) {
+      if (!built.has(key) && !(entry.messageId && known.has(entry.messageId))) {
+        built.set(key, entry);
+      }
+    }
+    this.shown = built;
+    this.draw();
+  }
+
+  /** Draws at most once per frame, however fast tokens arrive. */
+  private draw(): void {
+    if (this.isDrawing) {
+      return;
+    }
+    this.isDrawing = true;
+    requestAnimationFrame(() => {
+      this.isDrawing = false;
+      this.entries.value = [...this.shown.values()];
+    });
+  }
+
+  private fail(error: unknown): void {
+    if (!this.closing.signal.aborted) {
+      this.problem.value = problemOf(error);
+    }
+  }
+}
+
+function decided(call: ToolCall, decision: { approve: boolean; reason: string } | undefined): ApprovalDecision {
+  const toolCallId = call.id;
+  if (decision?.approve) {
+    return create(ApprovalDecisionSchema, { toolCallId, decision: { case: "approve", value: create(ApproveSchema) } });
+  }
+  const reason = decision?.reason || undefined;
+  return create(ApprovalDecisionSchema, { toolCallId, decision: { case: "deny", value: { reason } } });
+}
+
+/** Returns a text with a piece at an offset, which counts Unicode characters. */
+function joined(text: string, offset: bigint, piece: string): string {
+  const at = Number(offset);
+  if (at === 0) {
+    return piece;
+  }
+  const characters = Array.from(text);
+  return characters.length > at ? characters.slice(0, at).join("") + piece : text + piece;
+}

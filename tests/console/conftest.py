@@ -1,0 +1,70 @@
+"""Fixtures: one browser and one mesh for all tests of the console. Each test has agents of its own and a new page."""
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.timeouts import scaled
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+SECONDS = scaled(30)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def browser(is_full: bool) -> AsyncIterator[Browser]:
+    """The browser of this machine."""
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        text = "the console was not tested: no browser was found; on Debian, apt-get install chromium installs one"
+        assert not is_full, text
+        pytest.skip(text)
+    async with async_playwright() as playwright:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        running = await playwright.chromium.launch(executable_path=program, args=options)
+        yield running
+        await running.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def fake_model() -> AsyncIterator[FakeOpenAI]:
+    """The model `openai/fake-model`."""
+    async with FakeOpenAI() as fake:
+        yield fake
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def console_mesh(
+    tmp_path_factory: pytest.TempPathFactory, fake_model: FakeOpenAI, browser: Browser
+) -> AsyncIterator[Mesh]:
+    """A mesh with a gateway. Without a browser, it is not started."""
+    directory: Path = tmp_path_factory.mktemp("console")
+    async with Mesh(directory, openai_base_url=fake_model.base_url, gateway=True, in_memory=True) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(browser: Browser, console_mesh: Mesh) -> AsyncIterator[Page]:
+    """A page with the console. The test fails if the page logs an error."""
+    errors: list[str] = []
+    context = await browser.new_context(
+        base_url=f"http://{console_mesh.addresses['gateway']}", viewport={"width": 1280, "height": 800}
+    )
+    opened = await context.new_page()
+    opened.set_default_timeout(SECONDS * 1000)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+
+    def note(message: ConsoleMessage) -> None:
+        # The browser logs each refused call; the page shows it.
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            errors.append(message.text)
+
+    opened.on("console", note)
+    await opened.goto("/")
+    yield opened
+    await context.close()
+    assert errors == []

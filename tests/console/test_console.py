@@ -1,0 +1,180 @@
+"""The console in a browser, on a mesh with the rehearsal model and with a scripted one."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+from mnemesh_client import Agent
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.server import Reply
+from mnemesh_testkit.mesh.in_process import Mesh
+from playwright.async_api import Page, expect
+
+from tests.console.conftest import SECONDS
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+expect.set_options(timeout=SECONDS * 1000)
+MARKUP = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script><b>bold</b>"
+
+
+async def open_agent(page: Page, mesh: Mesh, panel: str = "chat", **settings: object) -> Agent:
+    """Creates an agent and opens one of its panels."""
+    created = await mesh.client.agents.create(f"agent-{uuid4().hex[:8]}", **settings)  # type: ignore[arg-type]
+    await page.goto(f"/console/#/agents/{created.id}/{panel}")
+    await expect(page.get_by_role("heading", name=created.name)).to_be_visible()
+    return created
+
+
+async def send(page: Page, text: str) -> None:
+    """Writes a message in the chat."""
+    await page.get_by_placeholder("Message to").fill(text)
+    await expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    await page.keyboard.press("Enter")
+
+
+async def test_an_agent_is_created_with_the_shown_request_and_deleted(page: Page, console_mesh: Mesh) -> None:
+    name = f"ada-{uuid4().hex[:8]}"
+    await expect(page).to_have_url(f"http://{console_mesh.addresses['gateway']}/console/")
+    await page.get_by_role("button", name="New agent").click()
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_label("Text of block human").fill("Likes tea.")
+    await page.get_by_text("The request that will be sent").click()
+    shown = page.get_by_label("Request of CreateAgent")
+    await expect(shown).to_contain_text(name)
+    await expect(shown).to_contain_text("Likes tea.")
+    await page.get_by_role("button", name="Create agent").click()
+    await expect(page.get_by_role("heading", name=name)).to_be_visible()
+    agent = await console_mesh.client.agents.find(name)
+    assert [block.value for block in (await agent.memory()).blocks] == ["Likes tea.", ""]
+
+    await page.get_by_role("link", name="Agents").click()
+    await expect(page.get_by_role("link", name=name)).to_be_visible()
+    await page.get_by_role("button", name=f"Delete {name}").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("its blocks human, persona")
+    await page.get_by_role("button", name="Delete agent").click()
+    await expect(page.get_by_role("link", name=name)).to_have_count(0)
+    assert name not in [each.name async for each in console_mesh.client.agents.list()]
+
+
+async def test_a_turn_shows_its_tool_calls_and_is_the_same_after_a_reload(page: Page, console_mesh: Mesh) -> None:
+    await open_agent(page, console_mesh, blocks={"human": "", "persona": ""})
+    await send(page, "My name is Ada. Remember that the launch is on Friday.")
+    for _ in range(2):
+        await expect(page.locator(".call")).to_have_count(2)
+        await expect(page.get_by_role("article", name="You")).to_have_count(1)
+        await expect(page.get_by_role("article", name="Agent")).to_contain_text("I wrote your name, Ada")
+        await page.locator(".call", has_text="memory_insert").first.locator("summary").click()
+        await expect(page.locator(".call[open]")).to_contain_text("Name: Ada")
+        await expect(page.locator(".call[open]")).to_contain_text("Result")
+        await page.reload()
+
+
+async def test_a_reload_in_mid_turn_continues_where_the_turn_is(
+    page: Page, console_mesh: Mesh, fake_model: FakeOpenAI
+) -> None:
+    """The model stops after some tokens, until the page was loaded again."""
+    goes_on = asyncio.Event()
+    answered = "First half. Second half."
+    fake_model.script = [Reply(text=answered, reasoning="I count.", piece_size=12, gates=(_set(), goes_on))]
+    await open_agent(page, console_mesh, model="openai/fake-model")
+    await send(page, "Tell me.")
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("First half.")
+    await page.reload()
+    await expect(page.get_by_role("article", name="You")).to_contain_text("Tell me.")
+    await expect(page.get_by_role("button", name="Cancel the run")).to_be_enabled()
+    goes_on.set()
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text(answered)
+    await expect(page.get_by_role("article", name="You")).to_have_count(1)
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    await page.get_by_text("Reasoning").click()
+    await expect(page.get_by_text("I count.")).to_be_visible()
+
+
+async def test_a_run_is_cancelled(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
+    fake_model.script = [Reply(text="Never said.", gates=(asyncio.Event(),))]
+    await open_agent(page, console_mesh, model="openai/fake-model")
+    await send(page, "Wait.")
+    await page.get_by_role("button", name="Cancel the run").click()
+    await expect(page.get_by_text("The run was cancelled.").first).to_be_visible()
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+async def test_an_approval_is_answered(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
+    """After a reload too: the request waits."""
+    insert = ("memory_insert", {"label": "human", "new_str": "Likes tea."})
+    fake_model.script = [Reply(tool_calls=(insert,)), "I wrote it down."]
+    agent = await open_agent(page, console_mesh, model="openai/fake-model", blocks={"human": ""})
+    await agent.set_tool_approval("memory_insert")
+    await send(page, "I like tea.")
+    await expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    await page.reload()
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("I wrote it down.")
+    await expect(page.get_by_text("approved")).to_be_visible()
+    assert "Likes tea." in (await agent.memory()).blocks[0].value
+
+
+async def test_markup_is_shown_as_text(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
+    """In the words of the user, of the model and of a tool, and in memory."""
+    append = ("memory_insert", {"label": "human", "new_str": MARKUP})
+    fake_model.script = [Reply(tool_calls=(append,), reasoning=MARKUP), MARKUP]
+    await open_agent(page, console_mesh, model="openai/fake-model", blocks={"human": MARKUP})
+    await send(page, MARKUP)
+    for speaker in ("You", "Agent"):
+        await expect(page.get_by_role("article", name=speaker)).to_contain_text(MARKUP)
+    await page.locator(".call summary").click()
+    await expect(page.locator(".call")).to_contain_text("<b>bold</b>")
+    assert await page.locator("b, main script, main img").count() == 0
+    assert await page.title() == "mnemesh console"
+
+
+async def test_context_shows_sections_a_preview_and_the_requests_of_steps(page: Page, console_mesh: Mesh) -> None:
+    agent = await open_agent(page, console_mesh, "context", blocks={"human": "Likes tea."})
+    await page.get_by_role("button", name="Core memory").click()
+    await expect(page.get_by_label("Core memory", exact=True)).to_contain_text("Likes tea.")
+    await expect(page.get_by_text("has not called its model yet")).to_be_visible()
+    await page.get_by_role("textbox", name="Message").fill("What would you get?")
+    await page.get_by_role("button", name="Preview the request").click()
+    await expect(page.get_by_label("Request to the provider")).to_contain_text("What would you get?")
+
+    await agent.ask("My name is Ada.")
+    await page.reload()
+    await page.locator(".step summary").first.click()
+    await expect(page.get_by_label("Request to the provider")).to_contain_text('"model": "rehearsal"')
+    await expect(page.get_by_label("Answer of the provider")).to_contain_text("I wrote your name")
+    await page.get_by_role("link", name="Runs").click()
+    await page.get_by_text("My name is Ada.").click()
+    await expect(page.locator(".waterfall li")).to_have_count(2)
+
+
+async def test_memory_is_edited_restored_and_searched(page: Page, console_mesh: Mesh) -> None:
+    agent = await open_agent(page, console_mesh, "memory", blocks={"human": "Likes tea."})
+    block = page.get_by_role("article", name="Block human")
+    await block.get_by_role("textbox").fill("Likes coffee.")
+    await block.get_by_role("button", name="Save").click()
+    await expect(block.get_by_text("Revision 2")).to_be_visible()
+    assert (await agent.memory()).blocks[0].value == "Likes coffee."
+
+    await block.get_by_role("textbox").fill("Likes water.")
+    await agent.append("human", "Likes milk.")
+    await block.get_by_role("button", name="Save").click()
+    await expect(block.get_by_role("alert")).to_contain_text("BLOCK_REVISION_MISMATCH")
+    assert (await agent.memory()).blocks[0].value == "Likes coffee.\nLikes milk."
+
+    await page.reload()
+    await block.get_by_text("Revision 3").click()
+    await expect(block.locator(".removed").last).to_contain_text("Likes tea.")
+    await block.get_by_role("button", name="Restore").last.click()
+    await expect(block.get_by_role("textbox")).to_have_value("Likes tea.")
+
+    await page.get_by_label("Text of a new passage").fill("The key is under the mat.")
+    await page.get_by_role("button", name="Add passage").click()
+    await page.get_by_label("Search passages").fill("key")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("mark")).to_have_text("key")
+
+
+def _set() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
