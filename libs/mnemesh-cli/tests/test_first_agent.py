@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mnemesh_cli.commands import up
+from mnemesh_cli.commands import model_report, up
 from mnemesh_cli.commands.first_agent import ensure_first_agent
 from mnemesh_client import Mnemesh
 from mnemesh_kit.config import StartupError
@@ -72,6 +72,10 @@ async def test_unknown_model_ends_a_chat_but_not_a_mesh(
         def declare_ready(self) -> None:
             calls.append("ready")
 
+        async def describe_models(self) -> None:
+            await model_report.describe_models(up.mesh_config(None))
+            said.set()
+
         async def stop(self) -> None:
             calls.append("stop")
 
@@ -80,7 +84,7 @@ async def test_unknown_model_ends_a_chat_but_not_a_mesh(
 
     mesh.orchestrator.unknown_models = {""}
     monkeypatch.setattr(up, "Supervisor", FakeSupervisor)
-    monkeypatch.setattr(up, "_client", lambda *_: mesh.client())
+    monkeypatch.setattr(model_report, "_client", lambda *_: mesh.client())
 
     with pytest.raises(StartupError, match=r"MNEMESH_MODEL cannot be used\. There is no model"):
         await up._up(up.mesh_config(None), processes=False, chat=True, as_json=False)
@@ -88,8 +92,6 @@ async def test_unknown_model_ends_a_chat_but_not_a_mesh(
 
     calls.clear()
     capsys.readouterr()
-    print_error = up.print_error
-    monkeypatch.setattr(up, "print_error", lambda text: (print_error(text), said.set()))
     running = asyncio.create_task(up._up(up.mesh_config(None), processes=False, chat=False, as_json=False))
     await said.wait()
     assert calls == ["start", "ready"]

@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment
 from mnemesh_cli.supervisor.health import handshake_problem
-from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_client import Addresses, Mnemesh, TlsSettings
 from mnemesh_kit.config import ServerConfig, StartupError
@@ -195,18 +194,18 @@ async def test_mesh_whose_services_no_one_can_verify_does_not_start(issued: Path
         await Supervisor(config, lambda _: None, ("blocks",)).start()
 
 
-async def test_services_that_are_late_because_of_tls_say_so(issued: Path, tmp_path: Path, closed_port: int) -> None:
-    async with serving(**tls_fields(issued, "blocks")) as address:
-        ports = dict.fromkeys(SERVICE_NAMES, closed_port) | {"blocks": int(address.rpartition(":")[2])}
-        config = MeshConfig(data_dir=str(tmp_path), ports=ports, tls=client_tls(certificates(tmp_path)))
-        lines: list[str] = []
-        supervisor = Supervisor(config, lines.append)
-        late = [ServiceProcess(name, (), {}, tmp_path / "no.log") for name in ("gateway", "recall", "blocks")]
-        with pytest.raises(StartupError) as refused:
-            await supervisor.report_late(late, 15)
-        assert str(refused.value).startswith(f"blocks: {address} has a certificate that is not accepted: ")
-        await supervisor.report_late(late[:2], 15)
-        assert lines == ["still starting after 15 s: gateway, recall"]
+async def test_mesh_whose_certificates_are_not_accepted_does_not_start(
+    issued: Path, tmp_path: Path, reserve_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in tls_environment(issued).items():
+        monkeypatch.setenv(name, value)
+    ports = {name: reserve_port() for name in SERVICE_NAMES}
+    config = MeshConfig(data_dir=str(tmp_path), ports=ports, tls=client_tls(certificates(tmp_path)))
+    supervisor = Supervisor(config, lambda _: None, ("blocks",))
+    with pytest.raises(StartupError) as refused:
+        await supervisor.start()
+    assert str(refused.value).startswith(f"blocks: {config.address('blocks')} has a certificate that is not accepted: ")
+    assert supervisor.services == {}
 
 
 async def test_refused_handshake_is_not_reported_as_a_stopped_mesh(issued: Path) -> None:

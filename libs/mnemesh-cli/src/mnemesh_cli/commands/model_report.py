@@ -92,7 +92,8 @@ async def _describe(config: MeshConfig, model: asyncio.Task[str]) -> None:
         print_error(str(error))
 
 
-async def _report(config: MeshConfig) -> None:
+async def describe_models(config: MeshConfig) -> None:
+    """Prints what is wrong with providers, then the model of new agents, or why there is none."""
     finding = asyncio.create_task(_default_model(config))
     await _describe(config, finding)
 
@@ -100,7 +101,7 @@ async def _report(config: MeshConfig) -> None:
 def main() -> int:
     """Prints the lines about the mesh on this machine. Returns the exit code of the process."""
     try:
-        asyncio.run(_report(mesh_config(None)))
+        asyncio.run(describe_models(mesh_config(None)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 0
     except Exception as error:

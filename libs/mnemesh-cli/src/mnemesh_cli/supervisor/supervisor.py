@@ -109,6 +109,8 @@ class Supervisor:
                 names = sorted(self._names, key=SERVICE_NAMES.index, reverse=True)
                 self._add(MESH, names, ("-m", _ONE_PROCESS, *names))
             await self._start_services()
+            if self.config.tls.is_configured:
+                await self._require_accepted_certificates()
         except BaseException:
             await self.stop()
             raise
@@ -132,7 +134,9 @@ class Supervisor:
         It has the client, which needs more memory than the rest of this process.
         """
         environment = {**os.environ, "MNEMESH_DATA_DIR": str(self.config.data_path)}
-        self._describing = await start_child("-P", "-m", _MODEL_REPORT, env=environment, stdin=subprocess.DEVNULL)
+        self._describing = await start_child(
+            *("-P", "-m", _MODEL_REPORT), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
 
     async def stop(self) -> None:
         """Stops the services that call others, then those that they call. Returns when no process is left."""
@@ -186,24 +190,26 @@ class Supervisor:
                 for task in done:
                     task.result()
                 if pending:
-                    await self.report_late([service for task, service in tasks.items() if task in pending], waited)
+                    self._report_late([service for task, service in tasks.items() if task in pending], waited)
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def report_late(self, services: Sequence[ServiceProcess], waited: float) -> None:
-        """Says which services are not ready yet. Raises StartupError if nobody can reach one of them."""
-        from mnemesh_cli.supervisor.health import handshake_problem  # noqa: PLC0415  (with gRPC)
-
-        for name in (name for service in services for name in service.services):
-            problem = await handshake_problem(name, self.config.address(name), self.config.tls)
-            if problem is not None:
-                raise StartupError(f"{name}: {problem}")
+    def _report_late(self, services: Sequence[ServiceProcess], waited: float) -> None:
         names = ", ".join(service.name for service in services)
         self._notify(f"still starting after {waited:.0f} s: {names}")
         for service in services:
             if warning := service.last_warning():
                 self._notify(f"{service.name}: {warning}")
+
+    async def _require_accepted_certificates(self) -> None:
+        """Raises StartupError if this machine's clients cannot reach a service because of the settings of TLS."""
+        from mnemesh_cli.supervisor.health import handshake_problem  # noqa: PLC0415  (with gRPC)
+
+        for name in self._names:
+            problem = await handshake_problem(name, self.config.address(name), self.config.tls)
+            if problem is not None:
+                raise StartupError(f"{name}: {problem}")
 
     async def _wait_until_ready(self, service: ServiceProcess) -> None:
         """Waits until the service serves. Raises StartupError if its process exits before."""
