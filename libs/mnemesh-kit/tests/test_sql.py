@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 import structlog
-from mnemesh_kit.call_context import Principal, as_principal, current_principal
+from mnemesh_kit.call_context import Principal, as_principal, current_principal, service_context
 from mnemesh_kit.config import ConfigError, StartupError
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql import Database, UtcDateTime, sqlite
+from mnemesh_kit.sql.database import TRANSACTIONS
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.timeouts import scaled
 
@@ -287,3 +288,17 @@ def test_malformed_url_is_a_config_error() -> None:
     for url in ("nonsense", "mysql://host/db"):
         with pytest.raises(ConfigError):
             Database.open(url)
+
+
+async def test_transactions_are_counted_for_the_service_that_begins_them(database: Database) -> None:
+    async def use() -> None:
+        await database.read(lambda _: None)
+        await database.write(lambda _: None)
+        await database.write(lambda _: None)
+
+    await asyncio.create_task(use(), context=service_context("shelf"))
+    await asyncio.create_task(database.read(lambda _: None), context=service_context("drawer"))
+    counts = {name: [TRANSACTIONS[name].value(kind) for kind in ("read", "write")] for name in ("shelf", "drawer")}
+    assert counts == {"shelf": [1, 2], "drawer": [1, 0]}
+    for name in counts:
+        del TRANSACTIONS[name]

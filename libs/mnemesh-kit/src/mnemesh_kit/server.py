@@ -182,7 +182,7 @@ class RunningServer:
     def _create_listener(self, assembly: Assembly, config: ServerConfig) -> Listener:
         checked = authenticator(config, assembly.name)
         if config.metrics_port is not None:
-            self.metrics = Metrics([TRANSACTIONS, *assembly.metrics])
+            self.metrics = Metrics([TRANSACTIONS[assembly.name], *assembly.metrics])
             self.metrics.serve(config.host, config.metrics_port, self._readiness())
         parts = ListenerParts(config, checked, self.metrics, self._local)
         if assembly.listener is not None:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import ssl
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import Any, Final, Literal, Protocol, Self, TypeVar
 import sqlalchemy as sa
 import structlog
 
+from mnemesh_kit.call_context import current_service
 from mnemesh_kit.config import ConfigError, ServerConfig, StartupError, service_of
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.failpoints import Subject, async_failpoint, failpoint_after
@@ -111,8 +113,10 @@ POOL_SIZE: Final = 10
 START_SECONDS: Final = 60.0
 """How long a start waits for PostgreSQL."""
 START_BACKOFF: Final = Backoff(first=0.2, maximum=5.0)
-TRANSACTIONS: Final = Counter("mnemesh_sql_transactions", "SQL transactions begun, by kind.", ["kind"])
-"""The transactions that this process has begun, by kind: `read` or `write`."""
+TRANSACTIONS: Final[defaultdict[str, Counter]] = defaultdict(
+    lambda: Counter("mnemesh_sql_transactions", "SQL transactions begun, by kind.", ["kind"])
+)
+"""The transactions that each service of this process has begun, by kind: `read` or `write`."""
 
 
 class Engine(Protocol):
@@ -217,7 +221,7 @@ class Database:
         Raises:
             DatabaseUnavailable: the database cannot be reached.
         """
-        TRANSACTIONS.inc("read")
+        TRANSACTIONS[current_service()].inc("read")
         await async_failpoint("sql.read.before", name or fn)
         return await self._engine.read(fn, snapshot=snapshot)
 
@@ -233,7 +237,7 @@ class Database:
                 connection broke, the transaction may be committed.
             DatabaseFull: the disk of the database is full or read-only.
         """
-        TRANSACTIONS.inc("write")
+        TRANSACTIONS[current_service()].inc("write")
         await async_failpoint("sql.write.before", name or fn)
         result = await self._engine.write(failpoint_after(fn, "sql.write.before_commit", name or fn))
         await async_failpoint("sql.write.after_commit", name or fn)
