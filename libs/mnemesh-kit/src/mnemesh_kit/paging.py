@@ -117,6 +117,9 @@ def page_query(
             ascending = order == paging_pb2.SORT_ORDER_ASCENDING
         case _:
             raise InvalidArgument("order must be one of the known sort orders.", field="order")
+    by = request.DESCRIPTOR.fields_by_name.get("order_by")
+    if by is not None and by.enum_type is not None and fields.order_by not in by.enum_type.values_by_number:
+        raise InvalidArgument(f"order_by has the unknown value {fields.order_by}.", field="order_by")
     for name in ("after_id", "before_id"):
         require_no_nul(getattr(fields, name), name)
     fingerprint = _fingerprint(request)

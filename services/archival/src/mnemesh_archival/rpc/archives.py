@@ -8,16 +8,12 @@ from mnemesh.archival.v1 import archives_service_pb2_grpc as pb_grpc
 from mnemesh_kit.access import service_only
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_types.archival import Archive
 
 from mnemesh_archival.rpc.convert import (
-    agent_id_from_proto,
-    agent_ids_from_proto,
     archive_filter_from_proto,
-    archive_id_from_proto,
-    by_name_from_proto,
-    require_agent_order,
 )
 from mnemesh_archival.usecases.archives import ArchiveService
 
@@ -31,21 +27,21 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
     async def CreateArchive(self, request: pb.CreateArchiveRequest, context: Any) -> pb.CreateArchiveResponse:
         restores = service_only(request.restore, "restore")
         if restores:
-            archive_id_from_proto(request.archive.id, "archive.id")
+            require_id(request.archive.id, "archive", "archive.id")
         archive = await self._archives.create(
             current_principal(),
             replace(
                 Archive.from_proto(request.archive, "archive"),
                 created_for_agent_id=request.created_for_agent_id if request.HasField("created_for_agent_id") else None,
             ),
-            agent_ids_from_proto(request.agent_ids),
+            [require_id(each, "agent", "agent_ids") for each in request.agent_ids],
             request_key(request, "CreateArchive"),
             restores=restores,
         )
         return pb.CreateArchiveResponse(archive=archive.to_proto())
 
     async def GetArchive(self, request: pb.GetArchiveRequest, context: Any) -> pb.GetArchiveResponse:
-        archive = await self._archives.get(current_principal(), archive_id_from_proto(request.archive_id))
+        archive = await self._archives.get(current_principal(), require_id(request.archive_id, "archive", "archive_id"))
         return pb.GetArchiveResponse(archive=archive.to_proto())
 
     async def ListArchives(self, request: pb.ListArchivesRequest, context: Any) -> pb.ListArchivesResponse:
@@ -54,7 +50,7 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
             current_principal(),
             archive_filter_from_proto(request.filter),
             query,
-            by_name=by_name_from_proto(request.order_by),
+            by_name=request.order_by == pb.ARCHIVE_ORDER_BY_NAME,
         )
         page = bounded(query, found.map(Archive.to_proto))
         return pb.ListArchivesResponse(archives=page.items, next_page_token=next_page_token(query, page))
@@ -66,7 +62,7 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
     async def UpdateArchive(self, request: pb.UpdateArchiveRequest, context: Any) -> pb.UpdateArchiveResponse:
         archive = await self._archives.update(
             current_principal(),
-            archive_id_from_proto(request.archive.id, "archive.id"),
+            require_id(request.archive.id, "archive", "archive.id"),
             Archive.from_proto(request.archive, "archive"),
             request.update_mask.paths,
             request_key(request, "UpdateArchive"),
@@ -74,15 +70,15 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
         return pb.UpdateArchiveResponse(archive=archive.to_proto())
 
     async def DeleteArchive(self, request: pb.DeleteArchiveRequest, context: Any) -> pb.DeleteArchiveResponse:
-        archive_id = archive_id_from_proto(request.archive_id)
+        archive_id = require_id(request.archive_id, "archive", "archive_id")
         await self._archives.delete(current_principal(), archive_id, request_key(request, "DeleteArchive"))
         return pb.DeleteArchiveResponse()
 
     async def AttachArchive(self, request: pb.AttachArchiveRequest, context: Any) -> pb.AttachArchiveResponse:
         await self._archives.attach(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
-            archive_id_from_proto(request.archive_id),
+            require_id(request.agent_id, "agent", "agent_id"),
+            require_id(request.archive_id, "archive", "archive_id"),
             request_key(request, "AttachArchive"),
         )
         return pb.AttachArchiveResponse()
@@ -90,8 +86,8 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
     async def DetachArchive(self, request: pb.DetachArchiveRequest, context: Any) -> pb.DetachArchiveResponse:
         await self._archives.detach(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
-            archive_id_from_proto(request.archive_id),
+            require_id(request.agent_id, "agent", "agent_id"),
+            require_id(request.archive_id, "archive", "archive_id"),
             request_key(request, "DetachArchive"),
         )
         return pb.DetachArchiveResponse()
@@ -99,8 +95,9 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
     async def ListArchiveAgents(
         self, request: pb.ListArchiveAgentsRequest, context: Any
     ) -> pb.ListArchiveAgentsResponse:
-        require_agent_order(request.order_by)
         query = page_query(request)
-        found = await self._archives.list_agents(current_principal(), archive_id_from_proto(request.archive_id), query)
+        found = await self._archives.list_agents(
+            current_principal(), require_id(request.archive_id, "archive", "archive_id"), query
+        )
         page = bounded(query, found)
         return pb.ListArchiveAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))

@@ -26,46 +26,13 @@ from mnemesh_archival.model.search import PassageSearch
 from mnemesh_archival.usecases.embeddings import EmbeddedTexts
 
 
-def archive_id_from_proto(value: str, field: str = "archive_id") -> str:
-    """Returns an archive id. Raises InvalidArgument if it is not well-formed."""
-    return require_id(value, "archive", field)
-
-
-def agent_id_from_proto(value: str, field: str = "agent_id") -> str:
-    """Returns an agent id. Raises InvalidArgument if it is not well-formed."""
-    return require_id(value, "agent", field)
-
-
-def agent_ids_from_proto(values: Sequence[str], field: str = "agent_ids") -> list[str]:
-    """Returns agent ids. Raises InvalidArgument if one is not well-formed."""
-    return [agent_id_from_proto(value, field) for value in values]
-
-
-def passage_id_from_proto(value: str, field: str = "passage_id") -> str:
-    """Returns a passage id. Raises InvalidArgument if it is not well-formed."""
-    return require_id(value, "passage", field)
-
-
 def archive_filter_from_proto(message: archives_service_pb2.ArchiveFilter) -> ArchiveFilter:
     """Returns a filter of archives. Raises InvalidArgument for an id that is not well-formed."""
     if message.HasField("agent_id"):
-        agent_id_from_proto(message.agent_id, "filter.agent_id")
+        require_id(message.agent_id, "agent", "filter.agent_id")
     for archive_id in message.archive_ids:
-        archive_id_from_proto(archive_id, "filter.archive_ids")
+        require_id(archive_id, "archive", "filter.archive_ids")
     return ArchiveFilter.from_proto(message, "filter")
-
-
-def by_name_from_proto(order_by: int) -> bool:
-    """Returns whether archives are listed by name instead of creation time. Raises InvalidArgument if unknown."""
-    if order_by not in archives_service_pb2.ArchiveOrderBy.values():
-        raise InvalidArgument("order_by is not a known order.", field="order_by")
-    return order_by == archives_service_pb2.ARCHIVE_ORDER_BY_NAME
-
-
-def require_agent_order(order_by: int) -> None:
-    """Raises InvalidArgument if the order of an archive's agents is unknown."""
-    if order_by not in archives_service_pb2.ArchiveAgentOrderBy.values():
-        raise InvalidArgument("order_by is not a known order.", field="order_by")
 
 
 def passage_drafts_from_proto(
@@ -92,9 +59,9 @@ def insert_target_from_proto(request: passages_service_pb2.InsertPassagesRequest
     """Returns the target of an insert. Raises InvalidArgument if it is missing or not well-formed."""
     match request.WhichOneof("target"):
         case "archive_id":
-            return InsertTarget(archive_id=archive_id_from_proto(request.archive_id))
+            return InsertTarget(archive_id=require_id(request.archive_id, "archive", "archive_id"))
         case "agent_id":
-            return InsertTarget(agent_id=agent_id_from_proto(request.agent_id))
+            return InsertTarget(agent_id=require_id(request.agent_id, "agent", "agent_id"))
         case _:
             raise InvalidArgument("archive_id or agent_id is required.", field="target")
 
@@ -136,8 +103,8 @@ def passage_filter_from_proto(message: passages_service_pb2.PassageFilter) -> Pa
     file_id, folder_id = optional_field(message, "file_id"), optional_field(message, "folder_id")
     agent_id, archive_id = optional_field(message, "agent_id"), optional_field(message, "archive_id")
     return PassageFilter(
-        agent_id=agent_id_from_proto(agent_id, "filter.agent_id") if agent_id is not None else None,
-        archive_id=archive_id_from_proto(archive_id, "filter.archive_id") if archive_id is not None else None,
+        agent_id=require_id(agent_id, "agent", "filter.agent_id") if agent_id is not None else None,
+        archive_id=require_id(archive_id, "archive", "filter.archive_id") if archive_id is not None else None,
         tags=tuple(message.tags),
         every_tag=message.tag_match == passages_service_pb2.TAG_MATCH_ALL,
         file_id=require_id(file_id, "file", "filter.file_id") if file_id is not None else None,
@@ -149,7 +116,7 @@ def passage_filter_from_proto(message: passages_service_pb2.PassageFilter) -> Pa
         ),
         archive_ids=tuple(
             dict.fromkeys(
-                archive_id_from_proto(value, f"filter.archive_ids[{index}]")
+                require_id(value, "archive", f"filter.archive_ids[{index}]")
                 for index, value in enumerate(message.archive_ids)
             )
         ),
@@ -159,12 +126,6 @@ def passage_filter_from_proto(message: passages_service_pb2.PassageFilter) -> Pa
             )
         ),
     )
-
-
-def require_passage_order(order_by: int) -> None:
-    """Raises InvalidArgument if the order of passages is unknown. The only order is by creation time."""
-    if order_by not in passages_service_pb2.PassageOrderBy.values():
-        raise InvalidArgument("order_by is not a known order.", field="order_by")
 
 
 def _vector_from_proto(message: archives_pb2.Passage, field: str) -> GivenVector | None:

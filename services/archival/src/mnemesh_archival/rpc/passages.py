@@ -10,24 +10,20 @@ from mnemesh.archival.v1 import passages_service_pb2_grpc as pb_grpc
 from mnemesh_kit.access import service_only
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 
 from mnemesh_archival.model.archives import Erasure
 from mnemesh_archival.model.passages import Passage, VectorUse
 from mnemesh_archival.rpc.convert import (
     TIME_RANGE,
-    agent_id_from_proto,
-    agent_ids_from_proto,
-    archive_id_from_proto,
     continuity_from_proto,
     embedded_texts_to_proto,
     insert_outcome_to_proto,
     insert_target_from_proto,
     passage_drafts_from_proto,
     passage_filter_from_proto,
-    passage_id_from_proto,
     passage_search_from_proto,
-    require_passage_order,
 )
 from mnemesh_archival.usecases.archives import ArchiveService
 from mnemesh_archival.usecases.embeddings import EmbeddingService
@@ -79,13 +75,12 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
     async def GetPassage(self, request: pb.GetPassageRequest, context: Any) -> pb.GetPassageResponse:
         passage = await self._passages.get(
             current_principal(),
-            passage_id_from_proto(request.passage_id),
+            require_id(request.passage_id, "passage", "passage_id"),
             with_embedding=request.include_embedding,
         )
         return pb.GetPassageResponse(passage=passage.to_proto())
 
     async def ListPassages(self, request: pb.ListPassagesRequest, context: Any) -> pb.ListPassagesResponse:
-        require_passage_order(request.order_by)
         query = page_query(request, default_ascending=False)
         found = await self._search.list_page(
             current_principal(),
@@ -101,7 +96,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
     async def UpdatePassage(self, request: pb.UpdatePassageRequest, context: Any) -> pb.UpdatePassageResponse:
         passage = await self._passages.update(
             current_principal(),
-            passage_id_from_proto(request.passage.id, "passage.id"),
+            require_id(request.passage.id, "passage", "passage.id"),
             Passage.from_proto(request.passage, "passage"),
             request.update_mask.paths,
             request_key(request, "UpdatePassage"),
@@ -109,15 +104,15 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
         return pb.UpdatePassageResponse(passage=passage.to_proto())
 
     async def DeletePassage(self, request: pb.DeletePassageRequest, context: Any) -> pb.DeletePassageResponse:
-        passage_id = passage_id_from_proto(request.passage_id)
+        passage_id = require_id(request.passage_id, "passage", "passage_id")
         await self._passages.delete(current_principal(), passage_id, request_key(request, "DeletePassage"))
         return pb.DeletePassageResponse()
 
     async def DeletePassages(self, request: pb.DeletePassagesRequest, context: Any) -> pb.DeletePassagesResponse:
         count, has_more = await self._passages.delete_many(
             current_principal(),
-            archive_id_from_proto(request.archive_id),
-            [passage_id_from_proto(passage_id, "passage_ids") for passage_id in request.passage_ids],
+            require_id(request.archive_id, "archive", "archive_id"),
+            [require_id(passage_id, "passage", "passage_ids") for passage_id in request.passage_ids],
             request.file_id if request.HasField("file_id") else None,
             request_key(request, "DeletePassages"),
         )
@@ -141,7 +136,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
     ) -> pb.GetArchivalSummaryResponse:
         summary = await self._archives.summary(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             request.if_revision if request.HasField("if_revision") else None,
         )
         return summary.to_proto()
@@ -149,11 +144,13 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
     async def EraseAgent(self, request: pb.EraseAgentRequest, context: Any) -> pb.EraseAgentResponse:
         passages, archives = await self._archives.erase_agent(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             Erasure(
                 shared_passages=request.delete_shared_passages,
                 unshared_archives=request.delete_unshared_archives,
-                together_with=tuple(agent_ids_from_proto(request.together_with_agent_ids, "together_with_agent_ids")),
+                together_with=tuple(
+                    require_id(each, "agent", "together_with_agent_ids") for each in request.together_with_agent_ids
+                ),
             ),
             request_key(request, "EraseAgent"),
         )

@@ -11,11 +11,11 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_kit.time import optional_timestamp_from_proto
 from mnemesh_types.blocks import Block, BlockFilter, BlockRevision
-from mnemesh_types.twin import optional_field
+from mnemesh_types.twin import enum_from_proto, optional_field
 
+from mnemesh_blocks.model.blocks import BlockOrder
 from mnemesh_blocks.rpc.convert import (
     author_from_proto,
-    block_order_from_proto,
     block_update_from_proto,
     draft_from_proto,
     edit_from_proto,
@@ -70,7 +70,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         found = await self._blocks.list_blocks(
             current_principal(),
             BlockFilter.from_proto(request.filter, "filter"),
-            block_order_from_proto(request.order_by),
+            enum_from_proto(BlockOrder, request.order_by, "order_by"),
             query,
         )
         page = bounded(query, found.map(Block.to_proto))

@@ -8,7 +8,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_types.blocks import AUTHOR, Author, Block, OwnerAuthor
-from mnemesh_types.twin import changes_of
+from mnemesh_types.twin import changes_of, enum_of
 
 from mnemesh_blocks.model.blocks import (
     DEFAULT_LIMIT,
@@ -29,12 +29,7 @@ _UPDATABLE: Final = frozenset(
         *(f"provenance.{name}" for name in _PROVENANCE_IDS),
     }
 )
-_ORDERS: Final = {
-    pb.BLOCK_ORDER_BY_UNSPECIFIED: BlockOrder.CREATE_TIME,
-    pb.BLOCK_ORDER_BY_CREATE_TIME: BlockOrder.CREATE_TIME,
-    pb.BLOCK_ORDER_BY_UPDATE_TIME: BlockOrder.UPDATE_TIME,
-    pb.BLOCK_ORDER_BY_LABEL: BlockOrder.LABEL,
-}
+enum_of(pb.BlockOrderBy, BlockOrder, "CREATE_TIME")
 _EDITS: Final[dict[str, Any]] = {
     "append": Append,
     "replace_all": ReplaceAll,
@@ -84,18 +79,6 @@ def block_update_from_proto(request: pb.UpdateBlockRequest) -> dict[str, Any]:
     """
     block = Block.from_proto(request.block, "block")
     return changes_of(replace(block, limit=block.limit or DEFAULT_LIMIT), request.update_mask, _UPDATABLE)
-
-
-def block_order_from_proto(value: pb.BlockOrderBy.ValueType) -> BlockOrder:
-    """Returns the sort key of a list; the default is the create time.
-
-    Raises:
-        InvalidArgument: The value is unknown.
-    """
-    order = _ORDERS.get(value)
-    if order is None:
-        raise InvalidArgument("order_by must be a known value of BlockOrderBy.", field="order_by")
-    return order
 
 
 def revert_target_from_proto(request: pb.RevertBlockRequest) -> RevertTarget:

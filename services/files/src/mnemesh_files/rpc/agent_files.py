@@ -7,6 +7,7 @@ from mnemesh.files.v1 import agent_files_service_pb2_grpc as pb_grpc
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_types.files import Folder
 from mnemesh_types.twin import enum_from_proto
@@ -18,16 +19,10 @@ from mnemesh_files.rpc.convert.agent_files import (
     directories_to_proto,
     file_request_from_proto,
     filter_from_proto,
-    folders_by_name,
     grep_query_from_proto,
     grep_result_to_proto,
     limits_from_proto,
     reference_from_proto,
-)
-from mnemesh_files.rpc.convert.files import (
-    agent_id_from_proto,
-    file_id_from_proto,
-    folder_id_from_proto,
 )
 from mnemesh_files.usecases.agent_files import AgentFileService
 from mnemesh_files.usecases.file_search import FileSearchService, GrepService
@@ -44,8 +39,8 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
     async def AttachFolder(self, request: pb.AttachFolderRequest, context: Any) -> pb.AttachFolderResponse:
         done = await self._agents.attach(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
-            folder_id_from_proto(request.folder_id),
+            require_id(request.agent_id, "agent", "agent_id"),
+            require_id(request.folder_id, "source", "folder_id"),
             request_key(request, "AttachFolder"),
             opens_files=request.open_files,
         )
@@ -58,8 +53,8 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
     async def DetachFolder(self, request: pb.DetachFolderRequest, context: Any) -> pb.DetachFolderResponse:
         done = await self._agents.detach(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
-            folder_id_from_proto(request.folder_id),
+            require_id(request.agent_id, "agent", "agent_id"),
+            require_id(request.folder_id, "source", "folder_id"),
             request_key(request, "DetachFolder"),
         )
         return pb.DetachFolderResponse(folder_count=done.folder_count, directories_revision=done.revision)
@@ -68,9 +63,9 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
         query = page_query(request)
         found = await self._agents.list_folders(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             query,
-            by_name=folders_by_name(request.order_by),
+            by_name=request.order_by == pb.AGENT_FOLDER_ORDER_BY_NAME,
         )
         page = bounded(query, found.map(Folder.to_proto))
         return pb.ListAgentFoldersResponse(folders=page.items, next_page_token=next_page_token(query, page))
@@ -79,7 +74,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
         query = page_query(request)
         found = await self._agents.list_files(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             filter_from_proto(request),
             query,
             enum_from_proto(AgentFileOrder, request.order_by, "order_by"),
@@ -91,7 +86,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
     async def OpenFiles(self, request: pb.OpenFilesRequest, context: Any) -> pb.OpenFilesResponse:
         opening, shown = await self._agents.open_files(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             [file_request_from_proto(each, f"files[{index}]") for index, each in enumerate(request.files)],
             request_key(request, "OpenFiles"),
             close_others=request.close_all_others,
@@ -118,14 +113,14 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
         files = [reference_from_proto(each, f"files[{index}]") for index, each in enumerate(request.files)]
         closed, revision = await self._agents.close_files(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             None if request.all else files,
             request_key(request, "CloseFiles"),
         )
         return pb.CloseFilesResponse(closed=closed, directories_revision=revision)
 
     async def GrepFiles(self, request: pb.GrepFilesRequest, context: Any) -> pb.GrepFilesResponse:
-        agent_id = agent_id_from_proto(request.agent_id)
+        agent_id = require_id(request.agent_id, "agent", "agent_id")
         found = await self._grep.grep(current_principal(), agent_id, grep_query_from_proto(request))
         return grep_result_to_proto(found)
 
@@ -133,10 +128,10 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
         offset = offset_from_token(request)
         found = await self._search.search(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             request.query,
             request.limit,
-            [file_id_from_proto(each, f"file_ids[{index}]") for index, each in enumerate(request.file_ids)],
+            [require_id(each, "file", f"file_ids[{index}]") for index, each in enumerate(request.file_ids)],
         )
         hits, token = bounded_hits(request, [hit.to_proto() for hit in found.hits[offset:]])
         return pb.SearchFilesResponse(
@@ -147,14 +142,14 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
         )
 
     async def ResolveCitations(self, request: pb.ResolveCitationsRequest, context: Any) -> pb.ResolveCitationsResponse:
-        agent_id = agent_id_from_proto(request.agent_id)
+        agent_id = require_id(request.agent_id, "agent", "agent_id")
         found = await self._search.resolve_citations(current_principal(), agent_id, request.text)
         return pb.ResolveCitationsResponse(citations=[each.to_proto() for each in found])
 
     async def GetDirectories(self, request: pb.GetDirectoriesRequest, context: Any) -> pb.GetDirectoriesResponse:
         found = await self._agents.directories(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             request.if_revision if request.HasField("if_revision") else None,
         )
         if found is None:
@@ -164,7 +159,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
     async def BatchGetDirectories(
         self, request: pb.BatchGetDirectoriesRequest, context: Any
     ) -> pb.BatchGetDirectoriesResponse:
-        ids = [agent_id_from_proto(each, f"agent_ids[{index}]") for index, each in enumerate(request.agent_ids)]
+        ids = [require_id(each, "agent", f"agent_ids[{index}]") for index, each in enumerate(request.agent_ids)]
         found = await self._agents.batch_directories(current_principal(), ids[offset_from_token(request) :])
         shown, token = bounded_hits(request, [directories_to_proto(*each) for each in found])
         return pb.BatchGetDirectoriesResponse(directories=shown, next_page_token=token)
@@ -172,7 +167,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
     async def SetFileLimits(self, request: pb.SetFileLimitsRequest, context: Any) -> pb.SetFileLimitsResponse:
         limits, evicted, revision = await self._agents.set_limits(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            require_id(request.agent_id, "agent", "agent_id"),
             limits_from_proto(request),
             request_key(request, "SetFileLimits"),
         )
@@ -180,6 +175,6 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
 
     async def EraseAgent(self, request: pb.EraseAgentRequest, context: Any) -> pb.EraseAgentResponse:
         folders, files = await self._agents.erase_agent(
-            current_principal(), agent_id_from_proto(request.agent_id), request_key(request, "EraseAgent")
+            current_principal(), require_id(request.agent_id, "agent", "agent_id"), request_key(request, "EraseAgent")
         )
         return pb.EraseAgentResponse(detached_folders=folders, detached_files=files)

@@ -9,6 +9,7 @@ from mnemesh.files.v1 import folders_service_pb2 as folders_pb
 from mnemesh.files.v1 import folders_service_pb2_grpc as folders_pb_grpc
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_types.files import Folder
 from mnemesh_types.twin import enum_from_proto, number_of, optional_field
@@ -18,13 +19,9 @@ from mnemesh_files.model.folders import FolderOrder
 from mnemesh_files.rpc.convert.files import (
     file_filter_from_proto,
     file_header_from_proto,
-    file_id_from_proto,
     folder_filter_from_proto,
-    folder_id_from_proto,
-    require_agent_order,
     text_to_proto,
     upload_from_proto,
-    upload_id_from_proto,
     written_data_from_proto,
 )
 from mnemesh_files.usecases.agent_files import AgentFileService
@@ -49,7 +46,7 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
 
     async def GetFolder(self, request: folders_pb.GetFolderRequest, context: Any) -> folders_pb.GetFolderResponse:
         """Returns a folder."""
-        folder = await self._folders.get(current_principal(), folder_id_from_proto(request.folder_id))
+        folder = await self._folders.get(current_principal(), require_id(request.folder_id, "source", "folder_id"))
         return folders_pb.GetFolderResponse(folder=folder.to_proto())
 
     async def ListFolders(self, request: folders_pb.ListFoldersRequest, context: Any) -> folders_pb.ListFoldersResponse:
@@ -73,7 +70,7 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
         """Updates a folder."""
         folder = await self._folders.update(
             current_principal(),
-            folder_id_from_proto(request.folder.id, "folder.id"),
+            require_id(request.folder.id, "source", "folder.id"),
             Folder.from_proto(request.folder, "folder"),
             request.update_mask.paths,
             request_key(request, "UpdateFolder"),
@@ -84,7 +81,7 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
         self, request: folders_pb.DeleteFolderRequest, context: Any
     ) -> folders_pb.DeleteFolderResponse:
         """Deletes a folder."""
-        folder_id, key = folder_id_from_proto(request.folder_id), request_key(request, "DeleteFolder")
+        folder_id, key = require_id(request.folder_id, "source", "folder_id"), request_key(request, "DeleteFolder")
         await self._folders.delete(current_principal(), folder_id, key)
         return folders_pb.DeleteFolderResponse()
 
@@ -92,9 +89,10 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
         self, request: folders_pb.ListFolderAgentsRequest, context: Any
     ) -> folders_pb.ListFolderAgentsResponse:
         """Returns a page of the agents that hold a folder."""
-        require_agent_order(request.order_by)
         query = page_query(request)
-        found = await self._agents.holders(current_principal(), folder_id_from_proto(request.folder_id), query)
+        found = await self._agents.holders(
+            current_principal(), require_id(request.folder_id, "source", "folder_id"), query
+        )
         page = bounded(query, found)
         return folders_pb.ListFolderAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))
 
@@ -130,18 +128,18 @@ class FilesServicer(pb_grpc.FileServiceServicer):
 
     async def GetUpload(self, request: pb.GetUploadRequest, context: Any) -> pb.GetUploadResponse:
         """Returns an upload."""
-        upload = await self._uploads.get(current_principal(), upload_id_from_proto(request.upload_id))
+        upload = await self._uploads.get(current_principal(), require_id(request.upload_id, "upload", "upload_id"))
         return pb.GetUploadResponse(upload=upload.to_proto())
 
     async def FinishUpload(self, request: pb.FinishUploadRequest, context: Any) -> pb.FinishUploadResponse:
         """Stores an upload as a file."""
-        upload_id, key = upload_id_from_proto(request.upload_id), request_key(request, "FinishUpload")
+        upload_id, key = require_id(request.upload_id, "upload", "upload_id"), request_key(request, "FinishUpload")
         file, outcome = await self._uploads.finish(current_principal(), upload_id, key)
         return pb.FinishUploadResponse(file=file.to_proto(), outcome=number_of(outcome))
 
     async def CancelUpload(self, request: pb.CancelUploadRequest, context: Any) -> pb.CancelUploadResponse:
         """Discards an upload."""
-        upload_id, key = upload_id_from_proto(request.upload_id), request_key(request, "CancelUpload")
+        upload_id, key = require_id(request.upload_id, "upload", "upload_id"), request_key(request, "CancelUpload")
         await self._uploads.cancel(current_principal(), upload_id, key)
         return pb.CancelUploadResponse()
 
@@ -154,18 +152,18 @@ class FilesServicer(pb_grpc.FileServiceServicer):
     async def GetFileText(self, request: pb.GetFileTextRequest, context: Any) -> pb.GetFileTextResponse:
         """Returns lines of a file."""
         length = optional_field(request, "length")
-        file_id, offset = file_id_from_proto(request.file_id), optional_field(request, "offset")
+        file_id, offset = require_id(request.file_id, "file", "file_id"), optional_field(request, "offset")
         part = await self._files.text(current_principal(), file_id, offset, length)
         return text_to_proto(part, None if length is None else part.first + length - 1)
 
     async def RetryFile(self, request: pb.RetryFileRequest, context: Any) -> pb.RetryFileResponse:
         """Processes a file again."""
-        file_id, key = file_id_from_proto(request.file_id), request_key(request, "RetryFile")
+        file_id, key = require_id(request.file_id, "file", "file_id"), request_key(request, "RetryFile")
         return pb.RetryFileResponse(file=(await self._files.retry(current_principal(), file_id, key)).to_proto())
 
     async def GetFile(self, request: pb.GetFileRequest, context: Any) -> pb.GetFileResponse:
         """Returns a file."""
-        file = await self._files.get(current_principal(), file_id_from_proto(request.file_id))
+        file = await self._files.get(current_principal(), require_id(request.file_id, "file", "file_id"))
         return pb.GetFileResponse(file=file.to_proto())
 
     async def ListFiles(self, request: pb.ListFilesRequest, context: Any) -> pb.ListFilesResponse:
@@ -183,7 +181,7 @@ class FilesServicer(pb_grpc.FileServiceServicer):
 
     async def DeleteFile(self, request: pb.DeleteFileRequest, context: Any) -> pb.DeleteFileResponse:
         """Deletes a file."""
-        file_id, key = file_id_from_proto(request.file_id), request_key(request, "DeleteFile")
+        file_id, key = require_id(request.file_id, "file", "file_id"), request_key(request, "DeleteFile")
         await self._files.delete(current_principal(), file_id, key)
         return pb.DeleteFileResponse()
 
@@ -191,7 +189,7 @@ class FilesServicer(pb_grpc.FileServiceServicer):
         self, request: pb.GetFileContentRequest, context: Any
     ) -> AsyncIterator[pb.GetFileContentResponse]:
         """Streams the content of a file."""
-        file_id = file_id_from_proto(request.file_id)
+        file_id = require_id(request.file_id, "file", "file_id")
         file, pieces = await self._files.content(current_principal(), file_id, request.offset)
         yield pb.GetFileContentResponse(file=file.to_proto())
         async for piece in pieces:

@@ -25,7 +25,6 @@ from mnemesh_orchestrator.rpc.convert.agent_settings import extraction_report_to
 from mnemesh_orchestrator.rpc.convert.agents import (
     address_from_proto,
     agent_filter_from_proto,
-    agent_id_from_proto,
     agent_to_proto,
     agent_update_from_proto,
     context_window_to_proto,
@@ -120,7 +119,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def GetAgent(self, request: rpc.GetAgentRequest, context: Context) -> rpc.GetAgentResponse:
         """Returns an agent with the parts of the view."""
         caller = current_principal()
-        agent = await self._service.get(caller, agent_id_from_proto(request.agent_id))
+        agent = await self._service.get(caller, _agent_id(request.agent_id))
         (message,) = await self._agents_to_proto((agent,), request.view)
         response = rpc.GetAgentResponse(agent=message)
         if request.view.blocks:
@@ -173,18 +172,18 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def DeleteAgent(self, request: rpc.DeleteAgentRequest, context: Context) -> rpc.DeleteAgentResponse:
         """Deletes an agent and what was created for it."""
         scope = ErasureScope(request.delete_unshared_blocks, request.delete_unshared_archives)
-        erased = await self._lifecycle.delete(current_principal(), agent_id_from_proto(request.agent_id), scope)
+        erased = await self._lifecycle.delete(current_principal(), _agent_id(request.agent_id), scope)
         return rpc.DeleteAgentResponse(report=erased.to_proto())
 
     async def AttachTool(self, request: rpc.AttachToolRequest, context: Context) -> rpc.AttachToolResponse:
         """Attaches a tool to an agent."""
-        key, agent_id = request_key(request, "AttachTool"), agent_id_from_proto(request.agent_id)
+        key, agent_id = request_key(request, "AttachTool"), _agent_id(request.agent_id)
         agent = await self._service.attach_tool(current_principal(), key, agent_id, *tool_from_proto(request))
         return rpc.AttachToolResponse(agent=self._agent_to_proto(agent))
 
     async def DetachTool(self, request: rpc.DetachToolRequest, context: Context) -> rpc.DetachToolResponse:
         """Detaches a tool from an agent."""
-        key, agent_id = request_key(request, "DetachTool"), agent_id_from_proto(request.agent_id)
+        key, agent_id = request_key(request, "DetachTool"), _agent_id(request.agent_id)
         agent = await self._service.detach_tool(current_principal(), key, agent_id, *tool_from_proto(request))
         return rpc.DetachToolResponse(agent=self._agent_to_proto(agent))
 
@@ -195,7 +194,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         agent = await self._service.set_tool_approval(
             current_principal(),
             request_key(request, "SetToolApproval"),
-            agent_id_from_proto(request.agent_id),
+            _agent_id(request.agent_id),
             request.tool_name,
             requires=request.requires_approval,
         )
@@ -205,7 +204,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         """Records whether an agent holds folders."""
         await self._service.record_folders(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            _agent_id(request.agent_id),
             request.directories_revision,
             holds_folders=request.holds_folders,
         )
@@ -213,7 +212,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
 
     async def RunTool(self, request: rpc.RunToolRequest, context: Context) -> rpc.RunToolResponse:
         """Runs an attached tool outside of a turn."""
-        key, agent_id = request_key(request, "RunTool"), agent_id_from_proto(request.agent_id)
+        key, agent_id = request_key(request, "RunTool"), _agent_id(request.agent_id)
         returned = await self._runner.run(current_principal(), key, agent_id, request.tool_name, request.arguments)
         return rpc.RunToolResponse(tool_return=tool_return_to_proto(returned))
 
@@ -227,7 +226,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         """Returns the answer of a model to one prompt."""
         generated = await self._generation.generate(
             current_principal(),
-            agent_id_from_proto(request.agent_id),
+            _agent_id(request.agent_id),
             request.prompt,
             system=optional_field(request, "system"),
             model=optional_field(request, "model"),
@@ -286,15 +285,13 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     ) -> rpc.ExtractMemoriesResponse:
         """Extracts facts from messages that are not processed yet. A repeat processes what is new."""
         request_key(request, "ExtractMemories")
-        agent_id = agent_id_from_proto(request.agent_id)
+        agent_id = _agent_id(request.agent_id)
         return extraction_report_to_proto(
             await self._extractions.extract(current_principal(), agent_id, request.max_calls)
         )
 
     async def ListTags(self, request: rpc.ListTagsRequest, context: Context) -> rpc.ListTagsResponse:
         """Returns a page of the tags of agents."""
-        if request.order_by not in rpc.TagOrderBy.values():
-            raise InvalidArgument("order_by must be a known value of TagOrderBy.", field="order_by")
         query = page_query(request)
         page = bounded(
             query, await self._service.tags(current_principal(), query, optional_field(request, "text_search"))
@@ -364,3 +361,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         group_ids: tuple[str, ...] = (),
     ) -> pb.Agent:
         return agent_to_proto(agent, self._service.effective_settings(agent), message_ids, approval_id, group_ids)
+
+
+def _agent_id(value: str) -> str:
+    return require_id(value, "agent", "agent_id")

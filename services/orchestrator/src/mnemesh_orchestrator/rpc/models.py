@@ -82,8 +82,6 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
 
     async def ListModels(self, request: rpc.ListModelsRequest, context: Context) -> rpc.ListModelsResponse:
         """Returns a page of models ordered by handle."""
-        if request.order_by not in rpc.ModelOrderBy.values():
-            raise InvalidArgument("order_by must be a known value of ModelOrderBy.", field="order_by")
         query = page_query(request)
         models = await self._models.list(current_principal(), MODEL_FILTER.from_proto(request))
         page = bounded(query, page_of(models, query, lambda model: model.handle).map(model_to_proto))
@@ -100,8 +98,6 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         self, request: rpc.ListEmbeddingModelsRequest, context: Context
     ) -> rpc.ListEmbeddingModelsResponse:
         """Returns a page of embedding models ordered by handle."""
-        if request.order_by not in rpc.EmbeddingModelOrderBy.values():
-            raise InvalidArgument("order_by must be a known value of EmbeddingModelOrderBy.", field="order_by")
         query = page_query(request)
         filter_ = EmbedderFilter(tuple(request.providers), request.handle)
         models = await self._models.embedders(current_principal(), filter_)

@@ -6,7 +6,7 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import episodes_service_pb2_grpc
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token
+from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_types.twin import enum_from_proto
 
 from mnemesh_recall.model.episodes import EpisodeOrder, FactOrder
@@ -42,7 +42,7 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
 
     async def ListEpisodes(self, request: rpc.ListEpisodesRequest, context: Call) -> rpc.ListEpisodesResponse:
         """Returns a page of episodes."""
-        order, query = enum_from_proto(EpisodeOrder, request.order_by, "order_by"), requests.page_from_proto(request)
+        order, query = enum_from_proto(EpisodeOrder, request.order_by, "order_by"), page_query(request)
         filter_ = requests.episode_filter_from_proto(request.filter)
         found = await self._service.list_episodes(current_principal(), filter_, order, query)
         page = bounded(query, found.map(convert.EPISODE.to_proto))
@@ -88,7 +88,7 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
 
     async def ListFacts(self, request: rpc.ListFactsRequest, context: Call) -> rpc.ListFactsResponse:
         """Returns a page of facts."""
-        order, query = enum_from_proto(FactOrder, request.order_by, "order_by"), requests.page_from_proto(request)
+        order, query = enum_from_proto(FactOrder, request.order_by, "order_by"), page_query(request)
         found = await self._service.list_facts(
             current_principal(), requests.fact_filter_from_proto(request.filter), order, query
         )
@@ -148,7 +148,7 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
 
     async def ListFactHistory(self, request: rpc.ListFactHistoryRequest, context: Call) -> rpc.ListFactHistoryResponse:
         """Returns a page of the facts that superseded one another."""
-        query = requests.page_from_proto(request)
+        query = page_query(request)
         found = await self._service.list_fact_history(current_principal(), request.fact_id, query)
         page = bounded(query, found.map(convert.FACT.to_proto))
         return rpc.ListFactHistoryResponse(facts=page.items, next_page_token=next_page_token(query, page))
@@ -165,7 +165,7 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         self, request: rpc.ListMemoryScopesRequest, context: Call
     ) -> rpc.ListMemoryScopesResponse:
         """Returns a page of scopes."""
-        query = requests.page_from_proto(request)
+        query = page_query(request)
         name_prefix = request.name_prefix if request.HasField("name_prefix") else None
         found = await self._service.list_scopes(current_principal(), name_prefix, query)
         page = bounded(query, found.map(convert.SCOPE_SUMMARY.to_proto))

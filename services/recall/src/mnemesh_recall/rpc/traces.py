@@ -6,7 +6,7 @@ from typing import Any
 from mnemesh.recall.v1 import traces_service_pb2 as rpc
 from mnemesh.recall.v1 import traces_service_pb2_grpc
 from mnemesh_kit.call_context import current_principal
-from mnemesh_kit.paging import bounded, next_page_token
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_types.recall import Turn
 
 from mnemesh_recall.rpc.convert import traces as convert
@@ -25,7 +25,7 @@ class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
 
     async def ListTurns(self, request: rpc.ListTurnsRequest, context: Call) -> rpc.ListTurnsResponse:
         """Returns a page of turns."""
-        query = requests.page_from_proto(request)
+        query = page_query(request)
         found = await self._service.list_turns(current_principal(), requests.turn_filter_from_proto(request), query)
         page = bounded(query, found.map(Turn.to_proto))
         return rpc.ListTurnsResponse(turns=page.items, next_page_token=next_page_token(query, page))
@@ -34,7 +34,7 @@ class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
         self, request: rpc.ListToolInteractionsRequest, context: Call
     ) -> rpc.ListToolInteractionsResponse:
         """Returns a page of tool calls with their results."""
-        query = requests.page_from_proto(request)
+        query = page_query(request)
         filter_ = requests.interaction_filter_from_proto(request)
         found = await self._service.list_interactions(current_principal(), filter_, query)
         page = bounded(query, found.map(convert.interaction_to_proto))

@@ -5,7 +5,7 @@ from typing import Final
 
 from mnemesh.files.v1 import agent_files_service_pb2 as rpc
 from mnemesh.files.v1 import files_pb2 as pb
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_line, require_no_nul
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.files import FileLimits
@@ -22,7 +22,6 @@ from mnemesh_files.model.agent_files import (
 )
 from mnemesh_files.model.file_search import DEFAULT_CONTEXT_LINES, GrepQuery, GrepResult
 from mnemesh_files.model.windows import view_of
-from mnemesh_files.rpc.convert.files import file_id_from_proto, folder_id_from_proto
 
 MAX_REFERENCE_CHARACTERS: Final = 600
 enum_of(rpc.AgentFileOrderBy, AgentFileOrder, "ATTACHED", ATTACHED="CREATE_TIME", USED="LAST_ACCESS_TIME")
@@ -31,7 +30,7 @@ enum_of(rpc.AgentFileOrderBy, AgentFileOrder, "ATTACHED", ATTACHED="CREATE_TIME"
 def reference_from_proto(message: rpc.FileReference, field: str) -> FileReference:
     """Returns a reference to a file. Raises InvalidArgument if it names none."""
     if message.WhichOneof("file") == "file_id":
-        return FileReference(file_id=file_id_from_proto(message.file_id, f"{field}.file_id"))
+        return FileReference(file_id=require_id(message.file_id, "file", f"{field}.file_id"))
     return FileReference(name=require_line(message.name, f"{field}.name", max_chars=MAX_REFERENCE_CHARACTERS))
 
 
@@ -54,16 +53,9 @@ def limits_from_proto(request: rpc.SetFileLimitsRequest) -> FileLimits | None:
 def filter_from_proto(request: rpc.ListAgentFilesRequest) -> AgentFileFilter:
     """Returns the filter of a list of files. Raises InvalidArgument."""
     return AgentFileFilter(
-        folder_id_from_proto(request.folder_id) if request.HasField("folder_id") else None,
+        require_id(request.folder_id, "source", "folder_id") if request.HasField("folder_id") else None,
         request.is_open if request.HasField("is_open") else None,
     )
-
-
-def folders_by_name(order_by: int) -> bool:
-    """Returns whether a list of folders is by name, or else by time of attachment. Raises InvalidArgument."""
-    if order_by not in rpc.AgentFolderOrderBy.values():
-        raise InvalidArgument("order_by is not a known order.", field="order_by")
-    return order_by == rpc.AGENT_FOLDER_ORDER_BY_NAME
 
 
 def agent_file_to_proto(shown: ShownFile, *, with_text: bool) -> pb.AgentFile:

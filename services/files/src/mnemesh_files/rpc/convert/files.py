@@ -14,52 +14,23 @@ from mnemesh_types.twin import enum_of
 from mnemesh_files.model.files import FileOrder, TextPart
 from mnemesh_files.model.folders import FolderOrder
 
-FOLDER: Final = "source"
-"""The prefix of the ids of folders."""
-
 enum_of(folders_service_pb2.FolderOrderBy, FolderOrder, "CREATED", CREATED="CREATE_TIME", UPDATED="UPDATE_TIME")
 enum_of(files_service_pb2.FileOrderBy, FileOrder, "CREATED", CREATED="CREATE_TIME", UPDATED="UPDATE_TIME")
 MAX_PIECE_BYTES: Final = 1 << 20
 
 
-def folder_id_from_proto(value: str, field: str = "folder_id") -> str:
-    """Returns a folder id. Raises InvalidArgument if it is not well-formed."""
-    return require_id(value, FOLDER, field)
-
-
-def file_id_from_proto(value: str, field: str = "file_id") -> str:
-    """Returns a file id. Raises InvalidArgument if it is not well-formed."""
-    return require_id(value, "file", field)
-
-
-def upload_id_from_proto(value: str, field: str = "upload_id") -> str:
-    """Returns the id of an upload. Raises InvalidArgument if it is not well-formed."""
-    return require_id(value, "upload", field)
-
-
-def agent_id_from_proto(value: str, field: str = "agent_id") -> str:
-    """Returns an agent id. Raises InvalidArgument if it is not well-formed."""
-    return require_id(value, "agent", field)
-
-
 def folder_filter_from_proto(message: folders_service_pb2.FolderFilter) -> FolderFilter:
     """Returns a filter of folders. Raises InvalidArgument for an id that is not well-formed."""
     for folder_id in message.folder_ids:
-        folder_id_from_proto(folder_id, "filter.folder_ids")
+        require_id(folder_id, "source", "filter.folder_ids")
     if message.HasField("agent_id"):
-        agent_id_from_proto(message.agent_id, "filter.agent_id")
+        require_id(message.agent_id, "agent", "filter.agent_id")
     return FolderFilter.from_proto(message, "filter")
-
-
-def require_agent_order(order_by: int) -> None:
-    """Raises InvalidArgument if the order of a folder's agents is unknown."""
-    if order_by not in folders_service_pb2.FolderAgentOrderBy.values():
-        raise InvalidArgument("order_by is not a known order.", field="order_by")
 
 
 def file_header_from_proto(message: files_service_pb2.UploadFileHeader) -> FileHeader:
     """Returns the header of an upload. Raises InvalidArgument for an id, a time or an enum that is not well-formed."""
-    folder_id_from_proto(message.folder_id, "header.folder_id")
+    require_id(message.folder_id, "source", "header.folder_id")
     return FileHeader.from_proto(message, "header")
 
 
@@ -80,11 +51,11 @@ def text_to_proto(part: TextPart, wanted_last: int | None) -> files_service_pb2.
 def file_filter_from_proto(message: files_service_pb2.FileFilter) -> FileFilter:
     """Returns a filter of files. Raises InvalidArgument for an id or a status that is not well-formed."""
     for file_id in message.file_ids:
-        file_id_from_proto(file_id, "filter.file_ids")
+        require_id(file_id, "file", "filter.file_ids")
     if message.HasField("folder_id"):
-        folder_id_from_proto(message.folder_id, "filter.folder_id")
+        require_id(message.folder_id, "source", "filter.folder_id")
     if message.HasField("agent_id"):
-        agent_id_from_proto(message.agent_id, "filter.agent_id")
+        require_id(message.agent_id, "agent", "filter.agent_id")
     return FileFilter.from_proto(message, "filter")
 
 
@@ -120,7 +91,7 @@ async def written_data_from_proto(
     first = await anext(requests, None)
     if first is None:
         raise InvalidArgument("The first message must have upload_id.", field="upload_id")
-    return upload_id_from_proto(first.upload_id), first.offset, _written(first, requests)
+    return require_id(first.upload_id, "upload", "upload_id"), first.offset, _written(first, requests)
 
 
 async def _written(

@@ -261,11 +261,6 @@ def tool_from_proto(request: rpc.AttachToolRequest | rpc.DetachToolRequest) -> t
             raise InvalidArgument("tool must be set to tool_id or name.", field="tool")
 
 
-def agent_id_from_proto(value: str) -> str:
-    """Returns the id of the agent of a request. Raises InvalidArgument."""
-    return require_id(value, "agent", "agent_id")
-
-
 def address_from_proto(
     request: rpc.GetContextWindowRequest
     | rpc.PreviewRequestRequest
@@ -274,7 +269,7 @@ def address_from_proto(
     | rpc.CompactConversationRequest,
 ) -> tuple[str, str]:
     """Returns the ids of the agent and the conversation of a request. Raises InvalidArgument."""
-    agent_id = agent_id_from_proto(request.agent_id)
+    agent_id = require_id(request.agent_id, "agent", "agent_id")
     return agent_id, conversation_id_from_proto(agent_id, request.conversation_id)
 
 

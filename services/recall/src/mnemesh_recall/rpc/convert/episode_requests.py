@@ -4,8 +4,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
-from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.paging import PageQuery, page_query
 from mnemesh_kit.time import date_range, optional_timestamp_from_proto, zone_from_name
 from mnemesh_types.recall import WriterLease
 from mnemesh_types.twin import Conversion, enum_of
@@ -51,13 +49,6 @@ def commit_from_proto(request: rpc.CommitEpisodeRequest) -> EpisodeCommit:
 def restore_from_proto(request: rpc.RestoreFactRequest) -> RestoreFact:
     """Converts the restoration of a fact."""
     return _RESTORE.from_proto(request)
-
-
-def page_from_proto(request: Any) -> PageQuery:
-    """Converts the paging fields of a list. Raises InvalidArgument if its order is unknown."""
-    if request.order_by not in request.DESCRIPTOR.fields_by_name["order_by"].enum_type.values_by_number:
-        raise InvalidArgument("order_by must be an order of this list.", field="order_by")
-    return page_query(request)
 
 
 def episode_filter_from_proto(filter_: rpc.EpisodeFilter) -> EpisodeFilter:

@@ -12,7 +12,6 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.access import service_only
 from mnemesh_kit.errors import InvalidArgument, ResourceExhausted
 from mnemesh_kit.idempotency import RequestKey, request_key
-from mnemesh_kit.paging import PageQuery, page_query
 from mnemesh_kit.time import (
     optional_timestamp_to_proto,
     timestamp_from_proto,
@@ -165,13 +164,6 @@ def _required_time(message: Any, name: str, field: str) -> datetime:
 
 
 MAX_RECORDS: Final = 200_000
-
-
-def page_from_proto(request: Any) -> PageQuery:
-    """Converts the paging fields of a list. Raises InvalidArgument if its order is unknown."""
-    if request.order_by not in request.DESCRIPTOR.fields_by_name["order_by"].enum_type.values_by_number:
-        raise InvalidArgument("order_by must be an order of this list.", field="order_by")
-    return page_query(request)
 
 
 def turn_filter_from_proto(request: rpc.ListTurnsRequest) -> TurnFilter:
