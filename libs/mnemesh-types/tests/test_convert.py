@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh.types.v1 import audit_pb2
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_types.convert import message_from_proto, message_to_proto, parts_from_proto, provenance_from_proto
+from mnemesh_types.convert import message_from_proto, message_to_proto, parts_from_proto
 from mnemesh_types.messages import (
     Approve,
     ClientReturn,
@@ -25,7 +24,6 @@ from mnemesh_types.messages import (
     ToolReturn,
     ToolStatus,
 )
-from mnemesh_types.provenance import Provenance
 from mnemesh_types.usage import Usage
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -138,9 +136,3 @@ def test_unset_and_zero_usage_are_distinct() -> None:
     usage = Usage(prompt_tokens=0, total_tokens=3)
     assert Usage.from_proto(usage.to_proto()) == usage
     assert usage + Usage(completion_tokens=2, total_tokens=4) == Usage(0, 2, 7)
-
-
-def test_client_cannot_set_the_authors_of_a_resource() -> None:
-    provenance = Provenance("user-1", "user-2", project_id="p", entity_id="")
-    converted = provenance_from_proto(audit_pb2.Provenance.FromString(provenance.to_proto().SerializeToString()))
-    assert converted == Provenance(project_id="p", entity_id="")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from mnemesh.types.v1 import audit_pb2
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto, timestamp_to_proto
@@ -32,25 +31,13 @@ from mnemesh_types.messages import (
     ToolReturn,
     ToolStatus,
 )
-from mnemesh_types.provenance import Provenance
-from mnemesh_types.twin import enum_of, register
+from mnemesh_types.twin import enum_of, number_of, register
 
-_ROLE_TO_PROTO: Final = {
-    Role.SYSTEM: pb.ROLE_SYSTEM,
-    Role.USER: pb.ROLE_USER,
-    Role.ASSISTANT: pb.ROLE_ASSISTANT,
-    Role.TOOL: pb.ROLE_TOOL,
-    Role.APPROVAL: pb.ROLE_APPROVAL,
-    Role.SUMMARY: pb.ROLE_SUMMARY,
-}
-_ROLE_FROM_PROTO: Final[Mapping[int, Role]] = {number: role for role, number in _ROLE_TO_PROTO.items()}
 enum_of(pb.Role, Role)
 enum_of(pb.ToolReturnStatus, ToolStatus)
-_STATUS_TO_PROTO: Final = {
-    ToolStatus.UNSPECIFIED: pb.TOOL_RETURN_STATUS_UNSPECIFIED,
-    ToolStatus.SUCCESS: pb.TOOL_RETURN_STATUS_SUCCESS,
-    ToolStatus.ERROR: pb.TOOL_RETURN_STATUS_ERROR,
-}
+_ROLE_TO_PROTO: Final = {role: number_of(role) for role in Role}
+_ROLE_FROM_PROTO: Final[Mapping[int, Role]] = {number: role for role, number in _ROLE_TO_PROTO.items()}
+_STATUS_TO_PROTO: Final = {status: number_of(status) for status in ToolStatus}
 _STATUS_FROM_PROTO: Final[Mapping[int, ToolStatus]] = {number: status for status, number in _STATUS_TO_PROTO.items()}
 _OPTIONAL: Final = (
     "approval_request_id",
@@ -67,7 +54,6 @@ _OPTIONAL: Final = (
     "carried",
     "is_event",
 )
-_PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
 
 
 def message_to_proto(message: Message, agent_id: str | None = None) -> pb.Message:
@@ -204,14 +190,9 @@ def tool_return_from_proto(item: pb.ToolReturn, field: str | None = None) -> Too
     )
 
 
-def status_to_proto(status: ToolStatus) -> pb.ToolReturnStatus.ValueType:
-    """Converts the outcome of a tool call."""
-    return _STATUS_TO_PROTO[status]
-
-
 def role_to_proto(role: Role) -> pb.Role.ValueType:
     """Converts a role."""
-    return _ROLE_TO_PROTO[role]
+    return _ROLE_TO_PROTO[role]  # type: ignore[no-any-return]
 
 
 def role_from_proto(number: int, field: str) -> Role:
@@ -244,11 +225,6 @@ def decision_from_proto(item: pb.ApprovalDecision, field: str) -> ApprovalDecisi
             return ClientReturn(item.tool_call_id, tool_return)
         case _:
             raise InvalidArgument(f"{field}.decision is required.", field=f"{field}.decision")
-
-
-def provenance_from_proto(provenance: audit_pb2.Provenance) -> Provenance:
-    """Converts the ids that a client may set. The creator and the last author are output only and stay empty."""
-    return Provenance(**{name: getattr(provenance, name) for name in _PROVENANCE_IDS if provenance.HasField(name)})
 
 
 def _time(message: pb.Message, name: str, field: str | None) -> datetime:
