@@ -124,13 +124,14 @@ async def test_one_process_runs_all_services_and_is_restarted_with_their_data(co
             await notices.wait_for("mesh was killed by SIGKILL; restarting it")
             await notices.wait_for("mesh is ready again")
             assert [block.value for block in (await agent.memory()).blocks] == ["Likes tea."]
+            await mnemesh.agents.get(agent.id)
     finally:
         await supervisor.stop()
 
     log = (config.data_path / "logs" / "mesh.log").read_text().splitlines()
     served = {(line["service"], line["method"]) for line in map(json.loads, log) if line["event"] == "call"}
     assert ("blocks", "/mnemesh.blocks.v1.BlockService/CreateBlock") in served, "called by the orchestrator"
-    assert ("orchestrator", "/mnemesh.agents.v1.AgentService/CreateAgent") in served
+    assert ("orchestrator", "/mnemesh.agents.v1.AgentService/GetAgent") in served
 
 
 async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
