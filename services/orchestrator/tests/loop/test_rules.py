@@ -36,6 +36,13 @@ def test_without_rules_every_tool_is_allowed_and_none_forced() -> None:
     assert free.prompt() == ""
 
 
+def test_a_rule_without_a_schema_requires_approval_of_every_call() -> None:
+    schema = '{"type": "object"}'
+    assert solver(RequiresApproval("a", schema), RequiresApproval("b")).approval_schemas("a") == (schema,)
+    both = solver(RequiresApproval("a", schema), RequiresApproval("a"))
+    assert (both.needs_approval("a"), both.approval_schemas("a")) == (True, ())
+
+
 def test_run_first_applies_to_the_first_call_only() -> None:
     first = solver(RunFirst("b", '{"x": 1}'), ConstrainChildTools("b", ("c",)))
     assert first.allowed(ALL) == ("b",)
