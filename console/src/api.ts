@@ -112,6 +112,7 @@ function reasonOf(error: ConnectError): string {
   return "";
 }
 
+/** A gateway that stops cancels its open calls. */
 function isTransport(error: ConnectError): boolean {
-  return [Code.Unknown, Code.Internal, Code.Unavailable, Code.Aborted].includes(error.code);
+  return [Code.Unknown, Code.Internal, Code.Unavailable, Code.Aborted, Code.Canceled].includes(error.code);
 }

@@ -305,7 +305,7 @@ interface SearchBoxProps {
 function SearchBox({ label, onSearch }: SearchBoxProps) {
   const [query, setQuery] = useState("");
   return (
-    <form class="search" role="search" onSubmit={(event) => (event.preventDefault(), onSearch(query.trim()))}>
+    <form class="search" role="search" aria-label={label} onSubmit={(event) => (event.preventDefault(), onSearch(query.trim()))}>
       <input
         type="search"
         aria-label={label}

@@ -1,19 +1,26 @@
 """The console in a browser, on a mesh with the rehearsal model and with a scripted one."""
 
 import asyncio
+import base64
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from mnemesh_client import Agent
+from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import Principal
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.console.conftest import SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 expect.set_options(timeout=SECONDS * 1000)
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 MARKUP = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script><b>bold</b>"
 
 
@@ -169,7 +176,7 @@ async def test_memory_is_edited_restored_and_searched(page: Page, console_mesh: 
 
     await page.get_by_label("Text of a new passage").fill("The key is under the mat.")
     await page.get_by_role("button", name="Add passage").click()
-    await page.get_by_label("Search passages").fill("key")
+    await page.get_by_role("searchbox", name="Search passages").fill("key")
     await page.keyboard.press("Enter")
     await expect(page.locator("mark")).to_have_text("key")
 
@@ -178,3 +185,66 @@ def _set() -> asyncio.Event:
     event = asyncio.Event()
     event.set()
     return event
+
+
+async def test_a_lost_connection_does_not_lose_the_turn(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
+    goes_on = asyncio.Event()
+    answered = "First half. Second half."
+    fake_model.script = [Reply(text=answered, piece_size=12, gates=(_set(), goes_on))]
+    await open_agent(page, console_mesh, model="openai/fake-model")
+    await send(page, "Tell me.")
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("First half.")
+    await console_mesh.stop("gateway")
+    await expect(page.get_by_text("The connection is lost.")).to_be_visible()
+    goes_on.set()
+    await console_mesh.start("gateway")
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text(answered)
+    await expect(page.get_by_role("article")).to_have_count(2)
+
+
+async def test_a_fork_shares_the_messages_up_to_one(page: Page, console_mesh: Mesh) -> None:
+    agent = await open_agent(page, console_mesh)
+    await agent.ask("My name is Ada.")
+    await agent.ask("My name is Bea.")
+    await page.reload()
+    first = page.get_by_role("article", name="Agent").first
+    await first.hover()
+    await first.get_by_role("button", name="Fork").click()
+    await expect(page.get_by_role("article", name="You")).to_have_count(1)
+    await expect(page.get_by_role("article", name="You")).to_contain_text("Ada")
+
+
+async def test_an_image_is_sent_and_shown(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
+    fake_model.script = ["A red dot."]
+    await open_agent(page, console_mesh, model="openai/fake-model")
+    image = {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(PNG)}
+    await page.get_by_label("Add images").set_input_files([image])  # type: ignore[list-item]
+    await expect(page.get_by_role("list", name="Images of the message")).to_contain_text("dot.png")
+    await send(page, "What is this?")
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("A red dot.")
+    shown = page.get_by_role("article", name="You").get_by_role("img")
+    await expect(shown).to_have_js_property("naturalWidth", 1)
+    assert PNG in fake_model.requests[-1].raw.decode()
+
+
+async def test_the_page_asks_for_a_token_and_works_below_a_prefix(browser: Browser, tmp_path: Path) -> None:
+    """The proxy of the prefix is in the browser: it removes the prefix from each request."""
+    keys = tmp_path / "keys"
+    keys.write_text("k" * 32)
+    settings = {name: {"auth_key_file": str(keys)} for name in ("gateway", *STORE_NAMES)}
+    good = mint_token(b"k" * 32, Principal(new_id("org"), new_id("user")), 600)
+    async with Mesh(tmp_path / "data", gateway=True, in_memory=True, settings=settings) as mesh:
+        base = f"http://{mesh.addresses['gateway']}"
+        page = await browser.new_page()
+        await page.route(f"{base}/team/**", lambda route: route.continue_(url=route.request.url.replace("/team/", "/")))
+        await page.goto(f"{base}/team/console/")
+        for token in ("wrong", good):
+            await page.get_by_label("Token").fill(token)
+            await page.get_by_role("button", name="Log in").click()
+            if token == "wrong":
+                await expect(page.get_by_role("alert")).to_contain_text("does not accept this token")
+        await expect(page.get_by_text("There is no agent yet.")).to_be_visible()
+        assert await page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])") == '[{},{},""]'
+        await page.reload()
+        await expect(page.get_by_label("Token")).to_have_value("")
+        await page.close()

@@ -5,7 +5,8 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import type { Agent } from "../../gen/mnemesh/agents/v1/agents_pb";
 import { clock, exact, indented } from "../format";
 import { Busy, Empty, ProblemBox, useAction } from "../parts";
-import { ConversationState, type Decisions } from "./conversation";
+import { linkTo } from "../route";
+import { ConversationState, type Decisions, type Image } from "./conversation";
 import type { Asked, Called, Entry, Result, Said } from "./entries";
 
 const NEAR_END = 80;
@@ -104,11 +105,11 @@ function EntryView({ entry, state }: { entry: Entry; state: ConversationState })
         </div>
       );
     default:
-      return <SaidView said={entry} />;
+      return <SaidView said={entry} state={state} />;
   }
 }
 
-function SaidView({ said }: { said: Said }) {
+function SaidView({ said, state }: { said: Said; state: ConversationState }) {
   const speaker = said.name && said.kind === "user" ? said.name : SPEAKERS[said.kind];
   if (said.kind === "reasoning" || said.kind === "summary") {
     return (
@@ -135,10 +136,26 @@ function SaidView({ said }: { said: Said }) {
             {clock(said.time)}
           </time>
         )}
+        {said.messageId && !said.live && <Fork said={said} state={state} />}
       </header>
       <p class="text">{said.text}</p>
       <Images sources={said.images} />
     </article>
+  );
+}
+
+/** Continues from a message in a conversation of its own; this one stays as it is. */
+function Fork({ said, state }: { said: Said; state: ConversationState }) {
+  const fork = async () => {
+    const id = await state.fork(said.messageId);
+    if (id) {
+      location.hash = linkTo(state.agentId, "chat", id);
+    }
+  };
+  return (
+    <button type="button" class="quiet fork" title="Continue from here in a new conversation" onClick={() => void fork()}>
+      Fork
+    </button>
   );
 }
 
@@ -258,6 +275,12 @@ function ApprovalView({ asked, state }: { asked: Asked; state: ConversationState
   );
 }
 
+const IMAGE_TYPES = "image/png,image/jpeg,image/gif,image/webp";
+
+async function readImage(file: File): Promise<Image> {
+  return { name: file.name, mediaType: file.type, data: new Uint8Array(await file.arrayBuffer()) };
+}
+
 interface ComposerProps {
   state: ConversationState;
   isWaiting: boolean;
@@ -266,14 +289,22 @@ interface ComposerProps {
 
 function Composer({ state, isWaiting, name }: ComposerProps) {
   const [text, setText] = useState("");
+  const [images, setImages] = useState<Image[]>([]);
   const cancelling = useAction();
   const running = state.running.value;
-  const isBlocked = running !== undefined || isWaiting || !text.trim() || !state.isLoaded.value;
+  const isEmpty = !text.trim() && images.length === 0;
+  const isBlocked = running !== undefined || isWaiting || isEmpty || !state.isLoaded.value;
   const send = () => {
     if (!isBlocked) {
       setText("");
-      void state.send(text.trim());
+      setImages([]);
+      void state.send(text.trim(), images);
     }
+  };
+  const attach = async (input: HTMLInputElement) => {
+    const added = await Promise.all(Array.from(input.files ?? [], readImage));
+    setImages([...images, ...added]);
+    input.value = "";
   };
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -291,7 +322,28 @@ function Composer({ state, isWaiting, name }: ComposerProps) {
         onInput={(event) => setText(event.currentTarget.value)}
         onKeyDown={onKeyDown}
       />
+      {images.length > 0 && (
+        <ul class="attached" aria-label="Images of the message">
+          {images.map((image, index) => (
+            <li key={index} class="tag">
+              {image.name}
+              <button
+                type="button"
+                class="quiet"
+                aria-label={`Remove ${image.name}`}
+                onClick={() => setImages(images.filter((_, at) => at !== index))}
+              >
+                ✕
+              </button>
+            </li>
+          ))}
+        </ul>
+      )}
       <div class="composer-foot">
+        <label class="attach">
+          Add images
+          <input type="file" accept={IMAGE_TYPES} multiple onChange={(event) => void attach(event.currentTarget)} />
+        </label>
         <span class="muted">{state.usage.value || "Enter sends, Shift+Enter starts a new line"}</span>
         {running === undefined ? (
           <button type="submit" class="primary" disabled={isBlocked}>

@@ -8,16 +8,19 @@ import {
   type ApprovalDecision,
   ApprovalDecisionSchema,
   ApproveSchema,
+  ContentPartSchema,
   type Message,
   type ToolCall,
 } from "../../gen/mnemesh/types/v1/message_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
-import { messages, newRequestId, type Problem, problemOf, problemOfRun, runs } from "../api";
+import { conversations, messages, newRequestId, type Problem, problemOf, problemOfRun, runs } from "../api";
 import { number, words } from "../format";
 import { addEvent, addMessage, type Asked, type Entries, type Entry } from "./entries";
 import { follow } from "./follow";
 
 const PAGE = 50;
+/** What one call returns at most: a window seldom has more messages. */
+const MOST_SHARED = 1000;
 const RUN_CONFIG = { streamTokens: true, onBusy: OnBusy.WAIT };
 /** Stops that are not an ordinary end, with what a person may want to know. */
 const STOPS: Partial<Record<StopReason, string>> = {
@@ -26,6 +29,13 @@ const STOPS: Partial<Record<StopReason, string>> = {
   [StopReason.MAX_TOKENS_EXCEEDED]: "The answer reached the model's limit of tokens.",
   [StopReason.CONTENT_FILTER]: "The provider's content filter cut the answer off.",
 };
+
+/** An image to send. */
+export interface Image {
+  name: string;
+  mediaType: string;
+  data: Uint8Array<ArrayBuffer>;
+}
 
 export type Decisions = Record<string, { approve: boolean; reason: string }>;
 
@@ -87,12 +97,36 @@ export class ConversationState {
     this.olderToken = found.nextPageToken;
     this.hasOlder.value = found.nextPageToken !== "";
     this.stored = [...found.messages.reverse(), ...this.stored];
+    if (!this.olderToken) {
+      this.stored = [...(await this.shared()), ...this.stored];
+    }
     this.rebuild();
   }
 
-  async send(text: string): Promise<void> {
+  /** Returns the messages that a fork shares with the conversation that it was made from. */
+  private async shared(): Promise<Message[]> {
+    const request = { conversationId: this.conversationId, includeMessageIds: true };
+    const { conversation } = await conversations.getConversation(request, { signal: this.closing.signal });
+    if (!conversation?.forkedFromId) {
+      return [];
+    }
+    const found: Message[] = [];
+    let pageToken = "";
+    do {
+      const ids = { messageIds: conversation.messageIds.slice(1, MOST_SHARED + 1), pageToken };
+      const page = await messages.getMessages(ids, { signal: this.closing.signal });
+      found.push(...page.messages.filter((message) => message.conversationId !== this.conversationId));
+      pageToken = page.nextPageToken;
+    } while (pageToken);
+    return found;
+  }
+
+  async send(text: string, images: Image[]): Promise<void> {
     const requestId = newRequestId();
-    const content = [{ part: { case: "text" as const, value: { text } } }];
+    const content = [
+      ...images.map(({ data, mediaType }) => imagePart(data, mediaType)),
+      ...(text ? [create(ContentPartSchema, { part: { case: "text", value: { text } } })] : []),
+    ];
     const request = {
       requestId,
       agentId: this.agentId,
@@ -138,6 +172,18 @@ export class ConversationState {
   async retry(runId: string): Promise<void> {
     const { run } = await runs.retryRun({ requestId: newRequestId(), runId });
     await this.follow({ runId: run!.id });
+  }
+
+  /** Creates a conversation that shares the messages up to one of them. Returns its id. */
+  async fork(untilMessageId: string): Promise<string | undefined> {
+    try {
+      const request = { requestId: newRequestId(), conversationId: this.conversationId, untilMessageId };
+      const { conversation } = await conversations.forkConversation(request, { signal: this.closing.signal });
+      return conversation?.id;
+    } catch (error) {
+      this.fail(error);
+      return undefined;
+    }
   }
 
   private async follow(source: { open?: Parameters<typeof follow>[0]["open"]; runId?: string }): Promise<void> {
@@ -286,6 +332,11 @@ export class ConversationState {
       this.problem.value = problemOf(error);
     }
   }
+}
+
+function imagePart(data: Uint8Array<ArrayBuffer>, mediaType: string) {
+  const source = { case: "inline" as const, value: { data, mediaType } };
+  return create(ContentPartSchema, { part: { case: "image", value: { source } } });
 }
 
 function decided(call: ToolCall, decision: { approve: boolean; reason: string } | undefined): ApprovalDecision {
