@@ -119,7 +119,6 @@ async def test_one_process_runs_all_services_and_is_restarted_with_their_data(co
         assert mesh.pid is not None
         async with Mnemesh(Addresses(**config.addresses)) as mnemesh:
             agent = await mnemesh.agents.create("ada", blocks={"human": "Likes tea."})
-            await mnemesh.agents.get(agent.id)  # the log has the call before
             os.kill(mesh.pid, signal.SIGKILL)
             await notices.wait_for("mesh was killed by SIGKILL; restarting it")
             await notices.wait_for("mesh is ready again")
