@@ -6,6 +6,8 @@ import uuid
 from itertools import count
 from typing import Final, Protocol
 
+from google.protobuf.message import Message
+
 from mnemesh_kit.errors import InvalidArgument
 
 _UUID4: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -39,6 +41,24 @@ def require_id(value: str, prefix: str, field: str) -> str:
         return value
     problem = "is required" if not value else f"must be an id of the form {prefix}-<uuid4>"
     raise InvalidArgument(f"{field} {problem}.", field=field)
+
+
+def require_ids(message: Message, path: str, **kinds: str) -> None:
+    """Refuses a malformed id in the fields of a message that are set.
+
+    Args:
+        message: the message.
+        path: its path in the request; "" for the request itself.
+        kinds: the prefixes of the ids, by field.
+
+    Raises:
+        InvalidArgument: as `require_id`.
+    """
+    present = {field.name for field, _ in message.ListFields()}
+    for name, prefix in kinds.items():
+        value = getattr(message, name) if name in present else ()
+        for each in (value,) if isinstance(value, str) else value:
+            require_id(each, prefix, f"{path}.{name}" if path else name)
 
 
 class IdSource(Protocol):

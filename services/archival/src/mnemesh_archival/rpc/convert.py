@@ -8,7 +8,7 @@ from mnemesh.archival.v1 import archives_pb2, archives_service_pb2, passages_ser
 from mnemesh.archival.v1 import embeddings_service_pb2 as embeddings_pb
 from mnemesh.archival.v1 import passages_service_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.ids import require_id
+from mnemesh_kit.ids import require_id, require_ids
 from mnemesh_kit.time import (
     date_range,
     optional_timestamp_from_proto,
@@ -28,10 +28,7 @@ from mnemesh_archival.usecases.embeddings import EmbeddedTexts
 
 def archive_filter_from_proto(message: archives_service_pb2.ArchiveFilter) -> ArchiveFilter:
     """Returns a filter of archives. Raises InvalidArgument for an id that is not well-formed."""
-    if message.HasField("agent_id"):
-        require_id(message.agent_id, "agent", "filter.agent_id")
-    for archive_id in message.archive_ids:
-        require_id(archive_id, "archive", "filter.archive_ids")
+    require_ids(message, "filter", agent_id="agent", archive_ids="archive")
     return ArchiveFilter.from_proto(message, "filter")
 
 
@@ -100,15 +97,11 @@ def passage_filter_from_proto(message: passages_service_pb2.PassageFilter) -> Pa
         optional_field(message, "time_zone"),
         prefix="filter.",
     )
-    file_id, folder_id = optional_field(message, "file_id"), optional_field(message, "folder_id")
-    agent_id, archive_id = optional_field(message, "agent_id"), optional_field(message, "archive_id")
-    return PassageFilter(
-        agent_id=require_id(agent_id, "agent", "filter.agent_id") if agent_id is not None else None,
-        archive_id=require_id(archive_id, "archive", "filter.archive_id") if archive_id is not None else None,
-        tags=tuple(message.tags),
+    require_ids(message, "filter", agent_id="agent", archive_id="archive", file_id="file", folder_id="source")
+    return _FILTER.from_proto(
+        message,
+        "filter",
         every_tag=message.tag_match == passages_service_pb2.TAG_MATCH_ALL,
-        file_id=require_id(file_id, "file", "filter.file_id") if file_id is not None else None,
-        folder_id=require_id(folder_id, "source", "filter.folder_id") if folder_id is not None else None,
         since=dates.start,
         until=dates.end,
         sources=tuple(
@@ -138,6 +131,7 @@ def _vector_from_proto(message: archives_pb2.Passage, field: str) -> GivenVector
     return validated_vector(message.embedding, identity.handle, identity.dimension, field)
 
 
+_FILTER: Final = Conversion(pb.PassageFilter, PassageFilter, sources=None, archive_ids=None, file_ids=None)
 TIME_RANGE: Final = Conversion(pb.ResolvedTimeRange, TimeRange, start_time="start", end_time="end")
 _KINDS = {
     pb.PASSAGE_SEARCH_MODE_UNSPECIFIED: SearchMode.HYBRID,

@@ -7,7 +7,7 @@ from mnemesh.files.v1 import files_pb2, files_service_pb2, folders_service_pb2
 from mnemesh.files.v1 import files_service_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey, request_key
-from mnemesh_kit.ids import require_id
+from mnemesh_kit.ids import require_id, require_ids
 from mnemesh_types.files import FileFilter, FileHeader, FolderFilter
 from mnemesh_types.twin import enum_of
 
@@ -21,10 +21,7 @@ MAX_PIECE_BYTES: Final = 1 << 20
 
 def folder_filter_from_proto(message: folders_service_pb2.FolderFilter) -> FolderFilter:
     """Returns a filter of folders. Raises InvalidArgument for an id that is not well-formed."""
-    for folder_id in message.folder_ids:
-        require_id(folder_id, "source", "filter.folder_ids")
-    if message.HasField("agent_id"):
-        require_id(message.agent_id, "agent", "filter.agent_id")
+    require_ids(message, "filter", folder_ids="source", agent_id="agent")
     return FolderFilter.from_proto(message, "filter")
 
 
@@ -50,12 +47,7 @@ def text_to_proto(part: TextPart, wanted_last: int | None) -> files_service_pb2.
 
 def file_filter_from_proto(message: files_service_pb2.FileFilter) -> FileFilter:
     """Returns a filter of files. Raises InvalidArgument for an id or a status that is not well-formed."""
-    for file_id in message.file_ids:
-        require_id(file_id, "file", "filter.file_ids")
-    if message.HasField("folder_id"):
-        require_id(message.folder_id, "source", "filter.folder_id")
-    if message.HasField("agent_id"):
-        require_id(message.agent_id, "agent", "filter.agent_id")
+    require_ids(message, "filter", file_ids="file", folder_id="source", agent_id="agent")
     return FileFilter.from_proto(message, "filter")
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.ids import derive_id, require_id
+from mnemesh_kit.ids import derive_id, require_id, require_ids
 from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_types.agents import ModelSettings
 from mnemesh_types.convert import message_to_proto
@@ -28,7 +28,7 @@ from mnemesh_orchestrator.model.conversations import ContextWindowReport
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.files import limits_in_effect
 from mnemesh_orchestrator.rpc.convert.agent_settings import with_mode
-from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS, conversation_id_from_proto, require_ids
+from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS, conversation_id_from_proto
 from mnemesh_orchestrator.rpc.convert.runs import inputs_from_proto
 
 R = TypeVar("R", rpc.CreateAgentRequest, rpc.UpdateAgentRequest)

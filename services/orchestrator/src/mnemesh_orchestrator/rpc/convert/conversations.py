@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from mnemesh.agents.v1 import conversations_pb2 as pb
 from mnemesh.agents.v1 import conversations_service_pb2 as rpc
-from mnemesh_kit.ids import require_id
+from mnemesh_kit.ids import require_id, require_ids
 from mnemesh_types.twin import Conversion, enum_of
 
 from mnemesh_orchestrator.model.conversations import ConversationDraft, ConversationFilter, ConversationOrder
-from mnemesh_orchestrator.rpc.convert.fields import any_conversation_id_from_proto, require_ids
+from mnemesh_orchestrator.rpc.convert.fields import any_conversation_id_from_proto
 
 enum_of(rpc.ConversationOrderBy, ConversationOrder, "CREATED_AT")
 _DRAFT: Final = Conversion(pb.Conversation, ConversationDraft)

@@ -1,6 +1,5 @@
 """Ids in requests, and the enumerations that several services of the orchestrator have."""
 
-from google.protobuf.message import Message
 from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh_kit.ids import is_id, require_id
 from mnemesh_types.twin import enum_of
@@ -19,21 +18,6 @@ PROVENANCE_IDS = tuple(
     f"provenance.{name}" for name in ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
 )
 """The fields of the provenance that clients write."""
-
-
-def require_ids(message: Message, path: str, **kinds: str) -> None:
-    """Refuses a malformed id in a field that is set. Raises InvalidArgument.
-
-    Args:
-        message: The message.
-        path: Its path in the request.
-        kinds: The kinds of ids, by field.
-    """
-    present = {field.name for field, _ in message.ListFields()}
-    for name in kinds.keys() & present:
-        value = getattr(message, name)
-        for each in (value,) if isinstance(value, str) else value:
-            require_id(each, kinds[name], f"{path}.{name}" if path else name)
 
 
 def conversation_id_from_proto(agent_id: str, value: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from mnemesh.agents.v1 import identities_pb2 as pb
 from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.ids import require_id
+from mnemesh_kit.ids import require_id, require_ids
 from mnemesh_types.twin import Conversion, enum_of, optional_field, register, written
 
 from mnemesh_orchestrator.model.identities import (
@@ -18,7 +18,7 @@ from mnemesh_orchestrator.model.identities import (
     IdentityType,
     PropertyChange,
 )
-from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS, require_ids
+from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS
 
 enum_of(pb.IdentityType, IdentityType)
 enum_of(rpc.IdentityOrderBy, IdentityOrder, "CREATED_AT")

@@ -9,7 +9,7 @@ from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.ids import require_id
+from mnemesh_kit.ids import require_id, require_ids
 from mnemesh_kit.time import optional_timestamp_to_proto
 from mnemesh_types.convert import part_to_proto, parts_from_proto, tool_return_from_proto
 from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, Deny, Role
@@ -40,7 +40,6 @@ from mnemesh_orchestrator.model.runs import (
 from mnemesh_orchestrator.rpc.convert.fields import (
     any_conversation_id_from_proto,
     conversation_id_from_proto,
-    require_ids,
 )
 
 _ROLE_TO_PROTO: Final = {

@@ -8,17 +8,11 @@ from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import AgentView, BlockProperties, OutcomeStatus
 from mnemesh_sandbox.egress.policy import NetworkConnection
-from mnemesh_types.twin import Conversion, optional_field
+from mnemesh_types.twin import Conversion, enum_of, number_of, optional_field
 
 from mnemesh_tools.model.executions import Execution, Invocation, Program
 
-_STATUSES: Final = {
-    OutcomeStatus.SUCCESS: pb.EXECUTION_STATUS_SUCCESS,
-    OutcomeStatus.ERROR: pb.EXECUTION_STATUS_ERROR,
-    OutcomeStatus.TIMED_OUT: pb.EXECUTION_STATUS_TIMED_OUT,
-    OutcomeStatus.KILLED: pb.EXECUTION_STATUS_KILLED,
-}
-
+enum_of(pb.ExecutionStatus, OutcomeStatus)
 _INVOCATION: Final = Conversion(pb.ExecuteToolRequest, Invocation, timeout="timeout_seconds")
 _CONNECTION: Final = Conversion(pb.NetworkConnection, NetworkConnection, duration="seconds", refusal=None)
 _PROGRAM: Final = Conversion(pb.RunCodeRequest, Program, timeout="timeout_seconds")
@@ -46,7 +40,7 @@ def execution_to_proto(execution: Execution) -> pb.ExecuteToolResponse:
     """Returns the message of an execution."""
     outcome = execution.outcome
     return pb.ExecuteToolResponse(
-        status=_STATUSES[outcome.status],
+        status=number_of(outcome.status),
         result=execution.result,
         stdout=outcome.stdout,
         stderr=outcome.stderr,
