@@ -32,7 +32,6 @@ from mnemesh_types.twin import (
     Conversion,
     Twin,
     attribute_name,
-    changes_of,
     enum_from_proto,
     fields_of,
     message_of,
@@ -207,15 +206,16 @@ def test_a_subclass_adds_fields_that_the_message_does_not_have() -> None:
 def test_a_mask_names_the_changes() -> None:
     block = Block(label="human", description=None, provenance=Provenance(project_id="p"))
     writable = {"label", "description", "create_time", "provenance.project_id"}
+    changes = Conversion(blocks_pb2.Block, Block).changes
     mask = FieldMask(paths=["description", "create_time", "provenance.project_id"])
-    assert changes_of(block, mask, writable) == {
+    assert changes(block.to_proto(), mask, writable, "block") == {
         "description": None,
         "created_at": EPOCH,
         "provenance": {"project_id": "p"},
     }
     for paths, text in ((["value"], "update_mask must not name value."), ([], "must name at least one field")):
         with pytest.raises(InvalidArgument, match=text):
-            changes_of(block, FieldMask(paths=paths), writable)
+            changes(block.to_proto(), FieldMask(paths=paths), writable, "block")
 
 
 @dataclass(frozen=True, slots=True)

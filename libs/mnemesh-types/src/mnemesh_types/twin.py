@@ -353,22 +353,6 @@ def fields_of(message: type[Message], value: object) -> dict[str, Any]:
     raise TypeError(f"{message.DESCRIPTOR.name} has no field for {type(value).__name__}")
 
 
-def changes_of(twin: Twin[Any], mask: FieldMask, writable: Collection[str]) -> dict[str, Any]:
-    """Returns the new values that the mask of an update names, by attribute; those of a nested twin are a dict.
-
-    Raises:
-        InvalidArgument: the mask is empty, or names a path that is not one of `writable`. Metadata: field.
-    """
-    changes: dict[str, Any] = {}
-    for path in _writable_paths(mask, writable):
-        parent, _, name = (attribute_name(part) for part in path.rpartition("."))
-        if parent:
-            changes.setdefault(parent, {})[name] = getattr(getattr(twin, parent), name)
-        else:
-            changes[name] = getattr(twin, name)
-    return changes
-
-
 def _writable_paths(mask: FieldMask, writable: Collection[str]) -> Collection[str]:
     for path in mask.paths:
         if path not in writable:

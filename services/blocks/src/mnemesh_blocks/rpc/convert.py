@@ -8,7 +8,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_types.blocks import AUTHOR, Author, Block, OwnerAuthor
-from mnemesh_types.twin import changes_of, enum_of
+from mnemesh_types.twin import Conversion, enum_of
 
 from mnemesh_blocks.model.blocks import (
     DEFAULT_LIMIT,
@@ -30,6 +30,7 @@ _UPDATABLE: Final = frozenset(
     }
 )
 enum_of(pb.BlockOrderBy, BlockOrder, "CREATE_TIME")
+_BLOCK: Final = Conversion(blocks_pb2.Block, Block)
 _EDITS: Final[dict[str, Any]] = {
     "append": Append,
     "replace_all": ReplaceAll,
@@ -77,8 +78,8 @@ def block_update_from_proto(request: pb.UpdateBlockRequest) -> dict[str, Any]:
     Raises:
         InvalidArgument: The mask is empty, or names a field that cannot be updated.
     """
-    block = Block.from_proto(request.block, "block")
-    return changes_of(replace(block, limit=block.limit or DEFAULT_LIMIT), request.update_mask, _UPDATABLE)
+    changes = _BLOCK.changes(request.block, request.update_mask, _UPDATABLE, "block")
+    return changes | ({"limit": changes["limit"] or DEFAULT_LIMIT} if "limit" in changes else {})
 
 
 def revert_target_from_proto(request: pb.RevertBlockRequest) -> RevertTarget:
