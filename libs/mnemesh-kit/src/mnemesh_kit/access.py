@@ -6,6 +6,7 @@ entry is one for services.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from mnemesh_kit.call_context import Role, current_principal
@@ -188,6 +189,7 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
 """The path of each RPC, as `/package.Service/Method` → its rule."""
 
 
+@cache
 def largest_request(services: tuple[str, ...]) -> int:
     """Returns the size of the largest request that these gRPC services accept."""
     return max(

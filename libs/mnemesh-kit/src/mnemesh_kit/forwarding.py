@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
 import grpc
@@ -130,6 +131,7 @@ class ForwardingHealth(health.aio.HealthServicer):
         return health_pb2.HealthCheckResponse(status=state)
 
 
+@cache
 def import_contracts(names: tuple[str, ...]) -> None:
     """Imports the generated code of gRPC services, so that reflection and request ids know them."""
     for package in dict.fromkeys(name.rpartition(".")[0] for name in names):
