@@ -73,13 +73,13 @@ def from_postgresql(error: Exception, *, query_only: bool = False) -> MnemeshErr
     if isinstance(error, OSError):
         return from_os_error(error)
     original = getattr(error, "orig", None) or error
-    state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    state = getattr(original, "sqlstate", None)
     if state in _FULL_STATES:
         return DatabaseFull()
     if query_only and state == _READ_ONLY:
         return None
     is_away = isinstance(state, str) and (state in _AWAY_STATES or state.startswith(_AWAY_CLASSES))
-    if is_away or isinstance(error, (sa.exc.InterfaceError, sa.exc.TimeoutError)):
+    if is_away or isinstance(error, sa.exc.InterfaceError):
         return DatabaseUnavailable("The database cannot be reached. Retry later.")
     if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
         return DatabaseUnavailable("The connection to the database was lost. Retry later.")

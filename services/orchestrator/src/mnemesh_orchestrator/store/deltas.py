@@ -9,15 +9,22 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_orchestrator.model.events import Lease, LiveBody, RunEvent
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.leases import LeaseClock, lease_parameters, require_lease
+from mnemesh_orchestrator.store.leases import LeaseClock, lease_parameters, under_lease
 from mnemesh_orchestrator.store.run_rows import decode_event
 from mnemesh_orchestrator.store.tables import events, run_deltas
 
 _LIMIT: Final = 500
 _d: Final = run_deltas.c
+_INSERT: Final = Prepared(run_deltas.insert())
+_DELETE: Final = Prepared(
+    run_deltas.delete().where(
+        _d.run_id == sa.bindparam("p_run"), _d.epoch == sa.bindparam("p_epoch"), _d.last == sa.bindparam("p_last")
+    )
+)
 
 
 class _Piece(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,14 +57,13 @@ class DeltaStore:
             LeaseLost: Another process holds the lease.
         """
         rows = [_row(lease, after, [event for _, event in group]) for after, group in groupby(pieces, lambda p: p[0])]
-        again = run_deltas.delete().where(
-            _d.run_id == lease.run_id, _d.epoch == lease.epoch, _d.last.in_([row["last"] for row in rows])
-        )
+        keys = [{"p_run": lease.run_id, "p_epoch": lease.epoch, "p_last": row["last"]} for row in rows]
 
         def write(conn: sa.Connection) -> None:
-            require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self.lease_clock.expiry))
-            conn.execute(again)  # the rows of an earlier attempt
-            conn.execute(run_deltas.insert(), rows)
+            held = sql.EXTEND_LEASE.send(conn, lease_parameters(lease) | self.lease_clock.expiry)
+            with under_lease(lease, held):
+                _DELETE.send_each(conn, keys)  # the rows of an earlier attempt
+                _INSERT.send_each(conn, rows)
 
         await self.database.write(write)
 
