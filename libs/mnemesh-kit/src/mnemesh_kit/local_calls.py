@@ -8,7 +8,7 @@ and the bounds of their sizes hold.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -47,6 +47,7 @@ class LocalServers:
         return self._servers.get(_key(target))
 
 
+@lru_cache(maxsize=1024)
 def _key(address: str) -> str:
     """Returns the port of an address of this machine, or the address itself."""
     host = host_of(address).strip("[]")

@@ -85,19 +85,14 @@ class TokenLedger:
             return []
         known = self._known.setdefault((tokenizer, return_limit), {})
         tokens = [tokenizer.message(messages[0], return_limit)]
-        unsent = (
-            unsent_message_ids(messages)
-            if any(message.role is Role.APPROVAL for message in messages)
-            else frozenset[str]()
-        )
         for message in messages[1:]:
-            if message.id in unsent:
-                tokens.append(0)
-                continue
-            count = known.get(message.id)
-            if count is None:
-                count = known[message.id] = tokenizer.message(message, return_limit)
-            tokens.append(count)
+            if message.id not in known:
+                known[message.id] = tokenizer.message(message, return_limit)
+        if Role.APPROVAL in [message.role for message in messages]:
+            unsent = unsent_message_ids(messages)
+            tokens += [0 if message.id in unsent else known[message.id] for message in messages[1:]]
+        else:
+            tokens += [known[message.id] for message in messages[1:]]
         while len(known) > self._size:
             del known[next(iter(known))]
         while len(self._known) > _MAX_TABLES:

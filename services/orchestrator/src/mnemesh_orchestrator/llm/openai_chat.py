@@ -446,12 +446,11 @@ def _with_reasoning(message: Message, required: str) -> Message:
     return message if message["role"] != "assistant" or message.get(name) else {**message, name: required}
 
 
-def _single_messages(
-    history: Sequence[Turn], cache: RenderCache, dialect: Dialect, form: HistoryForm
-) -> Iterator[Message]:
-    """Yields the messages of each turn. Strict servers get one call per message, each followed by its return."""
+def _single_messages(history: Sequence[Turn], cache: RenderCache, dialect: Dialect, form: HistoryForm) -> list[Message]:
+    """Returns the messages of each turn. Strict servers get one call per message, each followed by its return."""
     shared = replace(form, refused=frozenset())
     key = dialect.type if shared == PLAIN else f"{dialect.type} {shared}"  # the hash of a text is computed once
+    found: list[Message] = []
     assistant: Message | None = None
     for turn in history:
         messages = _turn_messages(turn, cache, dialect, form, key)
@@ -460,7 +459,8 @@ def _single_messages(
         elif form.strict_roles and isinstance(turn, AssistantTurn) and len(messages[0].get("tool_calls", ())) > 1:
             (assistant,) = messages  # The turn of its returns follows.
             continue
-        yield from messages
+        found += messages
+    return found
 
 
 def _one_by_one(assistant: Message, returns: list[Message]) -> list[Message]:
@@ -495,11 +495,11 @@ def _content_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _turn_messages(turn: Turn, cache: RenderCache, dialect: Dialect, form: HistoryForm, key: str) -> list[Message]:
     if isinstance(turn, SystemTurn):
         return [{"role": "system" if form.has_system else "user", "content": turn.text}]
-    messages = turn.rendered.get(key)
-    if messages is None:
-        messages = _rendered(turn, cache, dialect, form)
-        if not _has_images(turn):  # The cache bounds the memory of images.
-            turn.rendered[key] = messages
+    if key in turn.rendered:
+        return turn.rendered[key]
+    messages = _rendered(turn, cache, dialect, form)
+    if not _has_images(turn):  # The cache bounds the memory of images.
+        turn.rendered[key] = messages
     return messages
 
 

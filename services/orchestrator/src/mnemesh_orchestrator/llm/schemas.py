@@ -75,6 +75,11 @@ def _sendable(key: _Identity, dialect: Dialect) -> ToolSchema:
     return ToolSchema(tool.name, description, parameters)
 
 
+@lru_cache(maxsize=256)
+def _renamed(key: _Identity) -> dict[str, str]:
+    return renamed_arguments(key.tool.parameters)
+
+
 class _Writer:
     """Writes one schema. References are replaced by what they refer to, within bounds."""
 
@@ -389,7 +394,7 @@ def with_own_arguments(calls: tuple[AnsweredCall, ...], request: LlmRequest) -> 
 
     The arguments get their own names back, and lose the nulls that strict schemas demand for optional ones.
     """
-    schemas = {tool.name: tool.parameters for tool in request.tools}
+    schemas = {tool.name: tool for tool in request.tools}
     return tuple(
         replace(call, arguments=_own_arguments(call.arguments, schemas[call.name], request))
         if call.name in schemas
@@ -398,10 +403,10 @@ def with_own_arguments(calls: tuple[AnsweredCall, ...], request: LlmRequest) -> 
     )
 
 
-def _own_arguments(arguments: str, parameters: Mapping[str, Any], request: LlmRequest) -> str:
+def _own_arguments(arguments: str, tool: ToolSchema, request: LlmRequest) -> str:
     if request.settings.strict_tool_schemas:
-        arguments = _without_added_nulls(arguments, parameters)
-    names = renamed_arguments(parameters)
+        arguments = _without_added_nulls(arguments, tool.parameters)
+    names = _renamed(_Identity(tool))
     if not names:
         return arguments
     try:

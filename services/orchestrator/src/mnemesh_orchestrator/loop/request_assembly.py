@@ -102,15 +102,19 @@ class RequestImages:
             organization_id: the organization of the agent.
             reads_images: whether the model accepts images.
         """
+        with_images = [
+            index
+            for index, message in enumerate(messages)
+            if message.tool_returns and any(map(_has_images, message.tool_returns))
+        ]
         prepared, room = list(messages), _Room()
-        for index in reversed(range(len(prepared))):
+        for index in reversed(with_images):
             message = prepared[index]
-            if any(_has_images(returned) for returned in message.tool_returns):
-                shown = [
-                    await self._read_returned(returned, organization_id, room, reads_images=reads_images)
-                    for returned in reversed(message.tool_returns)
-                ]
-                prepared[index] = replace(message, tool_returns=tuple(reversed(shown)))
+            shown = [
+                await self._read_returned(returned, organization_id, room, reads_images=reads_images)
+                for returned in reversed(message.tool_returns)
+            ]
+            prepared[index] = replace(message, tool_returns=tuple(reversed(shown)))
         return tuple(prepared)
 
     async def _read_returned(
@@ -183,7 +187,7 @@ class _Room:
 
 
 def _has_images(returned: ToolReturn) -> bool:
-    return any(isinstance(part, ImagePart) for part in returned.content)
+    return ImagePart in map(type, returned.content)
 
 
 def _size(kept: _Kept) -> int:
