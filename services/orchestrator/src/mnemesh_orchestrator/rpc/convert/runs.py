@@ -59,6 +59,7 @@ Conversion(pb.ClientTool, ClientTool)
 Conversion(pb.ClientSkill, ClientSkill)
 Conversion(pb.MemberApproval, MemberApproval, approval_request_id="approval_id")
 Conversion(batches_pb2.Callback, CallbackResult)
+_INPUT: Final = Conversion(pb.InputMessage, InputMessage, role=None, content=None)
 _CONFIG: Final = Conversion(pb.RunConfig, RunConfig, include_events=None)
 RUN: Final = Conversion(pb.Run, Run, time_to_first_token="first_token_ms", total_duration="total_ms")  # noqa: S106
 STEP: Final = Conversion(
@@ -116,23 +117,15 @@ def inputs_from_proto(messages: Sequence[pb.InputMessage], field: str = "message
 def _input_from_proto(message: pb.InputMessage, field: str) -> InputMessage:
     if message.role not in _ROLE_FROM_PROTO:
         raise InvalidArgument(f"{field}.role must be USER, SYSTEM or ASSISTANT.", field=f"{field}.role")
-    return InputMessage(
-        content=tuple(parts_from_proto(message.content)),
-        role=_ROLE_FROM_PROTO[message.role],
-        **{name: optional_field(message, name) for name in ("name", "otid", "sender_id", "group_id")},
+    return _INPUT.from_proto(
+        message, field, content=parts_from_proto(message.content), role=_ROLE_FROM_PROTO[message.role]
     )
 
 
 def input_to_proto(message: InputMessage) -> pb.InputMessage:
     """Returns the message of an input."""
-    return pb.InputMessage(
-        role=_ROLE_TO_PROTO[message.role],
-        content=[part_to_proto(part) for part in message.content],
-        name=message.name,
-        otid=message.otid,
-        sender_id=message.sender_id,
-        group_id=message.group_id,
-    )
+    content = [part_to_proto(part) for part in message.content]
+    return _INPUT.to_proto(message, role=_ROLE_TO_PROTO[message.role], content=content)
 
 
 register(pb.InputMessage, _input_from_proto, input_to_proto)
