@@ -12,7 +12,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.server import Reply
+from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
 from playwright.async_api import Browser, Page, expect
 
@@ -104,6 +104,21 @@ async def test_a_run_is_cancelled(page: Page, console_mesh: Mesh, fake_model: Fa
     await page.get_by_role("button", name="Cancel the run").click()
     await expect(page.get_by_text("The run was cancelled.").first).to_be_visible()
     await expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+async def test_a_failed_run_shows_its_reason_and_is_retried(
+    page: Page, console_mesh: Mesh, fake_model: FakeOpenAI
+) -> None:
+    fake_model.script = [status(401, "Incorrect API key provided."), "Now it works."]
+    await open_agent(page, console_mesh, model="openai/fake-model")
+    await send(page, "Hello.")
+    await expect(page.get_by_role("alert")).to_contain_text("PROVIDER_AUTH")
+    await page.reload()
+    await expect(page.get_by_role("alert")).to_contain_text("Check the key")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("Now it works.")
+    await expect(page.get_by_role("article", name="You")).to_have_count(1)
+    await expect(page.get_by_role("alert")).to_have_count(0)
 
 
 async def test_an_approval_is_answered(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:

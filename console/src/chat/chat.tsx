@@ -49,13 +49,17 @@ function Timeline({ state, entries }: { state: ConversationState; entries: Entry
     drawn.set(entry, known);
     return known;
   };
+  const inner = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
-    const { current } = box;
-    if (current) {
-      const near = fromEnd.current < NEAR_END;
-      current.scrollTop = near ? current.scrollHeight : current.scrollTop;
-    }
-  }, [entries]);
+    // The height also changes after a draw: entries out of sight have an estimated one.
+    const observer = new ResizeObserver(() => {
+      if (fromEnd.current < NEAR_END) {
+        box.current!.scrollTop = box.current!.scrollHeight;
+      }
+    });
+    observer.observe(inner.current!);
+    return () => observer.disconnect();
+  }, []);
   const loadOlder = () => {
     const { current } = box;
     const below = current ? current.scrollHeight - current.scrollTop : 0;
@@ -69,7 +73,7 @@ function Timeline({ state, entries }: { state: ConversationState; entries: Entry
   };
   return (
     <div class="timeline" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Messages">
-      <div class="timeline-inner">
+      <div class="timeline-inner" ref={inner}>
         {state.hasOlder.value && (
           <button type="button" disabled={older.busy} onClick={loadOlder}>
             Earlier messages
@@ -236,41 +240,39 @@ function ApprovalView({ asked, state }: { asked: Asked; state: ConversationState
       void state.answer(asked, next);
     }
   };
+  if (asked.decisions) {
+    const verdicts = asked.calls.map((call) => `${call.name} ${asked.decisions?.[call.id] ?? "answered"}`);
+    return <p class="entry note">{verdicts.join(", ")}</p>;
+  }
   return (
     <section class="entry approval" aria-label="Approval">
-      <h3>{asked.decisions ? "Approval" : "The agent asks for your approval"}</h3>
+      <h3>The agent asks for your approval</h3>
       {asked.calls.map((call) => (
         <div key={call.id} class="approval-call">
           <span class="tool">{call.name}</span>
           <pre class="code">{indented(call.arguments)}</pre>
-          {asked.decisions ? (
-            <span class="tag">{asked.decisions[call.id] ?? "answered"}</span>
-          ) : (
-            <div class="buttons">
-              <button
-                type="button"
-                class="primary"
-                disabled={isBusy || !!decisions[call.id]}
-                onClick={() => decide(call.id, true)}
-              >
-                Approve
-              </button>
-              <button type="button" disabled={isBusy || !!decisions[call.id]} onClick={() => decide(call.id, false)}>
-                Deny
-              </button>
-              {decisions[call.id] && <span class="tag">{decisions[call.id]!.approve ? "approve" : "deny"}</span>}
-            </div>
-          )}
+          <div class="buttons">
+            <button
+              type="button"
+              class="primary"
+              disabled={isBusy || !!decisions[call.id]}
+              onClick={() => decide(call.id, true)}
+            >
+              Approve
+            </button>
+            <button type="button" disabled={isBusy || !!decisions[call.id]} onClick={() => decide(call.id, false)}>
+              Deny
+            </button>
+            {decisions[call.id] && <span class="tag">{decisions[call.id]!.approve ? "approve" : "deny"}</span>}
+          </div>
         </div>
       ))}
-      {!asked.decisions && (
-        <input
-          aria-label="Reason for a denial"
-          placeholder="Reason for a denial (the agent reads it)"
-          value={reason}
-          onInput={(event) => setReason(event.currentTarget.value)}
-        />
-      )}
+      <input
+        aria-label="Reason for a denial"
+        placeholder="Reason for a denial (the agent reads it)"
+        value={reason}
+        onInput={(event) => setReason(event.currentTarget.value)}
+      />
     </section>
   );
 }

@@ -2,7 +2,7 @@
 
 import { create } from "@bufbuild/protobuf";
 import { signal } from "@preact/signals";
-import { type Delta, OnBusy, type RunEvent, RunStatus } from "../../gen/mnemesh/agents/v1/runs_pb";
+import { type Delta, OnBusy, type RunError, type RunEvent, RunStatus } from "../../gen/mnemesh/agents/v1/runs_pb";
 import { StopReason } from "../../gen/mnemesh/agents/v1/agents_pb";
 import {
   type ApprovalDecision,
@@ -22,6 +22,7 @@ const PAGE = 50;
 /** What one call returns at most: a window seldom has more messages. */
 const MOST_SHARED = 1000;
 const RUN_CONFIG = { streamTokens: true, onBusy: OnBusy.WAIT };
+const ACTIVE = [RunStatus.CREATED, RunStatus.RUNNING];
 /** Stops that are not an ordinary end, with what a person may want to know. */
 const STOPS: Partial<Record<StopReason, string>> = {
   [StopReason.CANCELLED]: "The run was cancelled.",
@@ -64,12 +65,16 @@ export class ConversationState {
   async open(): Promise<void> {
     try {
       this.problem.value = undefined;
-      const filter = { agentIds: [this.agentId], conversationId: this.conversationId, active: true };
-      const request = { filter, pageSize: 10, order: SortOrder.ASCENDING };
-      const { runs: active } = await runs.listRuns(request, { signal: this.closing.signal });
+      const filter = { agentIds: [this.agentId], conversationId: this.conversationId };
+      const request = { filter, pageSize: 10, order: SortOrder.DESCENDING };
+      const { runs: newest } = await runs.listRuns(request, { signal: this.closing.signal });
       await this.loadOlder();
+      if (newest[0]?.status === RunStatus.FAILED) {
+        this.addFailure(newest[0].id, newest[0].error);
+        this.draw();
+      }
       this.isLoaded.value = true;
-      for (const run of active) {
+      for (const run of newest.reverse().filter((each) => ACTIVE.includes(each.status))) {
         await this.follow({ runId: run.id });
       }
     } catch (error) {
@@ -170,8 +175,13 @@ export class ConversationState {
   }
 
   async retry(runId: string): Promise<void> {
-    const { run } = await runs.retryRun({ requestId: newRequestId(), runId });
-    await this.follow({ runId: run!.id });
+    try {
+      const { run } = await runs.retryRun({ requestId: newRequestId(), runId });
+      this.shown.delete(`failure/${runId}`);
+      await this.follow({ runId: run!.id });
+    } catch (error) {
+      this.fail(error);
+    }
   }
 
   /** Creates a conversation that shares the messages up to one of them. Returns its id. */
@@ -234,10 +244,7 @@ export class ConversationState {
         break;
       }
       case "error":
-        this.shown.set(`failure/${runId}`, {
-          ...{ key: `failure/${runId}`, kind: "failure", messageId: "", runId },
-          problem: problemOfRun(content.value.error),
-        });
+        this.addFailure(runId, content.value.error);
         break;
       case "stop":
         this.dropLive();
@@ -248,6 +255,11 @@ export class ConversationState {
         break;
     }
     this.draw();
+  }
+
+  private addFailure(runId: string, error: RunError | undefined): void {
+    const key = `failure/${runId}`;
+    this.shown.set(key, { key, kind: "failure", messageId: "", runId, problem: problemOfRun(error) });
   }
 
   private addStop(runId: string, reason: StopReason, status: RunStatus): void {

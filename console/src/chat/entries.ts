@@ -135,6 +135,12 @@ export function addEvent(entries: Entries, runId: string, agentId: string, event
     entries.set(otid, { ...base, key: otid, kind, text, images, name: event.name });
   switch (message.case) {
     case "user":
+      // A retry sends the message of the failed run again.
+      for (const [key, entry] of entries) {
+        if (entry.messageId === messageId) {
+          entries.delete(key);
+        }
+      }
       say("user", textOf(message.value.content), imagesOf(message.value.content));
       break;
     case "system":
@@ -183,8 +189,20 @@ function addReturn(entries: Entries, base: Omit<Base, "key">, answer: ToolReturn
   if (known?.kind === "call") {
     entries.set(key, { ...known, result, progress: undefined });
   } else if (answer.name !== SEND_MESSAGE) {
-    entries.set(key, { ...base, key, kind: "call", callId: answer.toolCallId, name: answer.name, input: "", result });
+    const input = approvedInput(entries, answer.toolCallId);
+    entries.set(key, { ...base, key, kind: "call", callId: answer.toolCallId, name: answer.name, input, result });
   }
+}
+
+/** Returns the arguments of a call that waited for an approval: its request has them. */
+function approvedInput(entries: Entries, callId: string): string {
+  for (const entry of entries.values()) {
+    const call = entry.kind === "approval" && entry.calls.find(({ id }) => id === callId);
+    if (call) {
+      return call.arguments;
+    }
+  }
+  return "";
 }
 
 function addRequest(entries: Entries, base: Omit<Base, "key">, agentId: string, calls: ToolCall[]): void {
