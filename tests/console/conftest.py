@@ -1,6 +1,6 @@
 """Fixtures: one browser and one mesh for all tests of the console. Each test has agents of its own and a new page."""
 
-import shutil
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,21 +11,24 @@ from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
 from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+from tests.console.browsers import BrowserMissing, find_browser
+
 SECONDS = scaled(30)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def browser(is_full: bool) -> AsyncIterator[Browser]:
-    """The browser of this machine."""
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        text = "the console was not tested: no browser was found; on Debian, apt-get install chromium installs one"
-        assert not is_full, text
-        pytest.skip(text)
+    """The browser. Only the whole suite installs one."""
+    try:
+        program = find_browser(installs=is_full)
+    except BrowserMissing as error:
+        pytest.skip(f"THE CONSOLE WAS NOT TESTED: {error}")
     async with async_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        running = await playwright.chromium.launch(executable_path=program, args=options)
+        running = await playwright.chromium.launch(
+            executable_path=program.path,
+            env={**os.environ, **program.environment},
+            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+        )
         yield running
         await running.close()
 
