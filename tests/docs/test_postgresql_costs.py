@@ -40,11 +40,12 @@ class Costs:
 
     def counted(self, real: Any) -> Any:
         def transact(engine: PostgresEngine, fn: Any, kind: Any) -> Any:
-            if not current_correlation_id():  # background work belongs to no call
+            service = self.names.get(engine._url.database)
+            if service is None or not current_correlation_id():  # a template, or background work, which has no call
                 return real(engine, fn, kind)
             self.trips.value = self.statements.value = 0
             result = real(engine, fn, kind)
-            name = f"{kind.name.lower()} {self.names[engine._url.database]}"
+            name = f"{kind.name.lower()} {service}"
             self._found[name, "trips"] += self.trips.value
             self._found[name, "statements"] += self.statements.value
             return result

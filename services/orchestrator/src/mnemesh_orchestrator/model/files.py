@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from mnemesh_types.files import FileStatus
 from mnemesh_types.messages import ImagePart
 
 MAX_FILES_OPEN: Final = 1_000
@@ -40,8 +41,7 @@ class DirectoryFile:
     """With the name of its folder."""
     is_open: bool
     value: str = ""
-    status: str = "completed"
-    """The state of its processing: fetching, pending, parsing, embedding, completed or error."""
+    status: FileStatus = FileStatus.COMPLETED
 
 
 @dataclass(frozen=True, slots=True)
