@@ -93,5 +93,8 @@ def _install(directory: Path) -> None:
         next(work.glob("*.tgz")).unlink()
         (work / "chromium").chmod(0o755)
         (work / "fonts.conf").write_text(_FONTS.format(directory=directory))
-        if not directory.exists():  # another process may have installed it meanwhile
+        try:
             work.rename(directory)
+        except OSError:  # another process has installed it meanwhile
+            if not directory.exists():
+                raise
