@@ -46,7 +46,7 @@ class Measured:
 
     @property
     def milliseconds(self) -> list[float]:
-        """What the row shows, of each operation."""
+        """The measured time of each operation."""
         return [one.first_ms if self.row.figure == "first" else one.whole_ms for one in self.timed]
 
     @property

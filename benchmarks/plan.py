@@ -1,4 +1,4 @@
-"""What `make bench` measures: the rows of its table, and how often."""
+"""The rows that `make bench` measures, and the number of repetitions."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -17,7 +17,7 @@ class Row:
     name: str
     script: Script | None
     figure: Figure
-    """What the table shows: milliseconds to the end, milliseconds to the first words, or operations per second."""
+    """The figure in the table: milliseconds to the end, milliseconds to the first words, or operations per second."""
     count: int
     """The number of operations of each agent in a block."""
     policy: Literal["v1", "v2"] = "v1"

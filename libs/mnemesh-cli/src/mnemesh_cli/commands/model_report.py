@@ -1,4 +1,4 @@
-"""What `mnemesh up` does as a client of its mesh: the lines about providers and the model, and the first chat.
+"""The client of `mnemesh up`: it reports the providers and the default model, and runs the chat with the first agent.
 
 `python -m mnemesh_cli.commands.model_report` prints the lines. `mnemesh up` runs it, so that it needs no client itself.
 """
@@ -31,7 +31,7 @@ async def chat_with_first_agent(config: MeshConfig, *, as_json: bool) -> int:
     """Chats with the first agent, which is created if there is none. Returns the exit code of the chat.
 
     Raises:
-        StartupError: there is no model.
+        StartupError: no provider serves a model for new agents.
     """
     finding = asyncio.create_task(_default_model(config))
     describing = asyncio.create_task(_describe(config, finding))

@@ -16,7 +16,7 @@ SPEAKERS: Final = (TOOL, ADDED, "color(133)", "color(63)", WARNING)
 """The colours of the names of a group's members, in the order in which they first speak."""
 
 is_wide: ContextVar[bool] = ContextVar("is_wide", default=False)
-"""Whether --wide is on the line: nothing is shortened."""
+"""The command has the option --wide, so tables are not shortened."""
 
 MODEL_LINE: Final = "model "
 """The beginning of the last line of a start."""

@@ -68,9 +68,9 @@ class Sent:
     values: Sequence[Any] = ()
     result: PGresult | None = None
     is_asked: bool = False
-    """Whether the server was asked to send the answer at once."""
+    """A flush request has asked the server for the answer."""
     prepares: bool = False
-    """Whether the server is to keep the statement, which is not executed."""
+    """The statement is prepared and not executed."""
 
 
 _SYNC: Final = b""
@@ -112,7 +112,7 @@ class Pipeline:
         self._socket = select.poll()
         self._socket.register(self._pg.socket, select.POLLIN)
         self.is_broken = False
-        """Whether the connection cannot be used any more."""
+        """The connection failed and must be closed."""
 
     def begin(self, statements: Sequence[bytes]) -> bool:
         """Sends the statements that begin a transaction together with the next one; none if there is none.

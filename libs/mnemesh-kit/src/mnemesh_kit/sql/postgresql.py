@@ -35,7 +35,7 @@ _REFUSED: Final = re.compile(
     r"FATAL:.*(authentication|does not exist|no such|pg_hba\.conf|permission|not permitted)"
     r"|certificate|channel binding|does not support SSL|SSL error: (?!.*closed)"
 )
-"""What libpq says if the server answers, and another attempt will not succeed."""
+"""Texts of libpq for a refusal by the server, which a retry cannot change."""
 
 
 @dataclass(frozen=True)

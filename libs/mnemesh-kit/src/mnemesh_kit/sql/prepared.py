@@ -5,6 +5,7 @@ and then given to the driver with its parameters. On PostgreSQL, it is sent with
 """
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,21 +23,21 @@ S = TypeVar("S", bound=Statement)
 _Convert = Callable[[Any], Any]
 
 
-class Answer:
-    """The answer to a statement that was sent. To read it may be to wait for it, and for those sent before."""
+class Answer(ABC):
+    """The answer to a statement that was sent. A reader waits until it and all earlier answers have arrived."""
 
     def first(self) -> Any:
         """Returns the first row, with columns as attributes; None if there is none."""
         rows = self.all()
         return rows[0] if rows else None
 
+    @abstractmethod
     def all(self) -> Sequence[Any]:
         """Returns the rows, with columns as attributes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def changed(self) -> int:
         """Returns the number of rows that the statement changed."""
-        raise NotImplementedError
 
     def row_id(self) -> int:
         """Returns the row id of an inserted row, on SQLite. On PostgreSQL, the statement must return it."""

@@ -298,29 +298,37 @@ def _seconds(context: Any) -> float:
 @contextmanager
 def _connect_errors() -> Iterator[None]:
     """Raises the errors of a call as those of the library, with their reason, metadata and field."""
+    try:
+        yield
+    except Exception as error:
+        failure = _connect_error(error)
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def _connect_error(error: Exception) -> Exception:
     from connectrpc.code import Code  # noqa: PLC0415
-    from connectrpc.errors import ConnectError, ErrorDetail  # noqa: PLC0415
+    from connectrpc.errors import ConnectError  # noqa: PLC0415
+
+    if isinstance(error, ConnectError):
+        return error
+    failure = typed_error(error)
+    if failure is not error:
+        _log.error("unexpected_error", exc_info=error)
+    return ConnectError(Code(_code(failure)), failure.message, [_detail(*detail) for detail in _details(failure)])
+
+
+def _detail(kind: str, data: bytes, shown: dict[str, Any]) -> Any:
+    """Returns a detail of the library, which shows it in JSON without the contract of its type."""
+    from connectrpc.errors import ErrorDetail  # noqa: PLC0415
     from protobuf import message_from_json_value  # noqa: PLC0415
     from protobuf.wkt import Any as AnyMessage  # noqa: PLC0415
     from protobuf.wkt import Struct  # noqa: PLC0415
 
-    class ReadableDetail(ErrorDetail):
-        """A detail that the library can show in JSON without the contract of its type."""
-
-        def __init__(self, kind: str, data: bytes, shown: dict[str, Any]) -> None:
-            super().__init__(AnyMessage(type_url=f"type.googleapis.com/{kind}", value=data))
-            self._message = message_from_json_value(Struct, shown)
-
-    try:
-        yield
-    except (asyncio.CancelledError, GeneratorExit, ConnectError):
-        raise
-    except Exception as error:
-        failure = typed_error(error)
-        if failure is not error:
-            _log.exception("unexpected_error")
-        details = [ReadableDetail(*detail) for detail in _details(failure)]
-        raise ConnectError(Code(_code(failure)), failure.message, details) from error
+    detail = ErrorDetail(AnyMessage(type_url=f"type.googleapis.com/{kind}", value=data))
+    detail._message = message_from_json_value(Struct, shown)
+    return detail
 
 
 def _code(error: MnemeshError) -> str:
