@@ -135,7 +135,6 @@ class Field:
         return (Field(value, f"{self.place}[{number}]") for number, value in enumerate(self.value))
 
     def text(self) -> str:
-        """Returns a string."""
         if not isinstance(self.value, str):
             raise self.invalid(f"is {_kind(self.value)}, not a string")
         return self.value

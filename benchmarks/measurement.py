@@ -82,7 +82,6 @@ class Version:
 
     @asynccontextmanager
     async def run(self, model: tuple[str, int], *, processes: bool = False) -> AsyncIterator[RunningMesh]:
-        """Runs the mesh."""
         async with running_mesh(
             self.directory,
             model,

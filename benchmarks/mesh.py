@@ -32,8 +32,6 @@ _ROOT: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class RunningMesh:
-    """A running mesh."""
-
     config: MeshConfig
     processes: Processes
     """The mesh with all its processes or each service, the database server, the fake model, and this process as load

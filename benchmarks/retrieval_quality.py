@@ -112,7 +112,6 @@ async def archival(url: str, directory: Path, embedder: str, settings: EmbedderS
 async def measure(
     service: Archival, shelves: Sequence[Shelf], kinds: Sequence[SearchMode], weights: Sequence[float]
 ) -> dict[str, Scores]:
-    """Returns the scores by search mode."""
     loaded = [await service.load(shelf) for shelf in shelves]
     embedder = service.embedders.get(service.embedders.default)
     ways = [(kind.value, kind, embedder.similarity_weight) for kind in kinds]

@@ -31,7 +31,6 @@ _PASSED: Final = ("MNEMESH_EMBEDDER", "MNEMESH_RERANK")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the arguments."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.memory",
         description="Stores dialogues in recall and archival, and scores searches for the evidence of questions. "

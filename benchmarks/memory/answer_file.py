@@ -55,7 +55,6 @@ class AnswerFile:
                 self.answers[answer.dialogue, answer.question] = answer
 
     def add(self, answer: Answer) -> None:
-        """Adds an answer."""
         self.answers[answer.dialogue, answer.question] = answer
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(answer)) + "\n")

@@ -48,7 +48,6 @@ def parse_line(path: Path, number: int, text: bytes) -> Line:
 
 
 def line_error(path: Path, number: int, problem: str) -> InvalidArgument:
-    """Returns the error of a line."""
     return InvalidArgument(f"{path}, line {number}: {problem}", field=path.name, line=str(number))
 
 

@@ -117,7 +117,6 @@ class TokenAuthenticator:
         self._verified: dict[str, tuple[Principal, float]] = {}
 
     def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
-        """Returns the principal of the token."""
         header = metadata.get(AUTHORIZATION_KEY)
         if not isinstance(header, str) or not header.startswith("Bearer "):
             raise Unauthenticated("A bearer token is required in the metadata key authorization.")

@@ -69,7 +69,6 @@ class Channel(grpc.aio.Channel):
         response_deserializer: Callable[[bytes], Any] | None = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        """Returns a callable from a request to its response."""
         return _Single(self, "unary_unary", method, request_serializer, response_deserializer)
 
     def unary_stream(

@@ -143,7 +143,6 @@ class LocalContext:
         return None if self.deadline is None else max(0.0, self.deadline - self._loop.time())
 
     def code(self) -> grpc.StatusCode:
-        """Returns the status of the call so far."""
         return self.status[0]
 
     def set_code(self, code: grpc.StatusCode) -> None:
@@ -164,7 +163,6 @@ class LocalContext:
         await self.written.put(self.serialize(message))
 
     async def requests(self) -> AsyncIterator[bytes]:
-        """Yields the requests."""
         while (data := await self.sent.take()) is not _END:
             yield data
 

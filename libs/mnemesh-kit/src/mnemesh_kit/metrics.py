@@ -66,7 +66,6 @@ class Counter:
         return self._values.get(labels, 0.0)
 
     def families(self) -> Iterator[Any]:
-        """Yields the counter as one family."""
         from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415
 
         family = CounterMetricFamily(self.name, self.help, labels=self.labels)
@@ -150,7 +149,6 @@ class Histogram:
         return sum(self._counts.get(labels, ()))
 
     def families(self) -> Iterator[Any]:
-        """Yields the histogram as one family."""
         from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415
 
         family = HistogramMetricFamily(self.name, self.help, labels=self.labels)

@@ -33,8 +33,6 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of the system."""
-
     def now(self) -> datetime:
         """Returns the current instant in UTC."""
         return datetime.now(UTC)

@@ -68,8 +68,6 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class StoredPoint:
-    """A point as the index has it."""
-
     id: UUID
     payload: dict[str, Any]
     vector: Vector | None = None

@@ -24,8 +24,6 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer to a call."""
-
     ok: bool
     text: str
     """The result, or the error."""

@@ -219,7 +219,6 @@ class SandboxProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
         # Only the outer process and the init process hold the report pipe, so it closes when both have ended.
         return self._reading[_REPORT].done()
 
@@ -420,7 +419,6 @@ async def _end(
 
 
 def _kill_all(uid: int) -> None:
-    """Kills all processes of a uid."""
     # The uid may not be able to execute the interpreter, so that process takes the uid itself.
     code = f"import os; os.setgroups([]); os.setresgid(*[{uid}] * 3); os.setresuid(*[{uid}] * 3); os.kill(-1, 9)"
     interpreter = getattr(sys, "_base_executable", None) or sys.executable

@@ -126,7 +126,6 @@ register(pb.Message, lambda message, field: message_from_proto(message, field or
 
 
 def part_to_proto(part: ContentPart) -> pb.ContentPart:
-    """Converts one content part."""
     match part:
         case TextPart(text, signature):
             return pb.ContentPart(text=pb.TextPart(text=text, signature=signature))
@@ -152,18 +151,15 @@ def parts_from_proto(parts: Iterable[pb.ContentPart], field: str | None = None) 
 
 
 def tool_call_to_proto(call: ToolCall) -> pb.ToolCall:
-    """Converts a tool call."""
     return pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments, provider_id=call.provider_id)
 
 
 def tool_call_from_proto(call: pb.ToolCall) -> ToolCall:
-    """Converts a tool call."""
     provider_id = call.provider_id if call.HasField("provider_id") else None
     return ToolCall(call.id, call.name, call.arguments, provider_id)
 
 
 def tool_return_to_proto(item: ToolReturn) -> pb.ToolReturn:
-    """Converts a tool return."""
     return pb.ToolReturn(
         tool_call_id=item.tool_call_id,
         name=item.name,
@@ -191,7 +187,6 @@ def tool_return_from_proto(item: pb.ToolReturn, field: str | None = None) -> Too
 
 
 def role_to_proto(role: Role) -> pb.Role.ValueType:
-    """Converts a role."""
     return _ROLE_TO_PROTO[role]  # type: ignore[no-any-return]
 
 
@@ -203,7 +198,6 @@ def role_from_proto(number: int, field: str) -> Role:
 
 
 def decision_to_proto(item: ApprovalDecision) -> pb.ApprovalDecision:
-    """Converts an approval decision."""
     match item:
         case Approve(tool_call_id):
             return pb.ApprovalDecision(tool_call_id=tool_call_id, approve=pb.Approve())

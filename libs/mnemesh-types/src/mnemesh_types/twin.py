@@ -390,7 +390,6 @@ def whole_oneof(oneof: Any) -> bool:
 
 
 def message_of(twin: type) -> type[Message]:
-    """Returns the message of a twin."""
     return _shape_of(twin).message
 
 

@@ -120,7 +120,6 @@ class Embedders:
             await embedder.close()
 
     async def close(self) -> None:
-        """Closes all embedders."""
         for embedder in self._by_handle.values():
             await embedder.close()
         self._by_handle.clear()
@@ -161,7 +160,6 @@ KEYWORD_FIELDS: Final = ("organization_id", "archive_id", "tags", "agent_id", "f
 
 
 def collection(embedder: str, dimension: int) -> Collection:
-    """Returns the collection of an embedder."""
     return Collection(
         f"passages:{embedder}",
         dimension,

@@ -39,8 +39,6 @@ _CONNECT_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class FolderArchive:
-    """The archive of a folder."""
-
     id: str
     embedder: str
     """The handle of its embedder, as "provider/model"."""

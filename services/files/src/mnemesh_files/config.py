@@ -108,7 +108,6 @@ class Config(SqlConfig):
 
     @property
     def downloads(self) -> DownloadLimits:
-        """The limits of one download."""
         return DownloadLimits(max_bytes=self.max_file_mb * 1024 * 1024, seconds=_DOWNLOAD_SECONDS)
 
     @property

@@ -92,7 +92,6 @@ def uuid_of(message_id: str) -> UUID:
 
 
 def message_id_of(point_id: UUID) -> str:
-    """Returns the message id of a point."""
     return f"{ID_PREFIX}{point_id}"
 
 

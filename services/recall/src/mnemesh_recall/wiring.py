@@ -140,7 +140,6 @@ def build_indexer(config: Config, database: Database, index: NearestIndex, clock
 async def register_collections(
     indexer: Indexer, database: Database, index: NearestIndex, embedder: Embedder
 ) -> tuple[MessageVectors, MemoryVectors]:
-    """Registers the collections of messages and of memories. Returns their vectors."""
     messages, memories = MessageVectors(index, embedder, indexer), MemoryVectors(index, embedder, indexer)
     await indexer.register(MESSAGES, MessageSource(IndexedMessages(database), messages))
     await indexer.register(MEMORIES, MemorySource(IndexedMemories(database), memories))

@@ -50,8 +50,6 @@ class ChatCommand:
 
 
 class ChatCommands:
-    """The commands of one chat."""
-
     def __init__(self, commands: Iterable[ChatCommand]) -> None:
         self._commands = {command.name: command for command in commands}
 

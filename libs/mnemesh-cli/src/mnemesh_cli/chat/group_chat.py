@@ -33,7 +33,6 @@ class GroupDisplay:
         self._colours: dict[str, str] = {}
 
     def show(self, item: GroupEvent) -> None:
-        """Displays an event."""
         if isinstance(self._renderer, JsonRenderer):
             with self.speaking(item):
                 self._renderer.show(item.event)

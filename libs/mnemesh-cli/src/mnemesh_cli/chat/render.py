@@ -308,7 +308,6 @@ class LiveRenderer:
         self._speaker = ""
 
     def show(self, event: runs_pb2.RunEvent) -> None:
-        """Displays an event."""
         kind = event.WhichOneof("event")
         if kind == "step_started":
             self._step_started(event.step_started)

@@ -54,8 +54,6 @@ ParallelOption = Annotated[int, typer.Option(min=1, max=32, help="Number of file
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A file to upload."""
-
     label: str
     """Its path, as the user knows it."""
     source: Source
@@ -67,18 +65,14 @@ class Item:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcomes of the files."""
-
     uploaded: list[files_pb2.File] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
-        """Returns whether a file failed."""
         return bool(self.counts.get("failed"))
 
     def count(self, done: str) -> None:
-        """Counts one file."""
         self.counts[done] = self.counts.get(done, 0) + 1
 
 

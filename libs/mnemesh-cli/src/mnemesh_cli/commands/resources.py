@@ -69,7 +69,6 @@ def text_column(title: str, value: Callable[[Any], str]) -> Column:
 
 
 def time_column(field: str = "create_time", title: str = "CREATED") -> Column:
-    """Returns a column with a time of the rows."""
     return Column(title, lambda row: time_of(row, field), kind=Kind.TIME)
 
 

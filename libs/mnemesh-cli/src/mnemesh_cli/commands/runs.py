@@ -23,7 +23,6 @@ from mnemesh_client.mnemesh import Mnemesh
 
 
 def status_text(run: runs_pb2.Run) -> str:
-    """Returns the status of a run."""
     return enum_text(runs_pb2.RunStatus, run.status, "RUN_STATUS_")
 
 

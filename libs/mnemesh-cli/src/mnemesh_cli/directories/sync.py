@@ -94,7 +94,6 @@ class FolderFiles:
             self._by_path[file.path] = file
 
     def remove(self, file: files_pb2.File) -> None:
-        """Removes a file."""
         self._by_name.pop(file.name, None)
         if self._by_path.get(file.path, file).id == file.id:
             self._by_path.pop(file.path, None)
@@ -108,7 +107,6 @@ class FolderFiles:
         return named if named is not None and not named.path else None
 
     def named(self, name: str) -> files_pb2.File | None:
-        """Returns the file with a name."""
         return self._by_name.get(name)
 
     def from_directories(self) -> Mapping[str, files_pb2.File]:

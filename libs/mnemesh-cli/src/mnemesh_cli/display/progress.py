@@ -147,7 +147,6 @@ class StepBar:
         self._task = progress.add_task("", total=steps)
 
     def begin(self, name: str) -> None:
-        """Shows the name of the step that begins."""
         self._progress.update(self._task, description=name)
 
     def end(self) -> None:

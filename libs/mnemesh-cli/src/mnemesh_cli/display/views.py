@@ -67,7 +67,6 @@ class AgentNames:
         return self._names[agent_id]
 
     async def label(self, agent_id: str) -> str:
-        """Returns the name and the id of an agent."""
         name = await self.name(agent_id)
         return f"{agent_id} (deleted)" if name == agent_id else f"{name} ({agent_id})"
 

@@ -248,5 +248,4 @@ def _timestamp(seconds: float) -> Timestamp:
 
 
 def ids_of(lines: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Returns the ids of lines that have one."""
     return {line["id"] for line in lines if isinstance(line.get("id"), str)}

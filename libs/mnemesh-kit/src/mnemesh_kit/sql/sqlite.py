@@ -51,7 +51,6 @@ class LogFile:
         FLUSHES.inc()
 
     def close(self) -> None:
-        """Closes the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -140,7 +140,6 @@ def is_stub(row: Row) -> bool:
 
 
 def identity(row: Row) -> Identity:
-    """Returns an identity."""
     return from_row(
         Identity,
         row,

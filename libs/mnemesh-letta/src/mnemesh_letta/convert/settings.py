@@ -291,7 +291,6 @@ def response_format(given: Row) -> ResponseFormat:
 
 
 def letta_response_format(agent: Agent) -> dict[str, Any] | None:
-    """Returns the response format of an agent."""
     match agent.response_format.WhichOneof("format"):
         case None:
             return None

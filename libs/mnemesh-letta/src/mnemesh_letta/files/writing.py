@@ -116,7 +116,6 @@ class _FileWriter:
         )
 
     def _conversation(self, agent: Agent, conversations: Sequence[Conversation]) -> Conversation:
-        """Returns the conversation that the file has of an agent."""
         if self._conversation_id is None:
             default = Conversation(id=agent.default_conversation_id, is_default=True)
             return next((each for each in conversations if each.is_default), default)

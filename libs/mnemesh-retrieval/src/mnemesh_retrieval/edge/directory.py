@@ -109,7 +109,6 @@ class ShardDirectory:
         return cls(path, lock)
 
     def path_of(self, collection: str) -> Path:
-        """Returns the path of the shard of a collection."""
         return self.path / f"{quote(collection, safe='')}{_SHARD}"
 
     def collections(self) -> tuple[str, ...]:

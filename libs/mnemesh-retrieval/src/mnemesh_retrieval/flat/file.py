@@ -97,8 +97,6 @@ _COUNTED_SEGMENTS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """A segment as it is in the file."""
-
     number: int
     tenant: str
     segment: Segment
@@ -151,7 +149,6 @@ def listed(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> d
 
 
 def read(conn: sqlite3.Connection, number: int, dimension: int) -> StoredSegment:
-    """Reads a segment."""
     row = conn.execute(
         "SELECT tenant, labels, headers, vectors, checksum FROM segments WHERE segment = ?", (number,)
     ).fetchone()

@@ -65,7 +65,6 @@ class Segment:
 
     @classmethod
     def from_row(cls, labels: str, headers: bytes, vectors: bytes, dimension: int) -> "Segment":
-        """Returns the segment of a row."""
         return cls(labels_from_row(labels), np.frombuffer(headers, HEADER), codes_from_row(vectors, dimension))
 
     def to_row(self) -> tuple[str, bytes, bytes]:

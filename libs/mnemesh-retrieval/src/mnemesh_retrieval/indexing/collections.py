@@ -89,7 +89,6 @@ class Collections:
         self._generation = 0
 
     def all(self) -> Sequence[Tracked]:
-        """Returns the collections."""
         return tuple(self._tracked.values())
 
     def get(self, key: str) -> Tracked | None:

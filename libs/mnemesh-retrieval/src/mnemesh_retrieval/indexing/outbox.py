@@ -17,8 +17,6 @@ _ROW_ID: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 @dataclass(frozen=True, slots=True)
 class IndexTables:
-    """The tables of the outbox."""
-
     changes: sa.Table
     """`index_outbox`: a row says that the index may differ from the record of a subject in a collection."""
     holders: sa.Table

@@ -68,7 +68,6 @@ def runs_as_words(text: str) -> str:
 
 
 def with_runs(payload: Payload, text_fields: tuple[str, ...]) -> dict[str, object]:
-    """Returns a payload with the runs of its text fields."""
     texts = {name: payload[name] for name in text_fields if name in payload}
     runs = {runs_field(name): runs_as_words(text) if isinstance(text, str) else "" for name, text in texts.items()}
     return {**payload, **runs}
@@ -185,7 +184,6 @@ def position_of(record: models.Record, field_name: str) -> Position:
 
 
 def stored_point(record: models.Record) -> StoredPoint:
-    """Returns a record as a point."""
     vector = record.vector.get(DENSE) if isinstance(record.vector, dict) else None
     return StoredPoint(
         id=UUID(str(record.id)),

@@ -152,7 +152,6 @@ def days_of(month: int, first: int, last: int) -> Callable[[int], Span]:
 
 
 def year_span(year: int) -> Span:
-    """Returns a year."""
     return local_day(year, 1, 1), local_day(year + 1, 1, 1)
 
 

@@ -96,8 +96,6 @@ class DownloadFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadLimits:
-    """The limits of one download."""
-
     max_bytes: int = 10 * 1024 * 1024
     """Of the body as it was sent, and as it is after decompression."""
     seconds: float = 30.0

@@ -57,7 +57,6 @@ class PlannedEngine:
 
     @property
     def is_sqlite(self) -> bool:
-        """True on SQLite."""
         return self.url.startswith("sqlite")
 
     async def execute(self, *statements: str) -> None:

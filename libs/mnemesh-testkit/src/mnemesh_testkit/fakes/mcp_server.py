@@ -53,7 +53,6 @@ class Protected:
 
     @property
     def url(self) -> str:
-        """The URL of the MCP server."""
         return f"{self.base}/mcp"
 
     def app(self) -> Starlette:
@@ -324,7 +323,6 @@ def _sse_app(server: Server[Any]) -> Starlette:
 
 @asynccontextmanager
 async def running(kind: str = "streamable_http", **settings: Any) -> AsyncIterator[Remote]:
-    """Runs a server."""
     remote = Remote(**settings)
     await remote.start(kind)
     try:

@@ -33,7 +33,6 @@ _NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def note_id(number: int) -> str:
-    """Returns the id of a note."""
     return f"note-{uuid.uuid5(uuid.NAMESPACE_OID, str(number))}"
 
 
@@ -62,7 +61,6 @@ class Notebook:
         self.database = database
 
     async def create_tables(self) -> None:
-        """Creates the tables."""
         await self.database.write(metadata.create_all, name="notes.create")
 
     async def put(self, texts: Mapping[str, str], book: str = "one", claim: Claim | None = None) -> tuple[Change, ...]:
@@ -76,7 +74,6 @@ class Notebook:
         return await self.database.write(put, name="notes.put")
 
     async def delete(self, ids: Sequence[str]) -> None:
-        """Deletes notes."""
 
         def delete(conn: sa.Connection) -> None:
             conn.execute(sa.delete(notes).where(notes.c.id.in_(ids)))

@@ -38,7 +38,6 @@ class FakeMesh:
     directory: Path
 
     def client(self, **options: Any) -> Mnemesh:
-        """Returns a client of this mesh."""
         return Mnemesh(self.address, blocks=self.blocks, **options)
 
     async def stop(self) -> None:

@@ -26,7 +26,6 @@ class ReservedPort:
         return f"127.0.0.1:{self.number}"
 
     def release(self) -> None:
-        """Releases the port."""
         self._socket.close()
 
 

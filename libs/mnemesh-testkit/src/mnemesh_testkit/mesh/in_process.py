@@ -53,7 +53,6 @@ def tls_fields(directory: Path, service: str) -> dict[str, str]:
 
 
 def client_tls(directory: Path) -> TlsSettings:
-    """Returns the settings of a client."""
     return TlsSettings(ca_file=str(directory / "ca.crt"), **_own_files(directory, CLIENT))
 
 

@@ -34,7 +34,6 @@ class LocalServices:
     channels: "Mapping[str, LocalChannel | ChannelOnDemand]"
 
     def __getitem__(self, service: str) -> "LocalChannel | ChannelOnDemand":
-        """The channel into a service."""
         return self.channels[service]
 
 
@@ -116,7 +115,6 @@ class LocalChannel:
         """Ignores the handlers, which `add_registered_method_handlers` also receives."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Registers the methods of a service."""
         self._handlers |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
 
     def unary_unary(
@@ -246,7 +244,6 @@ class ChannelOnDemand:
     stream_unary = stream_stream = unary_stream
 
     async def open(self) -> LocalChannel:
-        """Returns the channel into the open service."""
         async with self._lock:
             if self._channel is None:
                 self._channel = await self._open()

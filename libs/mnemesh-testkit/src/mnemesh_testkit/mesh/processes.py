@@ -155,7 +155,6 @@ class ProcessMesh:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the processes."""
         return tuple(self._services)
 
     def pid(self, service: str) -> int:

@@ -18,7 +18,6 @@ class Turn:
 
     @property
     def run_id(self) -> str:
-        """Of the run."""
         return self.events[0].run_id
 
     @property

@@ -45,7 +45,6 @@ class OnSqlite:
     @pytest.fixture(scope="class")
     @classmethod
     def database_url(cls, tmp_path_factory: pytest.TempPathFactory) -> str:
-        """The URL of the database."""
         return f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'tier.db'}"
 
 
@@ -55,7 +54,6 @@ class OnPostgres:
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def database_url(cls, postgres_server: "PostgresServer") -> AsyncIterator[str]:
-        """The URL of the database."""
         name = await postgres_server.create_database()
         yield postgres_server.url(name)
         await postgres_server.drop_database(name)
@@ -69,7 +67,6 @@ class OnPgBouncer:
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def database_url(cls, pooled_postgres: "PostgresServer") -> AsyncIterator[str]:
-        """The URL of the database."""
         name = await pooled_postgres.create_database()
         yield pooled_postgres.url(name)
         await pooled_postgres.drop_database(name)

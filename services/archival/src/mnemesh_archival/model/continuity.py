@@ -79,7 +79,6 @@ class Turn:
 
 
 def cues_of(text: str) -> Cues:
-    """Returns the cues of a text."""
     parts = utterance(text)
     if not parts.asks:
         return Cues(parts.speaker, Asking.NONE)

@@ -24,8 +24,6 @@ MAX_AROUND: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageSearch:
-    """A search."""
-
     query: str
     """Blank for the newest passages."""
     further_queries: tuple[str, ...] = ()

@@ -132,7 +132,6 @@ def require(conn: sa.Connection, organization_id: str, archive_id: str) -> sa.Ro
 
 
 def archive_from_row(row: sa.Row[Any], reembedding: ReembeddingState | None = None) -> Archive:
-    """Returns the archive of a row."""
     return Archive(
         id=row.id,
         name=row.name,

@@ -97,7 +97,6 @@ def content_values(passage: Passage) -> dict[str, Any]:
 def new_row(
     organization_id: str, passage: Passage, point_id: UUID, position: int, continuity: Continuity
 ) -> dict[str, Any]:
-    """Returns the row of a new passage."""
     given = passage.given_vector
     return {
         "organization_id": organization_id,

@@ -156,7 +156,6 @@ class ArchiveService:
         return await self.get(caller, archive_id)
 
     async def get(self, caller: Principal, archive_id: str) -> Archive:
-        """Returns an archive."""
         return await self._store.get_archive(caller.organization_id, archive_id)
 
     async def list_page(
@@ -190,11 +189,9 @@ class ArchiveService:
         self._index.notify()
 
     async def attach(self, caller: Principal, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
-        """Attaches an archive to an agent."""
         await self._store.attach(caller.organization_id, agent_id, archive_id, key)
 
     async def detach(self, caller: Principal, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
-        """Detaches an archive from an agent."""
         await self._store.detach(caller.organization_id, agent_id, archive_id, key)
 
     async def list_agents(self, caller: Principal, archive_id: str, page: PageQuery) -> Page[str]:

@@ -37,8 +37,6 @@ MAX_EQUAL: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class RankedQuery:
-    """A query of a search."""
-
     text: str
     kind: SearchMode
     named_times: Sequence[TimeRange]

@@ -213,7 +213,6 @@ class Rethink(RethinkEdit):
     operation: ClassVar = BlockOperation.RETHINK
 
     def apply(self, value: str, label: str) -> str:  # noqa: ARG002
-        """Returns the new value."""
         return _require_storable(self.value, "new_memory", "rethink.value")
 
 

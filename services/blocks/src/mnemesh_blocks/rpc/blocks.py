@@ -49,7 +49,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         self._imports = imports
 
     async def CreateBlock(self, request: pb.CreateBlockRequest, context: Context) -> pb.CreateBlockResponse:
-        """Creates a block and attaches it to the agents that the request names."""
         block = await self._blocks.create_block(
             current_principal(),
             draft_from_proto(request),
@@ -65,7 +64,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.GetBlockResponse(block=block.to_proto())
 
     async def ListBlocks(self, request: pb.ListBlocksRequest, context: Context) -> pb.ListBlocksResponse:
-        """Returns a page of blocks."""
         query = page_query(request)
         found = await self._blocks.list_blocks(
             current_principal(),
@@ -77,12 +75,10 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.ListBlocksResponse(blocks=page.items, next_page_token=next_page_token(query, page))
 
     async def CountBlocks(self, request: pb.CountBlocksRequest, context: Context) -> pb.CountBlocksResponse:
-        """Returns the number of blocks that match a filter."""
         count = await self._blocks.count_blocks(current_principal(), BlockFilter.from_proto(request.filter, "filter"))
         return pb.CountBlocksResponse(count=count)
 
     async def UpdateBlock(self, request: pb.UpdateBlockRequest, context: Context) -> pb.UpdateBlockResponse:
-        """Changes the fields that the mask names."""
         block = await self._blocks.update_block(
             current_principal(),
             request.block.id,
@@ -93,25 +89,21 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.UpdateBlockResponse(block=block.to_proto())
 
     async def DeleteBlock(self, request: pb.DeleteBlockRequest, context: Context) -> pb.DeleteBlockResponse:
-        """Deletes a block."""
         key = request_key(request, "DeleteBlock")
         await self._blocks.delete_block(current_principal(), request.block_id, key)
         return pb.DeleteBlockResponse()
 
     async def ListBlockAgents(self, request: pb.ListBlockAgentsRequest, context: Context) -> pb.ListBlockAgentsResponse:
-        """Returns a page of the agents that hold a block."""
         query = page_query(request)
         page = bounded(query, await self._blocks.list_block_agents(current_principal(), request.block_id, query))
         return pb.ListBlockAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))
 
     async def AttachBlock(self, request: pb.AttachBlockRequest, context: Context) -> pb.AttachBlockResponse:
-        """Attaches a block to an agent."""
         key = request_key(request, "AttachBlock")
         revision = await self._core_memory.attach_block(current_principal(), request.agent_id, request.block_id, key)
         return pb.AttachBlockResponse(core_memory_revision=revision)
 
     async def DetachBlock(self, request: pb.DetachBlockRequest, context: Context) -> pb.DetachBlockResponse:
-        """Detaches a block from an agent."""
         if request.WhichOneof("block") is None:
             raise InvalidArgument("block must be set to block_id or label.", field="block")
         block_id, revision = await self._core_memory.detach_block(
@@ -138,14 +130,12 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
     async def BatchGetCoreMemory(
         self, request: pb.BatchGetCoreMemoryRequest, context: Context
     ) -> pb.BatchGetCoreMemoryResponse:
-        """Returns the core memories of several agents."""
         left = request.agent_ids[offset_from_token(request) :]
         memories = await self._core_memory.batch_get_core_memory(current_principal(), left)
         shown, token = bounded_hits(request, [memory.to_proto() for memory in memories])
         return pb.BatchGetCoreMemoryResponse(core_memories=shown, next_page_token=token)
 
     async def EditBlock(self, request: pb.EditBlockRequest, context: Context) -> pb.EditBlockResponse:
-        """Applies one edit to a block."""
         caller = current_principal()
         edited = await self._core_memory.edit_block(
             caller,
@@ -159,7 +149,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.EditBlockResponse(block=edited.block.to_proto(), core_memory_revision=edited.core_memory_revision)
 
     async def EraseAgent(self, request: pb.EraseAgentRequest, context: Context) -> pb.EraseAgentResponse:
-        """Erases an agent's core memory."""
         detached, deleted = await self._core_memory.erase_agent(
             current_principal(),
             request.agent_id,
@@ -170,7 +159,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.EraseAgentResponse(detached_blocks=detached, deleted_blocks=deleted)
 
     async def IsolateBlocks(self, request: pb.IsolateBlocksRequest, context: Context) -> pb.IsolateBlocksResponse:
-        """Copies blocks for one conversation."""
         blocks = await self._conversation_blocks.isolate_blocks(
             current_principal(),
             request.agent_id,
@@ -183,7 +171,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.IsolateBlocksResponse(blocks=[block.to_proto() for block in blocks])
 
     async def ReleaseBlocks(self, request: pb.ReleaseBlocksRequest, context: Context) -> pb.ReleaseBlocksResponse:
-        """Deletes the blocks of a conversation."""
         deleted = await self._conversation_blocks.release_blocks(
             current_principal(),
             request.agent_id,
@@ -193,7 +180,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.ReleaseBlocksResponse(deleted_blocks=deleted)
 
     async def LinkAgents(self, request: pb.LinkAgentsRequest, context: Context) -> pb.LinkAgentsResponse:
-        """Keeps the attached blocks of agents equal."""
         await self._links.link_agents(
             current_principal(),
             request.link_id,
@@ -204,7 +190,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.LinkAgentsResponse()
 
     async def ImportBlocks(self, request: pb.ImportBlocksRequest, context: Context) -> pb.ImportBlocksResponse:
-        """Restores blocks with their history."""
         existing = await self._imports.import_blocks(
             current_principal(),
             request.agent_id,
@@ -216,7 +201,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.ImportBlocksResponse(existing_block_ids=existing)
 
     async def UnlinkAgents(self, request: pb.UnlinkAgentsRequest, context: Context) -> pb.UnlinkAgentsResponse:
-        """Ends a link."""
         key = request_key(request, "UnlinkAgents")
         await self._links.unlink_agents(current_principal(), request.link_id, key)
         return pb.UnlinkAgentsResponse()
@@ -224,7 +208,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
     async def ListBlockRevisions(
         self, request: pb.ListBlockRevisionsRequest, context: Context
     ) -> pb.ListBlockRevisionsResponse:
-        """Returns a page of the revisions of a block."""
         query = page_query(request, default_ascending=False)
         found = await self._revisions.list_block_revisions(
             current_principal(), request.block_id, query, with_previous=request.include_diff
@@ -233,7 +216,6 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         return pb.ListBlockRevisionsResponse(revisions=page.items, next_page_token=next_page_token(query, page))
 
     async def RevertBlock(self, request: pb.RevertBlockRequest, context: Context) -> pb.RevertBlockResponse:
-        """Writes an older value as a new revision."""
         caller = current_principal()
         block = await self._revisions.revert_block(
             caller,

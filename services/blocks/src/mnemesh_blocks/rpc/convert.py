@@ -67,7 +67,6 @@ def draft_from_proto(request: pb.CreateBlockRequest) -> Block:
 
 
 def exported_block_from_proto(message: blocks_pb2.Block, field: str) -> Block:
-    """Returns a block as it was exported."""
     block = Block.from_proto(message, field)
     return replace(block, content_revision=block.content_revision or block.revision)
 

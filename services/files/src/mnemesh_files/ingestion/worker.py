@@ -85,7 +85,6 @@ class IngestionFigures:
             self.seconds.observe(time.monotonic() - began)
 
     def metrics(self) -> Sequence[Metric]:
-        """Returns the metrics."""
         running = Gauge("mnemesh_files_processing", "Files that are being processed.", lambda: float(self._running))
         waiting = Gauge("mnemesh_files_waiting", "Files that wait to be processed.", lambda: float(self.waiting))
         return [self.processed, self.seconds, running, waiting]

@@ -212,7 +212,6 @@ def require_distinct(file_ids: Sequence[str]) -> None:
 
 
 def without_folder(name: str) -> str:
-    """Returns the name of a file without its folder."""
     return name.partition("/")[2]
 
 

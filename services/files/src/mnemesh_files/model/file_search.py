@@ -73,8 +73,6 @@ def size_of(match: GrepMatch) -> int:
 
 @dataclass(slots=True)
 class GrepResult:
-    """The result of a search."""
-
     matches: list[GrepMatch] = field(default_factory=list)
     """The page."""
     total: int = 0

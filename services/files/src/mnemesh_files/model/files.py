@@ -244,8 +244,6 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """A parsed text."""
-
     id: str
     lines: tuple[str, ...]
     facts: Mapping[str, Any]

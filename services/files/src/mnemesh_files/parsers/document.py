@@ -59,7 +59,6 @@ def hidden_characters(text: str) -> int:
 
 
 def hidden_characters_warning(text: str) -> list[str]:
-    """Returns a warning if the text contains hidden characters."""
     count = hidden_characters(text)
     if not count:
         return []
@@ -309,7 +308,6 @@ class ParsedDocument:
         return page_of(line, self.page_starts)
 
     def to_json(self) -> str:
-        """Returns the document as JSON."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod

@@ -39,18 +39,15 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
     async def CreateFolder(
         self, request: folders_pb.CreateFolderRequest, context: Any
     ) -> folders_pb.CreateFolderResponse:
-        """Creates a folder."""
         draft, key = Folder.from_proto(request.folder, "folder"), request_key(request, "CreateFolder")
         folder = await self._folders.create(current_principal(), draft, key)
         return folders_pb.CreateFolderResponse(folder=folder.to_proto())
 
     async def GetFolder(self, request: folders_pb.GetFolderRequest, context: Any) -> folders_pb.GetFolderResponse:
-        """Returns a folder."""
         folder = await self._folders.get(current_principal(), require_id(request.folder_id, "source", "folder_id"))
         return folders_pb.GetFolderResponse(folder=folder.to_proto())
 
     async def ListFolders(self, request: folders_pb.ListFoldersRequest, context: Any) -> folders_pb.ListFoldersResponse:
-        """Returns a page of folders."""
         query, order = page_query(request), enum_from_proto(FolderOrder, request.order_by, "order_by")
         filter_ = folder_filter_from_proto(request.filter)
         found = await self._folders.list_page(current_principal(), filter_, query, order)
@@ -60,14 +57,12 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
     async def CountFolders(
         self, request: folders_pb.CountFoldersRequest, context: Any
     ) -> folders_pb.CountFoldersResponse:
-        """Returns the number of folders."""
         count = await self._folders.count(current_principal(), folder_filter_from_proto(request.filter))
         return folders_pb.CountFoldersResponse(count=count)
 
     async def UpdateFolder(
         self, request: folders_pb.UpdateFolderRequest, context: Any
     ) -> folders_pb.UpdateFolderResponse:
-        """Updates a folder."""
         folder = await self._folders.update(
             current_principal(),
             require_id(request.folder.id, "source", "folder.id"),
@@ -80,7 +75,6 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
     async def DeleteFolder(
         self, request: folders_pb.DeleteFolderRequest, context: Any
     ) -> folders_pb.DeleteFolderResponse:
-        """Deletes a folder."""
         folder_id, key = require_id(request.folder_id, "source", "folder_id"), request_key(request, "DeleteFolder")
         await self._folders.delete(current_principal(), folder_id, key)
         return folders_pb.DeleteFolderResponse()
@@ -88,7 +82,6 @@ class FoldersServicer(folders_pb_grpc.FolderServiceServicer):
     async def ListFolderAgents(
         self, request: folders_pb.ListFolderAgentsRequest, context: Any
     ) -> folders_pb.ListFolderAgentsResponse:
-        """Returns a page of the agents that hold a folder."""
         query = page_query(request)
         found = await self._agents.holders(
             current_principal(), require_id(request.folder_id, "source", "folder_id"), query
@@ -107,13 +100,11 @@ class FilesServicer(pb_grpc.FileServiceServicer):
     async def UploadFile(
         self, request_iterator: AsyncIterator[pb.UploadFileRequest], context: Any
     ) -> pb.UploadFileResponse:
-        """Stores a file."""
         header, key, data = await upload_from_proto(request_iterator)
         file, outcome = await self._files.upload(current_principal(), header, data, key)
         return pb.UploadFileResponse(file=file.to_proto(), outcome=number_of(outcome))
 
     async def StartUpload(self, request: pb.StartUploadRequest, context: Any) -> pb.StartUploadResponse:
-        """Starts an upload."""
         header, key = file_header_from_proto(request.header), request_key(request, "StartUpload")
         upload = await self._uploads.start(current_principal(), header, key)
         return pb.StartUploadResponse(upload=upload.to_proto())
@@ -121,53 +112,44 @@ class FilesServicer(pb_grpc.FileServiceServicer):
     async def WriteUpload(
         self, request_iterator: AsyncIterator[pb.WriteUploadRequest], context: Any
     ) -> pb.WriteUploadResponse:
-        """Appends data to an upload."""
         upload_id, offset, data = await written_data_from_proto(request_iterator)
         upload = await self._uploads.write(current_principal(), upload_id, offset, data)
         return pb.WriteUploadResponse(upload=upload.to_proto())
 
     async def GetUpload(self, request: pb.GetUploadRequest, context: Any) -> pb.GetUploadResponse:
-        """Returns an upload."""
         upload = await self._uploads.get(current_principal(), require_id(request.upload_id, "upload", "upload_id"))
         return pb.GetUploadResponse(upload=upload.to_proto())
 
     async def FinishUpload(self, request: pb.FinishUploadRequest, context: Any) -> pb.FinishUploadResponse:
-        """Stores an upload as a file."""
         upload_id, key = require_id(request.upload_id, "upload", "upload_id"), request_key(request, "FinishUpload")
         file, outcome = await self._uploads.finish(current_principal(), upload_id, key)
         return pb.FinishUploadResponse(file=file.to_proto(), outcome=number_of(outcome))
 
     async def CancelUpload(self, request: pb.CancelUploadRequest, context: Any) -> pb.CancelUploadResponse:
-        """Discards an upload."""
         upload_id, key = require_id(request.upload_id, "upload", "upload_id"), request_key(request, "CancelUpload")
         await self._uploads.cancel(current_principal(), upload_id, key)
         return pb.CancelUploadResponse()
 
     async def ImportFile(self, request: pb.ImportFileRequest, context: Any) -> pb.ImportFileResponse:
-        """Stores a file that is downloaded."""
         header, key = file_header_from_proto(request.header), request_key(request, "ImportFile")
         file, outcome = await self._files.import_url(current_principal(), request.url, header, key)
         return pb.ImportFileResponse(file=file.to_proto(), outcome=number_of(outcome))
 
     async def GetFileText(self, request: pb.GetFileTextRequest, context: Any) -> pb.GetFileTextResponse:
-        """Returns lines of a file."""
         length = optional_field(request, "length")
         file_id, offset = require_id(request.file_id, "file", "file_id"), optional_field(request, "offset")
         part = await self._files.text(current_principal(), file_id, offset, length)
         return text_to_proto(part, None if length is None else part.first + length - 1)
 
     async def RetryFile(self, request: pb.RetryFileRequest, context: Any) -> pb.RetryFileResponse:
-        """Processes a file again."""
         file_id, key = require_id(request.file_id, "file", "file_id"), request_key(request, "RetryFile")
         return pb.RetryFileResponse(file=(await self._files.retry(current_principal(), file_id, key)).to_proto())
 
     async def GetFile(self, request: pb.GetFileRequest, context: Any) -> pb.GetFileResponse:
-        """Returns a file."""
         file = await self._files.get(current_principal(), require_id(request.file_id, "file", "file_id"))
         return pb.GetFileResponse(file=file.to_proto())
 
     async def ListFiles(self, request: pb.ListFilesRequest, context: Any) -> pb.ListFilesResponse:
-        """Returns a page of files."""
         query, order = page_query(request), enum_from_proto(FileOrder, request.order_by, "order_by")
         filter_ = file_filter_from_proto(request.filter)
         found = await self._files.list_page(current_principal(), filter_, query, order)
@@ -175,12 +157,10 @@ class FilesServicer(pb_grpc.FileServiceServicer):
         return pb.ListFilesResponse(files=page.items, next_page_token=next_page_token(query, page))
 
     async def CountFiles(self, request: pb.CountFilesRequest, context: Any) -> pb.CountFilesResponse:
-        """Returns the number of files."""
         count = await self._files.count(current_principal(), file_filter_from_proto(request.filter))
         return pb.CountFilesResponse(count=count)
 
     async def DeleteFile(self, request: pb.DeleteFileRequest, context: Any) -> pb.DeleteFileResponse:
-        """Deletes a file."""
         file_id, key = require_id(request.file_id, "file", "file_id"), request_key(request, "DeleteFile")
         await self._files.delete(current_principal(), file_id, key)
         return pb.DeleteFileResponse()
@@ -188,7 +168,6 @@ class FilesServicer(pb_grpc.FileServiceServicer):
     async def GetFileContent(
         self, request: pb.GetFileContentRequest, context: Any
     ) -> AsyncIterator[pb.GetFileContentResponse]:
-        """Streams the content of a file."""
         file_id = require_id(request.file_id, "file", "file_id")
         file, pieces = await self._files.content(current_principal(), file_id, request.offset)
         yield pb.GetFileContentResponse(file=file.to_proto())

@@ -158,7 +158,6 @@ class AgentRow:
         return found
 
     def open_files(self) -> list[HeldFile]:
-        """Returns the open files."""
         return [held_file(row) for row in self.conn.execute(_OPEN, self.parameters)]
 
     def unopened(self, folder_id: str, limit: int) -> list[HeldFile]:
@@ -197,7 +196,6 @@ class AgentRow:
             self.write_window(file, now, used=number, used_at=now)
 
     def close(self, held: Sequence[HeldFile], now: datetime) -> None:
-        """Closes files."""
         for file in held:
             self.write_window(file, now, is_open=False)
 

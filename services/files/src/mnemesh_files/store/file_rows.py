@@ -182,7 +182,6 @@ def _shared(conn: sa.Connection, organization_id: str, sha256: str) -> str | Non
 
 
 def segment_rows(organization_id: str, file_id: str, text_id: str, lines: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a text."""
     start, size = 0, 0
     for end, line in enumerate(lines, start=1):
         size += len(line) + 1
@@ -286,12 +285,10 @@ def require(conn: sa.Connection, organization_id: str, file_id: str) -> sa.Row[A
 
 
 def named(conn: sa.Connection, organization_id: str, folder_id: str, name: str) -> sa.Row[Any] | None:
-    """Returns the row of the file with a name in a folder."""
     return conn.execute(_NAMED, {"org": organization_id, "folder": folder_id, "name": name}).first()
 
 
 def file_from_row(row: sa.Row[Any]) -> File:
-    """Returns the file of a row."""
     return File(
         **{name: getattr(row, name) for name in _VALUES},
         status=FileStatus(row.status),

@@ -164,7 +164,6 @@ class UploadStore:
         return (await self._requests.write_once(key, effect))[0][0]
 
     async def get(self, organization_id: str, upload_id: str) -> Upload:
-        """Returns an upload."""
         return await self._database.read(lambda conn: _upload(self._require(conn, organization_id, upload_id)))
 
     async def parts(self, organization_id: str, upload_id: str) -> list[UploadPart]:
@@ -358,7 +357,6 @@ class FileStore:
         await self._requests.write_once(key, effect)
 
     async def get(self, organization_id: str, file_id: str) -> File:
-        """Returns a file."""
         return await self._database.read(lambda conn: rows.file_from_row(rows.require(conn, organization_id, file_id)))
 
     async def list_page(

@@ -71,7 +71,6 @@ def insert(conn: sa.Connection, organization_id: str, folder: Folder) -> None:
 
 
 def folder_from_row(row: sa.Row[Any]) -> Folder:
-    """Returns the folder of a row."""
     return Folder(
         **{name: getattr(row, name) for name in _VALUES},
         created_at=row.created_at,

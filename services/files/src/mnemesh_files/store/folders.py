@@ -101,7 +101,6 @@ class FolderStore:
         return created
 
     async def get(self, organization_id: str, folder_id: str) -> Folder:
-        """Returns a folder."""
         return await self._database.read(
             lambda conn: rows.folder_from_row(rows.require(conn, organization_id, folder_id))
         )

@@ -68,7 +68,6 @@ class PassageLines:
 def passage_values(
     organization_id: str, file_id: str, text_id: str, passages: Sequence[FilePassage]
 ) -> list[dict[str, Any]]:
-    """Returns the rows of the passages of a text."""
     return [
         {
             "organization_id": organization_id,

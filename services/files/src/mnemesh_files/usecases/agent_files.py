@@ -201,7 +201,6 @@ class AgentFileService:
         return done
 
     async def list_folders(self, caller: Principal, agent_id: str, page: PageQuery, *, by_name: bool) -> Page[Folder]:
-        """Returns a page of the folders of an agent."""
         return await self._store.list_folders(caller.organization_id, agent_id, page, by_name=by_name)
 
     async def list_files(

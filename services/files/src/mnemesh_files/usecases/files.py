@@ -134,11 +134,9 @@ class FileService:
         return await self.get(caller, file_id)
 
     async def get(self, caller: Principal, file_id: str) -> File:
-        """Returns a file."""
         return await self._store.get(caller.organization_id, file_id)
 
     async def list_page(self, caller: Principal, filter_: FileFilter, page: PageQuery, order: FileOrder) -> Page[File]:
-        """Returns a page of files."""
         validate_filter(filter_)
         return await self._store.list_page(caller.organization_id, filter_, page, order)
 
@@ -224,7 +222,6 @@ class UploadService:
         return await self.get(caller, upload_id)
 
     async def get(self, caller: Principal, upload_id: str) -> Upload:
-        """Returns an upload."""
         return await self._uploads.get(caller.organization_id, upload_id)
 
     async def write(self, caller: Principal, upload_id: str, offset: int, data: AsyncIterator[bytes]) -> Upload:

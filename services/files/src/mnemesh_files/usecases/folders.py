@@ -83,13 +83,11 @@ class FolderService:
         return await self.get(caller, created)
 
     async def get(self, caller: Principal, folder_id: str) -> Folder:
-        """Returns a folder."""
         return await self._store.get(caller.organization_id, folder_id)
 
     async def list_page(
         self, caller: Principal, filter_: FolderFilter, page: PageQuery, order: FolderOrder
     ) -> Page[Folder]:
-        """Returns a page of folders."""
         validate_filter(filter_)
         return await self._store.list_page(caller.organization_id, filter_, page, order)
 

@@ -44,7 +44,6 @@ _HEADERS: Final = {
 
 
 def is_console(path: str) -> bool:
-    """Returns whether a path belongs to the page."""
     return path in REDIRECTS or path.startswith(f"{CONSOLE_PATH}/")
 
 

@@ -38,7 +38,6 @@ _log = structlog.get_logger("mnemesh.http")
 
 
 def response_id(run_id: str) -> str:
-    """Returns the id of the response of a run."""
     return _RESPONSE + run_id.removeprefix("run-")
 
 

@@ -19,7 +19,6 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def sse(value: Any, event: str | None = None) -> bytes:
-    """Returns one event."""
     head = f"event: {event}\n".encode() if event is not None else b""
     return b"%sdata: %s\n\n" % (head, encode(value))
 

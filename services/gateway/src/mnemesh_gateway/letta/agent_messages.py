@@ -187,7 +187,6 @@ async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
 
 @operations.post("/agents/{agent_id}/messages/cancel", body=CancelRuns, optional_body=True, result=dict[str, str])
 async def cancel_message(call: Call[NoQuery, CancelRuns]) -> dict[str, str]:
-    """Cancels runs of an agent."""
     request = runs_rpc.CancelRunsRequest(request_id=call.request_id)
     if call.body.run_ids:
         request.runs.run_ids.extend(call.body.run_ids)
@@ -268,7 +267,6 @@ async def cancel_runs_of(mesh: Mesh, request: runs_rpc.CancelRunsRequest, owner:
 async def compact_conversation_of(
     mesh: Mesh, agent_id: str, conversation_id: str | None, body: Compact, key: str
 ) -> CompactionResponse:
-    """Compacts a conversation."""
     request = agents_rpc.CompactConversationRequest(request_id=key, agent_id=agent_id)
     set_present(request, conversation_id=conversation_id)
     if body.compaction_settings is not None:

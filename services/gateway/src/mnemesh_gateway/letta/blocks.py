@@ -49,8 +49,6 @@ class UpdateBlock(msgspec.Struct, kw_only=True):
 
 
 class CreateBlock(UpdateBlock, kw_only=True):
-    """A block to create."""
-
     label: str
     value: str
     project_id: str | None = None
@@ -61,7 +59,6 @@ class CreateBlock(UpdateBlock, kw_only=True):
 
 
 def block_from_proto(block: pb.Block) -> Block:
-    """Returns a block."""
     return shown(Block, block, metadata=json_value(block.metadata) or {}, hidden=block.hidden or None)
 
 
@@ -110,7 +107,6 @@ class ListBlocks(CountBlocks, kw_only=True):
 
 @operations.post("/blocks/", body=CreateBlock, result=Block)
 async def create_block(call: Call[NoQuery, CreateBlock]) -> Block:
-    """Creates a block."""
     request = rpc.CreateBlockRequest(block=block_to_proto(call.body, call.profile.block_limit))
     return block_from_proto((await call.write(call.mesh.blocks.CreateBlock, request)).block)
 
@@ -132,19 +128,16 @@ async def list_blocks(call: Call[ListBlocks, None]) -> list[Block]:
 
 @operations.get("/blocks/count", query=CountBlocks, result=int)
 async def count_blocks(call: Call[CountBlocks, None]) -> int:
-    """Counts blocks."""
     return int((await read(call.mesh.blocks.CountBlocks, rpc.CountBlocksRequest(filter=_counted(call.query)))).count)
 
 
 @operations.get("/blocks/{block_id}", result=Block)
 async def retrieve_block(call: Call[NoQuery, None]) -> Block:
-    """Returns a block."""
     return await read_block(call)
 
 
 @operations.patch("/blocks/{block_id}", body=UpdateBlock, result=Block)
 async def modify_block(call: Call[NoQuery, UpdateBlock]) -> Block:
-    """Updates a block."""
     request = update_to_proto(call.body, call.path["block_id"])
     if not request.update_mask.paths:
         return await read_block(call)

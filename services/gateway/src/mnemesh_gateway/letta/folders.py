@@ -26,8 +26,6 @@ from mnemesh_gateway.letta.uploads import store_file
 
 
 class Source(Stamped, kw_only=True):
-    """A folder."""
-
     id: str
     name: str
     embedding_config: EmbeddingConfig
@@ -47,8 +45,6 @@ class UpdateFolder(msgspec.Struct, kw_only=True):
 
 
 class CreateFolder(UpdateFolder, kw_only=True):
-    """A folder to create."""
-
     name: str
     embedding: str | None = None
     embedding_chunk_size: int | None = None
@@ -56,8 +52,6 @@ class CreateFolder(UpdateFolder, kw_only=True):
 
 
 class ListFolders(PageQuery, kw_only=True):
-    """The query of a list of folders."""
-
     name: str | None = None
 
 
@@ -75,14 +69,10 @@ class FileQuery(msgspec.Struct, kw_only=True):
 
 
 class ListFiles(PageQuery, kw_only=True):
-    """The query of a list of files."""
-
     include_content: bool = False
 
 
 class File(msgspec.Struct, kw_only=True):
-    """A file."""
-
     id: str
     source_id: str
     file_name: str | None = None
@@ -135,7 +125,6 @@ class FolderSizes(msgspec.Struct, kw_only=True):
 
 
 def folder_from_proto(folder: files_pb2.Folder, embedder: models_pb2.EmbeddingModel | None) -> Source:
-    """Returns a folder."""
     config = embedding_config(embedder, folder.embedder)
     config.embedding_chunk_size = folder.chunk_size or config.embedding_chunk_size
     return shown(Source, folder, embedding_config=config)
@@ -164,7 +153,6 @@ def folder_to_proto(body: CreateFolder) -> files_pb2.Folder:
 
 
 def file_from_proto(file: files_pb2.File, content: str | None = None) -> File:
-    """Returns a file."""
     made, changed = moment_of(file, "original_create_time"), moment_of(file, "original_update_time")
     return shown(
         File,
@@ -183,7 +171,6 @@ _EVERY: Final = PageQuery(limit=1_000_000)
 @operations.post("/folders/", body=CreateFolder, result=Source)
 @operations.post("/sources/", body=CreateFolder, result=Source)
 async def create_folder(call: Call[NoQuery, CreateFolder]) -> Source:
-    """Creates a folder."""
     request = rpc.CreateFolderRequest(folder=folder_to_proto(call.body))
     return await _shown(call.mesh, (await call.write(call.mesh.folders.CreateFolder, request)).folder)
 
@@ -202,7 +189,6 @@ async def list_folders(call: Call[ListFolders, None]) -> list[Source]:
 @operations.get("/folders/count", result=int)
 @operations.get("/sources/count", result=int)
 async def count_folders(call: Call[NoQuery, None]) -> int:
-    """Counts folders."""
     return int((await call.mesh.folders.CountFolders(rpc.CountFoldersRequest(), timeout=READ_SECONDS)).count)
 
 
@@ -239,14 +225,12 @@ async def get_folder_by_name(call: Call[NoQuery, None]) -> str:
 @operations.get("/folders/{folder_id}", result=Source)
 @operations.get("/sources/{folder_id}", result=Source)
 async def retrieve_folder(call: Call[NoQuery, None]) -> Source:
-    """Returns a folder."""
     return await _shown(call.mesh, await _folder(call))
 
 
 @operations.patch("/folders/{folder_id}", body=UpdateFolder, result=Source)
 @operations.patch("/sources/{folder_id}", body=UpdateFolder, result=Source)
 async def modify_folder(call: Call[NoQuery, UpdateFolder]) -> Source:
-    """Updates a folder."""
     request = rpc.UpdateFolderRequest(folder=files_pb2.Folder(id=call.path["folder_id"]))
     request.update_mask.paths.extend(fill(request.folder, call.body))
     if not request.update_mask.paths:
@@ -305,7 +289,6 @@ async def list_files_for_folder(call: Call[ListFiles, None]) -> list[File]:
 @operations.get("/folders/{folder_id}/files/{file_id}", query=FileQuery, result=File)
 @operations.get("/sources/{folder_id}/files/{file_id}", query=FileQuery, result=File)
 async def retrieve_file(call: Call[FileQuery, None]) -> File:
-    """Returns a file of a folder."""
     file = await _file(call)
     return file_from_proto(file, await _text(call.mesh, file) if call.query.include_content else None)
 
@@ -313,7 +296,6 @@ async def retrieve_file(call: Call[FileQuery, None]) -> File:
 @operations.delete("/folders/{folder_id}/{file_id}", status=NO_CONTENT)
 @operations.delete("/sources/{folder_id}/{file_id}", status=NO_CONTENT)
 async def delete_file_from_folder(call: Call[NoQuery, None]) -> None:
-    """Deletes a file of a folder."""
     await call.write(call.mesh.files.DeleteFile, files_rpc.DeleteFileRequest(file_id=(await _file(call)).id))
 
 

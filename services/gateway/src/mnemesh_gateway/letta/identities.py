@@ -24,8 +24,6 @@ IdentityType = Literal["org", "user", "other"]
 
 
 class Identity(msgspec.Struct, kw_only=True):
-    """An identity."""
-
     id: str
     identifier_key: str
     name: str
@@ -66,8 +64,6 @@ class CreateIdentity(UpdateIdentity, kw_only=True):
 
 
 class ListIdentities(PageQuery, kw_only=True):
-    """The query of a list of identities."""
-
     name: str | None = None
     project_id: str | None = None
     identifier_key: str | None = None
@@ -78,7 +74,6 @@ _KINDS: Final = {"text": "string", "boolean": "boolean", "integer": "number", "n
 
 
 def identity_from_proto(identity: identities_pb.Identity) -> Identity:
-    """Returns an identity."""
     kind, properties = (
         IDENTITY_TYPE_NAMES.get(identity.type, "other"),
         [_property(item) for item in identity.properties],
@@ -143,14 +138,12 @@ async def list_identities(call: Call[ListIdentities, None]) -> list[Identity]:
 
 @operations.get("/identities/count", result=int)
 async def count_identities(call: Call[NoQuery, None]) -> int:
-    """Counts identities."""
     request = rpc.CountIdentitiesRequest(filter=rpc.IdentityFilter())
     return int((await read(call.mesh.identities.CountIdentities, request)).count)
 
 
 @operations.post("/identities/", body=CreateIdentity, result=Identity)
 async def create_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
-    """Creates an identity."""
     request = rpc.CreateIdentityRequest()
     identity_to_proto(call.body, request.identity)
     made = (await call.write(call.mesh.identities.CreateIdentity, request)).identity
@@ -168,7 +161,6 @@ async def upsert_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
 
 @operations.get("/identities/{identity_id}", result=Identity)
 async def retrieve_identity(call: Call[NoQuery, None]) -> Identity:
-    """Returns an identity."""
     return await read_identity(call.mesh, call.path["identity_id"])
 
 

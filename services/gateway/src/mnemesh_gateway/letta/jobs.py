@@ -34,8 +34,6 @@ class CreateBatch(msgspec.Struct, kw_only=True):
 
 
 class ListBatchMessages(PageQuery, kw_only=True):
-    """The query of the messages of a batch."""
-
     agent_id: str | None = None
 
 
@@ -66,8 +64,6 @@ class Job(Stamped, kw_only=True):
 
 
 class ListJobs(PageQuery, kw_only=True):
-    """The query of a list of jobs."""
-
     source_id: str | None = None
     active: bool = False
     ascending: bool = True
@@ -98,7 +94,6 @@ def job_of_batch(batch: batches_pb.Batch) -> Job:
 
 
 def batch_id_of(job_id: str) -> str:
-    """Returns the id of the batch of a job."""
     return "batch-" + job_id.partition("-")[2]
 
 
@@ -191,7 +186,6 @@ async def list_batches(call: Call[PageQuery, None]) -> list[Job]:
 
 @operations.get("/messages/batches/{batch_id}", result=Job, ids=_IDS)
 async def retrieve_batch(call: Call[NoQuery, None]) -> Job:
-    """Returns a batch."""
     return await read_batch(call.mesh, call.path["batch_id"])
 
 

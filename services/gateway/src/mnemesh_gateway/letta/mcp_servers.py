@@ -59,8 +59,6 @@ class McpConfigChanges(msgspec.Struct, kw_only=True):
 
 
 class CreateMcpServer(msgspec.Struct, kw_only=True):
-    """A server to create."""
-
     server_name: str
     config: McpConfig
 
@@ -272,7 +270,6 @@ def _set_secrets(secrets: Any, values: dict[str, str] | msgspec.UnsetType | None
 
 
 def mcp_tool_from_proto(tool: mcp_servers_pb.McpTool) -> Tool:
-    """Returns a tool of a server."""
     schema = json_value(tool.json_schema if tool.HasField("json_schema") else tool.input_schema)
     return Tool(
         id=tool.tool_id,
@@ -310,7 +307,6 @@ async def mcp_list_mcp_servers(call: Call[NoQuery, None]) -> list[McpServer]:
 
 @operations.get("/mcp-servers/{mcp_server_id}", result=McpServer)
 async def mcp_get_mcp_server(call: Call[NoQuery, None]) -> McpServer:
-    """Returns an MCP server."""
     return server_from_proto(await _read_server(call))
 
 
@@ -341,7 +337,6 @@ async def mcp_connect_mcp_server(call: Call[NoQuery, None]) -> Response:
 
 @operations.get("/mcp-servers/{mcp_server_id}/tools", result=list[Tool])
 async def mcp_list_tools_for_mcp_server(call: Call[NoQuery, None]) -> list[Tool]:
-    """Lists the tools of an MCP server."""
     request = rpc.ListMcpServerToolsRequest(mcp_server_id=(await _read_server(call)).id)
     rows = await list_page(call.mesh.mcp_servers.ListMcpServerTools, request, "tools", _EVERY, default="asc")
     return [mcp_tool_from_proto(row) for row in rows]
@@ -349,7 +344,6 @@ async def mcp_list_tools_for_mcp_server(call: Call[NoQuery, None]) -> list[Tool]
 
 @operations.get("/mcp-servers/{mcp_server_id}/tools/{tool_id}", result=Tool)
 async def mcp_retrieve_mcp_tool(call: Call[NoQuery, None]) -> Tool:
-    """Returns a tool of an MCP server."""
     request = rpc.GetMcpServerToolRequest(mcp_server_id=call.path["mcp_server_id"], tool=_tool(call))
     return mcp_tool_from_proto((await read(call.mesh.mcp_servers.GetMcpServerTool, request)).tool)
 
@@ -358,7 +352,6 @@ async def mcp_retrieve_mcp_tool(call: Call[NoQuery, None]) -> Tool:
     "/mcp-servers/{mcp_server_id}/tools/{tool_id}/run", body=RunMcpTool, optional_body=True, result=ToolResult
 )
 async def mcp_run_tool(call: Call[NoQuery, RunMcpTool]) -> ToolResult:
-    """Runs a tool of an MCP server."""
     return await run_tool(call, call.path["mcp_server_id"], _tool(call))
 
 
@@ -490,7 +483,6 @@ async def resync_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
     "/tools/mcp/servers/{mcp_server_name}/tools/{mcp_tool_name}/execute", body=RunMcpTool, result=ExecutedMcpTool
 )
 async def execute_mcp_tool(call: Call[NoQuery, RunMcpTool]) -> ExecutedMcpTool:
-    """Runs a tool of an MCP server."""
     reference = rpc.McpToolReference(name=call.path["mcp_tool_name"])
     done = await run_tool(call, (await _tool_server(call)).id, reference)
     return ExecutedMcpTool(result=done.func_return, success=done.status == "success")

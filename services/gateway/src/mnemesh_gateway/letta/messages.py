@@ -20,8 +20,6 @@ from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 
 class ListMessages(PageQuery, kw_only=True):
-    """The query of a list of messages."""
-
     group_id: str | None = None
     conversation_id: str | None = None
     use_assistant_message: bool = True
@@ -52,7 +50,6 @@ def content_from_proto(parts: Sequence[pb.ContentPart]) -> str | list[dict[str, 
 
 
 def text_of(parts: Iterable[pb.ContentPart]) -> str:
-    """Returns the text of a content."""
     return "".join(part.text.text for part in parts if part.HasField("text"))
 
 
@@ -85,7 +82,6 @@ def returns_from_proto(returns: Sequence[pb.ToolReturn]) -> dict[str, Any]:
 
 
 def return_from_proto(item: pb.ToolReturn) -> dict[str, Any]:
-    """Returns a tool return."""
     return {
         "type": "tool",
         "tool_return": content_from_proto(item.content),
@@ -140,7 +136,6 @@ class Shown:
     types: frozenset[str] | None = None
 
     def has(self, message_type: str) -> bool:
-        """Returns whether messages of a type are shown."""
         return self.types is None or message_type in self.types
 
 

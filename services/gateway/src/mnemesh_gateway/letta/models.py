@@ -46,8 +46,6 @@ class ProviderFields(msgspec.Struct, kw_only=True):
 
 
 class CreateProvider(ProviderFields, kw_only=True):
-    """A provider to create."""
-
     name: str
     provider_type: str
     api_key: str
@@ -65,8 +63,6 @@ class CheckProvider(ProviderFields, kw_only=True):
 
 
 class ListProviders(PageQuery, kw_only=True):
-    """The query of a list of providers."""
-
     name: str | None = None
     provider_type: str | None = None
 
@@ -103,7 +99,6 @@ _PLAIN_FIELDS: Final = ("base_url", "api_version", "region")
 
 
 def provider_from_proto(provider: models_pb.Provider) -> Provider:
-    """Returns a provider."""
     category = "base" if provider.category == models_pb.PROVIDER_CATEGORY_BASE else "byok"
     return shown(Provider, provider, provider_type=_NAMES.get(provider.type, provider.type), provider_category=category)
 
@@ -216,7 +211,6 @@ async def check_provider(call: Call[NoQuery, CheckProvider]) -> ProviderResult:
 
 @operations.get("/providers/{provider_id}", result=Provider)
 async def retrieve_provider(call: Call[NoQuery, None]) -> Provider:
-    """Returns a provider."""
     return await _read(call.mesh, call.path["provider_id"])
 
 

@@ -331,7 +331,6 @@ def _path_of_number(value: Any, shown: str) -> tuple[str | int, ...] | None:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Returns a value as JSON."""
     return Response(_encode(value), status, media_type="application/json")
 
 

@@ -32,8 +32,6 @@ from mnemesh_gateway.letta.turns import StreamRun, attach_to_run, read_run
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """A run."""
-
     id: str
     agent_id: str
     status: str
@@ -79,8 +77,6 @@ class RunMetrics(msgspec.Struct, kw_only=True):
 
 
 class Step(msgspec.Struct, kw_only=True):
-    """A step."""
-
     id: str
     origin: str | None = None
     provider_id: str | None = None
@@ -144,8 +140,6 @@ class ProviderTrace(msgspec.Struct, kw_only=True):
 
 
 class ListRuns(PageQuery, kw_only=True):
-    """The query of a list of runs."""
-
     agent_id: str | None = None
     agent_ids: list[str] | None = None
     statuses: list[str] | None = None
@@ -171,8 +165,6 @@ class TraceQuery(msgspec.Struct, kw_only=True):
 
 
 class ListSteps(PageQuery, kw_only=True):
-    """The query of a list of steps."""
-
     agent_id: str | None = None
     model: str | None = None
     feedback: Literal["positive", "negative"] | None = None
@@ -198,7 +190,6 @@ _TOKENS: Final = (
 
 
 def run_from_proto(run: pb.Run) -> Run:
-    """Returns a run."""
     more = json_value(run.config.metadata) or {}
     if run.HasField("error"):
         more = more | {"error": {"type": run.error.reason, "message": run.error.message}}
@@ -244,7 +235,6 @@ def _details(usage: message_pb2.Usage) -> dict[str, Any]:
 
 
 def metrics_of_run(run: pb.Run, tools_used: list[str]) -> RunMetrics:
-    """Returns the metrics of a run."""
     return RunMetrics(
         id=run.id,
         agent_id=run.agent_id,
@@ -271,7 +261,6 @@ def step_from_proto(step: pb.Step) -> Step:
 
 
 def metrics_of_step(step: pb.Step) -> StepMetrics:
-    """Returns the metrics of a step."""
     model, total = (duration_of(step, name, nanoseconds=True) for name in ("model_duration", "total_duration"))
     return shown(
         StepMetrics,
@@ -442,7 +431,6 @@ async def list_active_runs(call: Call[ActiveRuns, None]) -> list[Run]:
 
 @operations.get("/runs/{run_id}", result=Run)
 async def retrieve_run(call: Call[NoQuery, None]) -> Run:
-    """Returns a run."""
     return run_from_proto(await read_run(call.mesh, call.path["run_id"]))
 
 
@@ -454,7 +442,6 @@ async def delete_run(call: Call[NoQuery, None]) -> None:
 
 @operations.post("/runs/{run_id}/cancel", result=Run)
 async def cancel_run(call: Call[NoQuery, None]) -> Run:
-    """Cancels a run."""
     run_id = call.path["run_id"]
     request = rpc.CancelRunsRequest(request_id=call.request_id, runs=rpc.RunIds(run_ids=[run_id]))
     await read(call.mesh.runs.CancelRuns, request)
@@ -539,7 +526,6 @@ async def list_steps(call: Call[ListSteps, None]) -> list[Step]:
 
 @operations.get("/steps/{step_id}", result=Step)
 async def retrieve_step(call: Call[NoQuery, None]) -> Step:
-    """Returns a step."""
     return step_from_proto(await _read(call.mesh, call.path["step_id"]))
 
 

@@ -196,12 +196,10 @@ def with_whole_returns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
 
 
 def run_failed(error: runs_pb2.RunError) -> RunFailed:
-    """Returns the error of a run."""
     return RunFailed(error.reason, error.message, dict(error.metadata))
 
 
 def stop_reason(event: runs_pb2.RunEvent) -> str:
-    """Returns the reason of a stop."""
     return STOP_REASON_NAMES.get(event.stop.reason, "error")
 
 

@@ -41,7 +41,6 @@ def config_of(request: runs_pb2.RunConfig, metadata: Mapping[str, Any]) -> runs_
 
 
 def has_ended(run: runs_pb2.Run) -> bool:
-    """Returns whether a run has ended."""
     return run.status == runs_pb2.RUN_STATUS_COMPLETED or run.status in _FAILED
 
 
@@ -51,7 +50,6 @@ def has_failed(run: runs_pb2.Run) -> bool:
 
 
 def metadata_of(run: runs_pb2.Run) -> dict[str, Any]:
-    """Returns the metadata of a run."""
     found: dict[str, Any] = json.loads(run.config.metadata) if run.config.HasField("metadata") else {}
     return found
 
@@ -125,7 +123,6 @@ class RunsClient:
         return runs.attach(self._stub, run_id, 0, PATIENCE)
 
     async def newest(self, conversation_id: str) -> runs_pb2.Run | None:
-        """Returns the newest run of a conversation."""
         async with aclosing(self.recent(rpc.RunFilter(conversation_id=conversation_id), 1)) as found:
             return await anext(found, None)
 

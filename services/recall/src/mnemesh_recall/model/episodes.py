@@ -28,7 +28,6 @@ class Scope:
 
     @property
     def key(self) -> str:
-        """The scope as one string."""
         return f"{self.kind.value}:{self.id}"
 
 

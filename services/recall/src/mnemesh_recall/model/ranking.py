@@ -134,7 +134,6 @@ class Candidates:
         return follow
 
     def chosen(self, mask: Array) -> "Candidates":
-        """Returns the candidates of a mask."""
         rows = np.flatnonzero(mask).tolist()
         if len(rows) == len(self):
             return self

@@ -83,7 +83,6 @@ class TraceExport:
     """Scopes whose memories are exported, too."""
 
     def includes_type(self, record_type: RecordType) -> bool:
-        """Returns whether the export includes records of that type."""
         return not self.record_types or record_type in self.record_types
 
     def includes_time(self, time: datetime) -> bool:

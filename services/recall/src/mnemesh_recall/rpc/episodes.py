@@ -20,14 +20,11 @@ Call = Any
 
 
 class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
-    """The servicer of EpisodeService."""
-
     def __init__(self, service: EpisodeService, audits: MemoryAuditService) -> None:
         self._service = service
         self._audits = audits
 
     async def CommitEpisode(self, request: rpc.CommitEpisodeRequest, context: Call) -> rpc.CommitEpisodeResponse:
-        """Stores an episode and runs operations on facts."""
         key = request_key(request, "CommitEpisode")
         result = await self._service.commit_episode(current_principal(), requests.commit_from_proto(request), key)
         return rpc.CommitEpisodeResponse(
@@ -36,12 +33,10 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         )
 
     async def GetEpisode(self, request: rpc.GetEpisodeRequest, context: Call) -> rpc.GetEpisodeResponse:
-        """Returns an episode."""
         episode = await self._service.get_episode(current_principal(), request.episode_id)
         return rpc.GetEpisodeResponse(episode=convert.EPISODE.to_proto(episode))
 
     async def ListEpisodes(self, request: rpc.ListEpisodesRequest, context: Call) -> rpc.ListEpisodesResponse:
-        """Returns a page of episodes."""
         order, query = enum_from_proto(EpisodeOrder, request.order_by, "order_by"), page_query(request)
         filter_ = requests.episode_filter_from_proto(request.filter)
         found = await self._service.list_episodes(current_principal(), filter_, order, query)
@@ -49,7 +44,6 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         return rpc.ListEpisodesResponse(episodes=page.items, next_page_token=next_page_token(query, page))
 
     async def SearchEpisodes(self, request: rpc.SearchEpisodesRequest, context: Call) -> rpc.SearchEpisodesResponse:
-        """Searches episodes."""
         offset = offset_from_token(request)
         found = await self._service.search(current_principal(), requests.episode_search_from_proto(request))
         left = [
@@ -60,21 +54,18 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         return rpc.SearchEpisodesResponse(hits=hits, degraded=found.degraded, next_page_token=token)
 
     async def UpdateEpisode(self, request: rpc.UpdateEpisodeRequest, context: Call) -> rpc.UpdateEpisodeResponse:
-        """Changes an episode."""
         key = request_key(request, "UpdateEpisode")
         changes = requests.episode_changes_from_proto(request)
         episode = await self._service.update_episode(current_principal(), request.episode.id, changes, key)
         return rpc.UpdateEpisodeResponse(episode=convert.EPISODE.to_proto(episode))
 
     async def DeleteEpisode(self, request: rpc.DeleteEpisodeRequest, context: Call) -> rpc.DeleteEpisodeResponse:
-        """Deletes an episode."""
         await self._service.delete_episode(
             current_principal(), request.episode_id, request_key(request, "DeleteEpisode")
         )
         return rpc.DeleteEpisodeResponse()
 
     async def CreateFact(self, request: rpc.CreateFactRequest, context: Call) -> rpc.CreateFactResponse:
-        """Adds a fact."""
         key = request_key(request, "CreateFact")
         fact, existed = await self._service.create_fact(
             current_principal(), convert.new_fact_from_proto(request.fact, "fact"), key
@@ -82,12 +73,10 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         return rpc.CreateFactResponse(fact=convert.FACT.to_proto(fact), already_held=existed)
 
     async def GetFact(self, request: rpc.GetFactRequest, context: Call) -> rpc.GetFactResponse:
-        """Returns a fact."""
         fact = await self._service.get_fact(current_principal(), request.fact_id)
         return rpc.GetFactResponse(fact=convert.FACT.to_proto(fact))
 
     async def ListFacts(self, request: rpc.ListFactsRequest, context: Call) -> rpc.ListFactsResponse:
-        """Returns a page of facts."""
         order, query = enum_from_proto(FactOrder, request.order_by, "order_by"), page_query(request)
         found = await self._service.list_facts(
             current_principal(), requests.fact_filter_from_proto(request.filter), order, query
@@ -96,7 +85,6 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         return rpc.ListFactsResponse(facts=page.items, next_page_token=next_page_token(query, page))
 
     async def SearchFacts(self, request: rpc.SearchFactsRequest, context: Call) -> rpc.SearchFactsResponse:
-        """Searches facts."""
         offset = offset_from_token(request)
         found = await self._service.search(current_principal(), requests.fact_search_from_proto(request))
         left = [rpc.FactHit(fact=convert.FACT.to_proto(fact), score=score) for fact, score in found.hits[offset:]]
@@ -109,52 +97,44 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         )
 
     async def UpdateFact(self, request: rpc.UpdateFactRequest, context: Call) -> rpc.UpdateFactResponse:
-        """Changes the fields of a fact other than its text."""
         key = request_key(request, "UpdateFact")
         changes = requests.fact_changes_from_proto(request)
         fact = await self._service.update_fact(current_principal(), request.fact.id, changes, key)
         return rpc.UpdateFactResponse(fact=convert.FACT.to_proto(fact))
 
     async def SupersedeFact(self, request: rpc.SupersedeFactRequest, context: Call) -> rpc.SupersedeFactResponse:
-        """Closes a fact in favour of a new one."""
         key = request_key(request, "SupersedeFact")
         operation = convert.supersede_from_proto(request.operation, "operation")
         new, old = await self._service.supersede_fact(current_principal(), operation, key)
         return rpc.SupersedeFactResponse(fact=convert.FACT.to_proto(new), superseded=convert.FACT.to_proto(old))
 
     async def InvalidateFact(self, request: rpc.InvalidateFactRequest, context: Call) -> rpc.InvalidateFactResponse:
-        """Closes a fact."""
         key = request_key(request, "InvalidateFact")
         operation = convert.INVALIDATE.from_proto(request.operation, "operation")
         fact = await self._service.invalidate_fact(current_principal(), operation, key)
         return rpc.InvalidateFactResponse(fact=convert.FACT.to_proto(fact))
 
     async def RestoreFact(self, request: rpc.RestoreFactRequest, context: Call) -> rpc.RestoreFactResponse:
-        """States a closed fact again."""
         key = request_key(request, "RestoreFact")
         fact, old = await self._service.restore_fact(current_principal(), requests.restore_from_proto(request), key)
         superseded = None if old is None else convert.FACT.to_proto(old)
         return rpc.RestoreFactResponse(fact=convert.FACT.to_proto(fact), superseded=superseded)
 
     async def AuditMemory(self, request: rpc.AuditMemoryRequest, context: Call) -> rpc.AuditMemoryResponse:
-        """Returns a page of an audit."""
         page = await self._audits.audit(current_principal(), convert.audit_from_proto(request))
         return convert.audit_to_proto(request, page)
 
     async def DeleteFact(self, request: rpc.DeleteFactRequest, context: Call) -> rpc.DeleteFactResponse:
-        """Deletes a fact."""
         await self._service.delete_fact(current_principal(), request.fact_id, request_key(request, "DeleteFact"))
         return rpc.DeleteFactResponse()
 
     async def ListFactHistory(self, request: rpc.ListFactHistoryRequest, context: Call) -> rpc.ListFactHistoryResponse:
-        """Returns a page of the facts that superseded one another."""
         query = page_query(request)
         found = await self._service.list_fact_history(current_principal(), request.fact_id, query)
         page = bounded(query, found.map(convert.FACT.to_proto))
         return rpc.ListFactHistoryResponse(facts=page.items, next_page_token=next_page_token(query, page))
 
     async def GetMemoryBundle(self, request: rpc.GetMemoryBundleRequest, context: Call) -> rpc.GetMemoryBundleResponse:
-        """Returns the memories for the head of a compacted window."""
         bundle = await self._service.get_bundle(current_principal(), *requests.bundle_from_proto(request))
         return rpc.GetMemoryBundleResponse(
             episodes=[convert.EPISODE.to_proto(episode) for episode in bundle.episodes],
@@ -164,7 +144,6 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
     async def ListMemoryScopes(
         self, request: rpc.ListMemoryScopesRequest, context: Call
     ) -> rpc.ListMemoryScopesResponse:
-        """Returns a page of scopes."""
         query = page_query(request)
         name_prefix = request.name_prefix if request.HasField("name_prefix") else None
         found = await self._service.list_scopes(current_principal(), name_prefix, query)
@@ -174,7 +153,6 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
     async def EraseMemoryScope(
         self, request: rpc.EraseMemoryScopeRequest, context: Call
     ) -> rpc.EraseMemoryScopeResponse:
-        """Deletes all memories of a scope."""
         key = request_key(request, "EraseMemoryScope")
         erasure = await self._service.erase_scope(
             current_principal(), convert.scope_from_proto(request.scope, "scope"), key

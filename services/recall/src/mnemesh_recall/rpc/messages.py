@@ -27,14 +27,11 @@ Call = Any
 
 
 class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
-    """The servicer of MessageService."""
-
     def __init__(self, service: MessageService, clock: Clock) -> None:
         self._service = service
         self._clock = clock
 
     async def CreateContext(self, request: rpc.CreateContextRequest, context: Call) -> rpc.CreateContextResponse:
-        """Creates a context window."""
         new = requests.new_context_from_proto(request, self._clock.now())
         window = await self._service.create_context(current_principal(), new, request_key(request, "CreateContext"))
         return rpc.CreateContextResponse(context=convert.context_to_proto(window))
@@ -57,7 +54,6 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
     async def BatchGetContextIds(
         self, request: rpc.BatchGetContextIdsRequest, context: Call
     ) -> rpc.BatchGetContextIdsResponse:
-        """Returns the message ids in context windows."""
         left = tuple(request.conversation_ids)[offset_from_token(request) :]
         found = await self._service.get_context_ids(current_principal(), left)
         by_id = {window.conversation_id: window.to_proto() for window in found}
@@ -65,7 +61,6 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         return rpc.BatchGetContextIdsResponse(contexts=contexts, next_page_token=token)
 
     async def CommitStep(self, request: rpc.CommitStepRequest, context: Call) -> rpc.CommitStepResponse:
-        """Commits a step."""
         step = requests.step_from_proto(request, self._clock.now())
         result = await self._service.commit_step(current_principal(), step)
         return rpc.CommitStepResponse(
@@ -78,19 +73,16 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         )
 
     async def ReplaceContext(self, request: rpc.ReplaceContextRequest, context: Call) -> rpc.ReplaceContextResponse:
-        """Replaces a context window."""
         new = requests.replacement_from_proto(request, self._clock.now())
         window = await self._service.replace_context(current_principal(), new, request_key(request, "ReplaceContext"))
         return rpc.ReplaceContextResponse(context=convert.context_to_proto(window))
 
     async def ForkContext(self, request: rpc.ForkContextRequest, context: Call) -> rpc.ForkContextResponse:
-        """Creates a context window over the messages of another one."""
         fork = requests.fork_from_proto(request, self._clock.now())
         window = await self._service.fork_context(current_principal(), fork, request_key(request, "ForkContext"))
         return rpc.ForkContextResponse(context=convert.context_to_proto(window))
 
     async def DeleteContext(self, request: rpc.DeleteContextRequest, context: Call) -> rpc.DeleteContextResponse:
-        """Deletes a context window."""
         deleted = await self._service.delete_context(
             current_principal(),
             request.conversation_id,
@@ -100,13 +92,11 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         return rpc.DeleteContextResponse(deleted_messages=deleted)
 
     async def AppendMessages(self, request: rpc.AppendMessagesRequest, context: Call) -> rpc.AppendMessagesResponse:
-        """Stores messages."""
         batch = requests.batch_from_proto(request, self._clock.now())
         result = await self._service.append_messages(current_principal(), batch, request_key(request, "AppendMessages"))
         return rpc.AppendMessagesResponse(sequence_ids=result.sequence_ids, version=result.version)
 
     async def GetMessages(self, request: rpc.GetMessagesRequest, context: Call) -> rpc.GetMessagesResponse:
-        """Returns messages by id."""
         left = tuple(request.message_ids)[offset_from_token(request) :]
         found = await self._service.get_messages(current_principal(), left)
         by_id = {message.id: message_to_proto(message) for message in found}
@@ -114,7 +104,6 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         return rpc.GetMessagesResponse(messages=messages, next_page_token=token)
 
     async def ListMessages(self, request: rpc.ListMessagesRequest, context: Call) -> rpc.ListMessagesResponse:
-        """Returns a page of messages."""
         query = page_query(request)
         filter_ = requests.message_filter_from_proto(request)
         found = await self._service.list_messages(current_principal(), filter_, query)
@@ -122,7 +111,6 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         return rpc.ListMessagesResponse(messages=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateMessage(self, request: rpc.UpdateMessageRequest, context: Call) -> rpc.UpdateMessageResponse:
-        """Changes a stored message."""
         changed = convert.changes_from_proto(request.message, "message", self._clock.now())
         fields = frozenset(request.update_mask.paths)
         key = request_key(request, "UpdateMessage")
@@ -130,13 +118,11 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         return rpc.UpdateMessageResponse(message=message_to_proto(message))
 
     async def DeleteMessage(self, request: rpc.DeleteMessageRequest, context: Call) -> rpc.DeleteMessageResponse:
-        """Deletes a message."""
         key = request_key(request, "DeleteMessage")
         await self._service.delete_message(current_principal(), request.message_id, key)
         return rpc.DeleteMessageResponse()
 
     async def SearchMessages(self, request: rpc.SearchMessagesRequest, context: Call) -> rpc.SearchMessagesResponse:
-        """Searches messages."""
         search = requests.search_from_proto(request, offset_from_token(request))
         found = await self._service.search_messages(current_principal(), search)
         hits, token = bounded_hits(request, [convert.hit_to_proto(hit) for hit in found.hits])
@@ -149,7 +135,6 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         )
 
     async def EraseAgent(self, request: rpc.EraseAgentRequest, context: Call) -> rpc.EraseAgentResponse:
-        """Deletes everything of an agent."""
         key = request_key(request, "EraseAgent")
         erasure = await self._service.erase_agent(current_principal(), request.agent_id, key)
         return rpc.EraseAgentResponse(

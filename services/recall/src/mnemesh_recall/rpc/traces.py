@@ -18,13 +18,10 @@ Call = Any
 
 
 class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
-    """The servicer of TraceService."""
-
     def __init__(self, service: TraceService) -> None:
         self._service = service
 
     async def ListTurns(self, request: rpc.ListTurnsRequest, context: Call) -> rpc.ListTurnsResponse:
-        """Returns a page of turns."""
         query = page_query(request)
         found = await self._service.list_turns(current_principal(), requests.turn_filter_from_proto(request), query)
         page = bounded(query, found.map(Turn.to_proto))
@@ -33,7 +30,6 @@ class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
     async def ListToolInteractions(
         self, request: rpc.ListToolInteractionsRequest, context: Call
     ) -> rpc.ListToolInteractionsResponse:
-        """Returns a page of tool calls with their results."""
         query = page_query(request)
         filter_ = requests.interaction_filter_from_proto(request)
         found = await self._service.list_interactions(current_principal(), filter_, query)
@@ -45,7 +41,6 @@ class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
     async def ExportTraces(
         self, request: rpc.ExportTracesRequest, context: Call
     ) -> AsyncIterator[rpc.ExportTracesResponse]:
-        """Streams the records of an export."""
         async for record in self._service.export(current_principal(), requests.export_from_proto(request)):
             yield rpc.ExportTracesResponse(record=convert.record_to_proto(record))
 

@@ -207,7 +207,6 @@ def owner_of(tx: Transaction, scope: Scope) -> str | None:
 
 
 def insert(tx: Transaction, memory: Episode | Fact, owner_agent_id: str | None) -> None:
-    """Inserts an episode or a fact."""
     if isinstance(memory, Episode):
         tx.conn.execute(sa.insert(episodes), episode_to_row(memory, tx.organization_id, owner_agent_id))
     else:
@@ -312,7 +311,6 @@ _l = memory_links.c
 
 
 def episode_conditions(organization_id: str, filter_: EpisodeFilter) -> Iterator[Condition]:
-    """Yields the conditions of a filter of episodes."""
     yield _e.organization_id == organization_id
     yield from _shared_conditions(episodes, filter_.scopes, filter_.tags_any, filter_.tags_all, filter_.message_id)
     if filter_.turn_id is not None and filter_.agent_id is not None:
@@ -331,7 +329,6 @@ def episode_conditions(organization_id: str, filter_: EpisodeFilter) -> Iterator
 
 
 def fact_conditions(organization_id: str, filter_: FactFilter, now: datetime) -> Iterator[Condition]:
-    """Yields the conditions of a filter of facts."""
     yield _f.organization_id == organization_id
     yield from _shared_conditions(facts, filter_.scopes, filter_.tags_any, filter_.tags_all, filter_.message_id)
     if filter_.min_confidence is not None:

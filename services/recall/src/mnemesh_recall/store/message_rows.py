@@ -194,7 +194,6 @@ def list_conditions(filter_: MessageFilter) -> Iterator[Condition]:
 
 
 def scope_conditions(organization_id: str, scope: SearchScope) -> Iterator[Condition]:
-    """Yields the conditions of the scope of a search."""
     yield owned(organization_id, narrowed=scope.agent_id is not None)
     for column, value in ((_m.agent_id, scope.agent_id), (_m.conversation_id, scope.conversation_id)):
         if value is not None:

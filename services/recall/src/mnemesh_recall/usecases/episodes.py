@@ -164,14 +164,12 @@ class EpisodeService:
         return result
 
     async def get_episode(self, caller: Principal, episode_id: str) -> Episode:
-        """Returns an episode."""
         require_id(episode_id, "episode", "episode_id")
         return await self._store.get_episode(caller.organization_id, episode_id)
 
     async def list_episodes(
         self, caller: Principal, filter_: EpisodeFilter, order: EpisodeOrder, page: PageQuery
     ) -> Page[Episode]:
-        """Returns a page of episodes."""
         require_page(page, "episode")
         require_episode_filter(filter_)
         return await self._store.list_episodes(caller.organization_id, filter_, order, page)
@@ -193,7 +191,6 @@ class EpisodeService:
         return episode
 
     async def delete_episode(self, caller: Principal, episode_id: str, key: RequestKey | None) -> None:
-        """Deletes an episode."""
         require_id(episode_id, "episode", "episode_id")
         await self._store.delete_episode(caller.organization_id, episode_id, key)
         self._indexer.notify()
@@ -208,12 +205,10 @@ class EpisodeService:
         return created
 
     async def get_fact(self, caller: Principal, fact_id: str) -> Fact:
-        """Returns a fact."""
         require_id(fact_id, "fact", "fact_id")
         return await self._store.get_fact(caller.organization_id, fact_id)
 
     async def list_facts(self, caller: Principal, filter_: FactFilter, order: FactOrder, page: PageQuery) -> Page[Fact]:
-        """Returns a page of facts."""
         require_page(page, "fact")
         require_fact_filter(filter_)
         return await self._store.list_facts(caller.organization_id, filter_, order, page)
@@ -250,7 +245,6 @@ class EpisodeService:
         return await self._store.invalidate_fact(caller.organization_id, operation, key)
 
     async def delete_fact(self, caller: Principal, fact_id: str, key: RequestKey | None) -> None:
-        """Deletes a fact."""
         require_id(fact_id, "fact", "fact_id")
         await self._store.delete_fact(caller.organization_id, fact_id, key)
         self._indexer.notify()
@@ -269,7 +263,6 @@ class EpisodeService:
         return await self._store.get_bundle(caller.organization_id, filter_, max_episodes, max_facts)
 
     async def list_scopes(self, caller: Principal, name_prefix: str | None, page: PageQuery) -> Page[ScopeSummary]:
-        """Returns a page of scopes."""
         require_page(page)
         if name_prefix:
             require_short(name_prefix, "name_prefix")

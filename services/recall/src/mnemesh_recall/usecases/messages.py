@@ -75,7 +75,6 @@ class MessageService:
         return await self._store.get_context(caller.organization_id, conversation_id, if_version)
 
     async def get_context_ids(self, caller: Principal, conversation_ids: Sequence[str]) -> tuple[ContextWindowIds, ...]:
-        """Returns the ids of the messages in windows."""
         require_ids(conversation_ids, "conv", "conversation_ids")
         return await self._store.get_context_ids(caller.organization_id, conversation_ids)
 
@@ -122,7 +121,6 @@ class MessageService:
         return await self._store.get_messages(caller.organization_id, ids)
 
     async def list_messages(self, caller: Principal, filter_: MessageFilter, page: PageQuery) -> Page[Message]:
-        """Returns a page of messages."""
         require_page(page, "message")
         require_message_filter(filter_)
         return await self._store.list_messages(caller.organization_id, filter_, page)

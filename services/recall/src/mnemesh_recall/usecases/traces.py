@@ -36,7 +36,6 @@ class TraceService:
         self._indexer = indexer
 
     async def list_turns(self, caller: Principal, filter_: TurnFilter, page: PageQuery) -> Page[Turn]:
-        """Returns a page of turns."""
         require_page(page)
         require_turn_filter(filter_)
         return await self._store.list_turns(caller.organization_id, filter_, page)
@@ -44,13 +43,11 @@ class TraceService:
     async def list_interactions(
         self, caller: Principal, filter_: InteractionFilter, page: PageQuery
     ) -> Page[ToolInteraction]:
-        """Returns a page of tool calls with their results."""
         require_page(page)
         require_interaction_filter(filter_)
         return await self._store.list_interactions(caller.organization_id, filter_, page)
 
     async def export(self, caller: Principal, export: TraceExport) -> AsyncIterator[Record]:
-        """Yields the records of an export."""
         require_export(export)
         async for batch in self._store.export(caller.organization_id, export):
             for record in batch:

@@ -67,7 +67,6 @@ class OAuthState:
         return {name: found[name] for name in names if isinstance(found.get(name), str)}
 
     def to_json(self) -> str:
-        """Returns the state as JSON."""
         return msgspec.json.encode(self).decode()
 
     @classmethod

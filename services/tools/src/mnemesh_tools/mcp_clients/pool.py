@@ -131,7 +131,6 @@ class McpPool:
         return (await self._load())[1]
 
     def metrics(self) -> list[Metric]:
-        """Returns the metrics of the pool."""
         return [Gauge("mnemesh_tools_mcp_sessions", "Open sessions with MCP servers.", lambda: len(self._sessions))]
 
     async def _load(self) -> "tuple[Transports, McpAuthorizations]":

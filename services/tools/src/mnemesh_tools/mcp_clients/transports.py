@@ -79,7 +79,6 @@ class Exchange:
         self._is_sent = True
 
     def answered(self, status: int) -> None:
-        """Notes the status of an answer."""
         self._is_accepted = self._is_accepted or status < 300
         if not self._is_accepted:
             self.status = status

@@ -37,7 +37,6 @@ class McpSecret:
 
     @property
     def has_value(self) -> bool:
-        """True if there is a value."""
         return self.value is not None or self.sealed is not None
 
     @property
@@ -248,8 +247,6 @@ NO_PROGRAM: Final = McpProgram()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramSettings:
-    """The settings of programs."""
-
     is_allowed: bool
     trusted_organizations: frozenset[str]
     """Their programs run without a sandbox; "*" stands for all organizations."""

@@ -97,8 +97,6 @@ def no_progress(progress: McpProgress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class McpRunResult:
-    """The result of a run."""
-
     ok: bool
     content: tuple[str | McpImage, ...]
     structured: str | None

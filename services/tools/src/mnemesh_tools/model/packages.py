@@ -107,7 +107,6 @@ def packages_of(source_type: SourceType, pip: tuple[Requirement, ...], npm: tupl
 
 
 def requires(requirements: Sequence[Requirement], name: str) -> bool:
-    """Returns whether one of the requirements is for this package."""
     if not requirements:
         return False
     from packaging.requirements import Requirement as PipRequirement  # noqa: PLC0415

@@ -45,8 +45,6 @@ class Category(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebSearch:
-    """A search of the web."""
-
     query: str
     num_results: int = DEFAULT_RESULTS
     category: Category | None = None

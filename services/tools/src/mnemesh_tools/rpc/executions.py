@@ -90,7 +90,6 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
         self._programs = programs
 
     async def ExecuteTool(self, request: pb.ExecuteToolRequest, context: Context) -> pb.ExecuteToolResponse:
-        """Executes a stored tool or an ad hoc one."""
         caller, invocation = current_principal(), invocation_from_proto(request)
         match request.WhichOneof("tool"):
             case "tool_id":
@@ -103,7 +102,6 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
         return execution_to_proto(execution)
 
     async def RunCode(self, request: pb.RunCodeRequest, context: Context) -> pb.RunCodeResponse:
-        """Executes a program."""
         execution = await self._programs.run(current_principal(), program_from_proto(request))
         return code_run_to_proto(execution)
 

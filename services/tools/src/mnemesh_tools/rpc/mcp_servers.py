@@ -86,19 +86,16 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         self._fingerprint = fingerprint
 
     async def CreateMcpServer(self, request: pb.CreateMcpServerRequest, context: Context) -> pb.CreateMcpServerResponse:
-        """Registers a server and reads its tools."""
         spec = mcp_server_spec_from_proto(request.mcp_server)
         key = request_key(request_without_secrets(request, self._fingerprint), "CreateMcpServer")
         server = await self._servers.create_server(current_principal(), spec, key)
         return pb.CreateMcpServerResponse(mcp_server=self._message(server))
 
     async def GetMcpServer(self, request: pb.GetMcpServerRequest, context: Context) -> pb.GetMcpServerResponse:
-        """Returns a server."""
         server = await self._servers.get_server(current_principal(), request.mcp_server_id)
         return pb.GetMcpServerResponse(mcp_server=self._message(server))
 
     async def ListMcpServers(self, request: pb.ListMcpServersRequest, context: Context) -> pb.ListMcpServersResponse:
-        """Returns a page of servers."""
         query = page_query(request)
         filter_, order = (
             mcp_server_filter_from_proto(request),
@@ -109,7 +106,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         return pb.ListMcpServersResponse(mcp_servers=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateMcpServer(self, request: pb.UpdateMcpServerRequest, context: Context) -> pb.UpdateMcpServerResponse:
-        """Changes the fields that the mask names."""
         server = await self._servers.update_server(
             current_principal(),
             request.mcp_server.id,
@@ -121,7 +117,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         return pb.UpdateMcpServerResponse(mcp_server=self._message(server))
 
     async def DeleteMcpServer(self, request: pb.DeleteMcpServerRequest, context: Context) -> pb.DeleteMcpServerResponse:
-        """Deletes a server and its tools."""
         key = request_key(request, "DeleteMcpServer")
         await self._servers.delete_server(current_principal(), request.mcp_server_id, key)
         return pb.DeleteMcpServerResponse()
@@ -129,7 +124,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def ListMcpServerTools(
         self, request: pb.ListMcpServerToolsRequest, context: Context
     ) -> pb.ListMcpServerToolsResponse:
-        """Returns a page of the tools of a server."""
         query = page_query(request)
         statuses = schema_statuses_from_proto(request.schema_statuses)
         order = enum_from_proto(McpToolOrder, request.order_by, "order_by")
@@ -140,7 +134,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def GetMcpServerTool(
         self, request: pb.GetMcpServerToolRequest, context: Context
     ) -> pb.GetMcpServerToolResponse:
-        """Returns a tool of a server."""
         key = tool_key_from_proto(request.tool)
         tool = await self._tools.get_tool(current_principal(), request.mcp_server_id, key)
         return pb.GetMcpServerToolResponse(tool=mcp_tool_to_proto(tool))
@@ -148,7 +141,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def RefreshMcpServer(
         self, request: pb.RefreshMcpServerRequest, context: Context
     ) -> pb.RefreshMcpServerResponse:
-        """Reads the tools of a server again."""
         result = await self._servers.refresh_server(
             current_principal(),
             request.mcp_server_id,
@@ -165,7 +157,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def RunMcpServerTool(
         self, request: pb.RunMcpServerToolRequest, context: Context
     ) -> pb.RunMcpServerToolResponse:
-        """Runs a tool."""
         return run_result_to_proto(await self._run(request, "RunMcpServerTool", no_progress))
 
     async def StreamMcpServerTool(
@@ -202,7 +193,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def StartMcpAuthorization(
         self, request: pb.StartMcpAuthorizationRequest, context: Context
     ) -> pb.StartMcpAuthorizationResponse:
-        """Begins an authorization."""
         url, state, ends = await self._authorizations.start(
             current_principal(), request.mcp_server_id, request.redirect_uri
         )
@@ -213,7 +203,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def CompleteMcpAuthorization(
         self, request: pb.CompleteMcpAuthorizationRequest, context: Context
     ) -> pb.CompleteMcpAuthorizationResponse:
-        """Completes an authorization."""
         server = await self._authorizations.complete(
             current_principal(),
             request.mcp_server_id,
@@ -226,7 +215,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def ReceiveMcpAuthorization(
         self, request: pb.ReceiveMcpAuthorizationRequest, context: Context
     ) -> pb.ReceiveMcpAuthorizationResponse:
-        """Ends an authorization with what a browser brought."""
         code = optional_field(request, "code")
         refusal = request.error_description or request.error
         ended = await self._authorizations.receive(request.state, code, refusal, optional_field(request, "iss"))
@@ -235,7 +223,6 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
     async def GetMcpAuthorization(
         self, request: pb.GetMcpAuthorizationRequest, context: Context
     ) -> pb.GetMcpAuthorizationResponse:
-        """Returns how far an authorization is."""
         found = await self._authorizations.get(current_principal(), request.mcp_server_id, request.state)
         return pb.GetMcpAuthorizationResponse(
             status=number_of(found.status),

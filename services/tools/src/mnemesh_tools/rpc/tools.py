@@ -56,7 +56,6 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         self._packages = packages
 
     async def CreateTool(self, request: pb.CreateToolRequest, context: Context) -> pb.CreateToolResponse:
-        """Creates a tool."""
         spec, key = tool_spec_from_proto(request.tool), self._key(request, "CreateTool")
         restored = restored_from_proto(request.tool) if service_only(request.restore, "restore") else None
         tool = await self._service.create_tool(current_principal(), spec, key, restored)
@@ -73,7 +72,6 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         return pb.UpsertToolResponse(tool=self._to_proto(tool), created=created)
 
     async def GetTool(self, request: pb.GetToolRequest, context: Context) -> pb.GetToolResponse:
-        """Returns a tool by its id or its name."""
         caller = current_principal()
         match request.WhichOneof("key"):
             case "tool_id":
@@ -85,7 +83,6 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         return pb.GetToolResponse(tool=self._to_proto(tool))
 
     async def BatchGetTools(self, request: pb.BatchGetToolsRequest, context: Context) -> pb.BatchGetToolsResponse:
-        """Returns several tools by their ids and names."""
         found = await self._service.batch_get_tools(
             current_principal(), request.tool_ids, request.names, offset_from_token(request)
         )
@@ -93,7 +90,6 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         return pb.BatchGetToolsResponse(tools=tools, next_page_token=token)
 
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
-        """Returns a page of tools."""
         query = page_query(request, default_ascending=False)
         filter_, order = (
             tool_filter_from_proto(request.filter),
@@ -104,12 +100,10 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         return pb.ListToolsResponse(tools=page.items, next_page_token=next_page_token(query, page))
 
     async def CountTools(self, request: pb.CountToolsRequest, context: Context) -> pb.CountToolsResponse:
-        """Returns the number of tools that match a filter."""
         count = await self._service.count_tools(current_principal(), tool_filter_from_proto(request.filter))
         return pb.CountToolsResponse(count=count)
 
     async def UpdateTool(self, request: pb.UpdateToolRequest, context: Context) -> pb.UpdateToolResponse:
-        """Changes the fields that the mask names."""
         tool = await self._service.update_tool(
             current_principal(),
             request.tool.id,
@@ -120,19 +114,16 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         return pb.UpdateToolResponse(tool=self._to_proto(tool))
 
     async def DeleteTool(self, request: pb.DeleteToolRequest, context: Context) -> pb.DeleteToolResponse:
-        """Deletes a tool."""
         key = request_key(request, "DeleteTool")
         await self._service.delete_tool(current_principal(), request.tool_id, key)
         return pb.DeleteToolResponse()
 
     async def GenerateSchema(self, request: pb.GenerateSchemaRequest, context: Context) -> pb.GenerateSchemaResponse:
-        """Returns the schema of a source."""
         source_type = enum_from_proto(SourceType, request.source_type, "source_type")
         schema = await self._service.generate_schema(current_principal(), request.source_code, source_type)
         return pb.GenerateSchemaResponse(json_schema=schema)
 
     async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
-        """Searches tools by what they do."""
         offset = offset_from_token(request)
         found = await self._finder.search(
             current_principal(), request.query, tool_search_filter_from_proto(request), request.limit
@@ -142,7 +133,6 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         return pb.SearchToolsResponse(hits=hits, next_page_token=token)
 
     async def EnsureBaseTools(self, request: pb.EnsureBaseToolsRequest, context: Context) -> pb.EnsureBaseToolsResponse:
-        """Stores definitions of built-in tools."""
         specs = [tool_spec_from_proto(tool) for tool in request.tools]
         key = request_key(request, "EnsureBaseTools")
         tools = await self._service.ensure_base_tools(current_principal(), specs, key)

@@ -68,11 +68,9 @@ class WebServicer(web_service_pb2_grpc.WebServiceServicer):
         self._service = service
 
     async def SearchWeb(self, request: pb.SearchWebRequest, context: Context) -> pb.SearchWebResponse:
-        """Searches the web."""
         return (await self._service.search(current_principal(), search_from_proto(request))).to_proto()
 
     async def FetchWebpage(self, request: pb.FetchWebpageRequest, context: Context) -> pb.FetchWebpageResponse:
-        """Returns a part of a page's text."""
         return part_to_proto(
             await self._service.fetch(current_principal(), request.url, request.start, request.max_chars)
         )

@@ -62,7 +62,6 @@ def server_to_row(server: McpServer) -> dict[str, Any]:
 
 
 def server_from_row(row: sa.Row[Any]) -> McpServer:
-    """Returns the server of a row."""
     settings = row.settings
     return McpServer(
         id=row.id,
@@ -116,7 +115,6 @@ def tool_to_row(tool: McpTool, organization_id: str) -> dict[str, Any]:
 
 
 def tool_from_row(row: sa.Row[Any]) -> McpTool:
-    """Returns the tool of a row."""
     return McpTool(
         tool_id=row.id,
         server_id=row.server_id,
@@ -326,7 +324,6 @@ class McpTransaction:
             self._conn.execute(mcp_tools.insert().values(row))
 
     def delete_tools(self, tool_ids: Sequence[str]) -> None:
-        """Deletes tools."""
         for start in range(0, len(tool_ids), _BATCH):
             chosen = mcp_tools.c.id.in_(tool_ids[start : start + _BATCH])
             self._conn.execute(mcp_tools.delete().where(self._own_tools, chosen))

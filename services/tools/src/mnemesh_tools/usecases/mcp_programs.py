@@ -100,7 +100,6 @@ class McpPrograms:
         )
 
     def metrics(self) -> list[Metric]:
-        """Returns the metrics of programs."""
         running = Gauge(
             "mnemesh_tools_mcp_programs", "Running programs of MCP servers.", lambda: float(self._running.total())
         )

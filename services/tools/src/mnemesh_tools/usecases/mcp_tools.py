@@ -139,7 +139,6 @@ class McpToolService:
         return await (self._run(call) if request is None else self._run_once(request, call))
 
     def metrics(self) -> list[Metric]:
-        """Returns the metrics of runs."""
         return [self._runs]
 
     async def _run_once(self, request: RequestKey, call: _Call) -> McpRunResult:

@@ -33,9 +33,7 @@ class Provider(Protocol):
     key_prefix: str
     """What precedes the key in its header."""
 
-    def request(self, search: WebSearch) -> ProviderRequest:
-        """Returns the request of a search."""
-        ...
+    def request(self, search: WebSearch) -> ProviderRequest: ...
 
     def results(self, answer: Mapping[str, Any]) -> list[SearchResult | None]:
         """Returns the results of an answer; None for one that has no URL.

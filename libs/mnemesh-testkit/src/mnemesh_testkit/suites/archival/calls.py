@@ -81,8 +81,6 @@ class Archival:
 
 
 class ArchivalCases(ServiceSuite):
-    """Cases that call the service."""
-
     @pytest_asyncio.fixture(loop_scope="class")
     async def client(self, channel: Any) -> Archival:
         """The stubs of the service."""

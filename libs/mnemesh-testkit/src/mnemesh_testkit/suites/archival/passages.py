@@ -251,7 +251,6 @@ def unit(seed: int, dimension: int = 256) -> list[float]:
 def given(
     text: str, vector: Sequence[float], handle: str = DEFAULT, dimension: int | None = None, **fields: Any
 ) -> Passage:
-    """Returns a passage with a vector."""
     by = EmbedderIdentity(handle=handle, dimension=len(vector) if dimension is None else dimension)
     return Passage(text=text, embedding=vector, embedded_by=by, **fields)
 

@@ -19,8 +19,6 @@ BY_OWNER = pb.Author(owner=pb.OwnerAuthor())
 
 
 class BlocksCases(ServiceSuite):
-    """Cases that call the service."""
-
     @pytest_asyncio.fixture(loop_scope="class")
     async def blocks(self, channel: Any) -> Any:
         """The stub of the service."""

@@ -18,7 +18,6 @@ THREAD, OTHER = new_id("conv"), new_id("conv")
 
 
 async def create(blocks: "BlockServiceAsyncStub", label: str, value: str, agent_id: str = AGENT) -> pb.Block:
-    """A new block of an agent."""
     request = rpc.CreateBlockRequest(block=pb.Block(label=label, value=value), agent_ids=[agent_id])
     return (await blocks.CreateBlock(request)).block
 

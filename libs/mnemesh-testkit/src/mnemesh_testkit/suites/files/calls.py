@@ -37,7 +37,6 @@ class Files:
         self.agents: Any = AgentFileServiceStub(channel)
 
     async def folder(self, name: str = "reports", request_id: str = "", **fields: Any) -> pb.Folder:
-        """A new folder."""
         draft = pb.Folder(name=name, **fields)
         request = folders_rpc.CreateFolderRequest(request_id=request_id, folder=draft)
         return (await self.folders.CreateFolder(request)).folder  # type: ignore[no-any-return]
@@ -63,7 +62,6 @@ class Files:
         return await self.files.UploadFile(requests())  # type: ignore[no-any-return]
 
     async def file(self, file_id: str) -> pb.File:
-        """A file."""
         return (await self.files.GetFile(files_rpc.GetFileRequest(file_id=file_id))).file  # type: ignore[no-any-return]
 
     async def wait_until_processed(self, file_id: str) -> pb.File:
@@ -75,32 +73,25 @@ class Files:
         return file
 
     async def names(self, **request: Any) -> list[str]:
-        """The names of a list of files."""
         listed = await self.files.ListFiles(files_rpc.ListFilesRequest(**request))
         return [file.name for file in listed.files]
 
     async def content(self, file_id: str, offset: int = 0) -> bytes:
-        """The content of a file."""
         request = files_rpc.GetFileContentRequest(file_id=file_id, offset=offset)
         return b"".join([response.data async for response in self.files.GetFileContent(request)])
 
     async def delete(self, file_id: str, request_id: str = "") -> None:
-        """Deletes a file."""
         await self.files.DeleteFile(files_rpc.DeleteFileRequest(request_id=request_id, file_id=file_id))
 
     async def delete_folder(self, folder_id: str) -> None:
-        """Deletes a folder."""
         await self.folders.DeleteFolder(folders_rpc.DeleteFolderRequest(folder_id=folder_id))
 
     async def get_folder(self, folder_id: str) -> pb.Folder:
-        """A folder."""
         request = folders_rpc.GetFolderRequest(folder_id=folder_id)
         return (await self.folders.GetFolder(request)).folder  # type: ignore[no-any-return]
 
 
 class FilesCases(ServiceSuite):
-    """Cases that call the service."""
-
     @pytest_asyncio.fixture(loop_scope="class")
     async def client(self, channel: Any) -> Files:
         """The stubs of the service."""
@@ -108,7 +99,6 @@ class FilesCases(ServiceSuite):
 
     @pytest_asyncio.fixture(loop_scope="class")
     async def folder(self, client: Files) -> pb.Folder:
-        """A new folder."""
         return await client.folder()
 
 
@@ -133,14 +123,12 @@ class AgentFiles:
     async def attach(
         self, folder_id: str, request_id: str = "", *, open_files: bool = False
     ) -> rpc.AttachFolderResponse:
-        """Attaches a folder."""
         request = rpc.AttachFolderRequest(
             request_id=request_id, agent_id=self.id, folder_id=folder_id, open_files=open_files
         )
         return await self.stub.AttachFolder(request)  # type: ignore[no-any-return]
 
     async def detach(self, folder_id: str, request_id: str = "") -> rpc.DetachFolderResponse:
-        """Detaches a folder."""
         request = rpc.DetachFolderRequest(request_id=request_id, agent_id=self.id, folder_id=folder_id)
         return await self.stub.DetachFolder(request)  # type: ignore[no-any-return]
 
@@ -151,7 +139,6 @@ class AgentFiles:
         return uploaded.file.id
 
     async def parse(self, file_id: str, text: str, **parsed: Any) -> None:
-        """Gives a file a parsed text."""
         await self._parsed(file_id, text, **parsed)
 
     async def directories(self, if_revision: int | None = None) -> rpc.GetDirectoriesResponse:
@@ -183,7 +170,6 @@ class AgentFiles:
         return await self.stub.CloseFiles(request)  # type: ignore[no-any-return]
 
     async def limit(self, files: int, characters: int = 50_000, **options: Any) -> rpc.SetFileLimitsResponse:
-        """Sets the limits."""
         limits = pb.FileLimits(max_files_open=files, per_file_view_window_char_limit=characters)
         request = rpc.SetFileLimitsRequest(agent_id=self.id, limits=limits, **options)
         return await self.stub.SetFileLimits(request)  # type: ignore[no-any-return]
@@ -194,7 +180,6 @@ class AgentFiles:
         return await self.stub.GrepFiles(request)  # type: ignore[no-any-return]
 
     async def files(self, **options: Any) -> list[pb.AgentFile]:
-        """The files of the agent."""
         listed = await self.stub.ListAgentFiles(rpc.ListAgentFilesRequest(agent_id=self.id, **options))
         return list(listed.files)
 

@@ -256,7 +256,6 @@ class Resuming(FilesCases):
 
 
 async def start(client: Files, folder_id: str, request_id: str = "", **header: Any) -> rpc.Upload:
-    """A new upload."""
     described = rpc.UploadFileHeader(folder_id=folder_id, original_name="a.bin", **header)
     request = rpc.StartUploadRequest(request_id=request_id, header=described)
     return (await client.files.StartUpload(request)).upload  # type: ignore[no-any-return]

@@ -16,7 +16,6 @@ RUN = new_id("run")
 
 
 def part(text: str) -> pb.ContentPart:
-    """A part of text."""
     return pb.ContentPart(text=pb.TextPart(text=text))
 
 
@@ -70,7 +69,6 @@ class Conversation:
         return made
 
     def step(self, *messages: pb.Message | str, base: int = 1, epoch: int = 1, **more: Any) -> rpc.CommitStepRequest:
-        """The request for a step."""
         rows = [message(each) if isinstance(each, str) else each for each in messages]
         given = {
             "agent_id": self.agent_id, "conversation_id": self.id, "step_id": new_id("step"),
@@ -79,7 +77,6 @@ class Conversation:
         return rpc.CommitStepRequest(**given)
 
     async def commit(self, *messages: pb.Message | str, **more: Any) -> rpc.CommitStepResponse:
-        """Commits a step."""
         done: rpc.CommitStepResponse = await self.stub.CommitStep(self.step(*messages, **more))
         return done
 
@@ -117,8 +114,6 @@ class Conversation:
 
 
 class RecallCases(ServiceSuite):
-    """Cases that call the service."""
-
     @pytest_asyncio.fixture(loop_scope="class")
     async def chat(self, channel: Any) -> Conversation:
         """An agent and its conversation that is yet to be made."""

@@ -29,7 +29,6 @@ def at(text: str) -> Timestamp:
 
 
 def spoken(role: str, text: str = "", time: str = "2026-01-10T12:00+00:00", **more: Any) -> pb.Message:
-    """A message of that time."""
     return message(text, pb.Role.Value(f"ROLE_{role}"), create_time=at(time), **more)
 
 

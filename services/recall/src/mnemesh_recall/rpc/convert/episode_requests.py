@@ -52,17 +52,14 @@ def restore_from_proto(request: rpc.RestoreFactRequest) -> RestoreFact:
 
 
 def episode_filter_from_proto(filter_: rpc.EpisodeFilter) -> EpisodeFilter:
-    """Converts a filter of episodes."""
     return convert.each_once(_EPISODE_FILTER.from_proto(filter_, "filter"), "scopes", "tags_any", "tags_all")
 
 
 def fact_filter_from_proto(filter_: rpc.FactFilter) -> FactFilter:
-    """Converts a filter of facts."""
     return convert.each_once(_FACT_FILTER.from_proto(filter_, "filter"), "scopes", "tags_any", "tags_all")
 
 
 def episode_search_from_proto(request: rpc.SearchEpisodesRequest) -> MemorySearch[Episode]:
-    """Converts a search of episodes."""
     dates = date_range(
         request.start_date if request.HasField("start_date") else None,
         request.end_date if request.HasField("end_date") else None,
@@ -77,7 +74,6 @@ def episode_search_from_proto(request: rpc.SearchEpisodesRequest) -> MemorySearc
 
 
 def fact_search_from_proto(request: rpc.SearchFactsRequest) -> MemorySearch[Fact]:
-    """Converts a search of facts."""
     return MemorySearch(
         query=request.query,
         mode=mode_from_proto(request.mode),
@@ -89,12 +85,10 @@ def fact_search_from_proto(request: rpc.SearchFactsRequest) -> MemorySearch[Fact
 
 
 def episode_changes_from_proto(request: rpc.UpdateEpisodeRequest) -> Changes:
-    """Converts the changes of an episode."""
     return _changes(request.episode, request.update_mask.paths)
 
 
 def fact_changes_from_proto(request: rpc.UpdateFactRequest) -> Changes:
-    """Converts the changes of a fact."""
     return _changes(request.fact, request.update_mask.paths)
 
 

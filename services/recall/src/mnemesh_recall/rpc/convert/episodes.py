@@ -57,7 +57,6 @@ def scope_from_proto(scope: pb.MemoryScope, field: str) -> Scope:
 
 
 def scope_to_proto(scope: Scope) -> pb.MemoryScope:
-    """Converts a scope."""
     fields: Any = {_FIELDS[scope.kind]: scope.id}
     return pb.MemoryScope(**fields)
 
@@ -126,7 +125,6 @@ def operation_from_proto(operation: pb.FactOperation, field: str) -> FactOperati
 
 
 def supersede_from_proto(operation: pb.SupersedeOperation, field: str) -> SupersedeFact:
-    """Converts a supersede operation."""
     return _SUPERSEDE.from_proto(operation, field, fact=new_fact_from_proto(operation.fact, f"{field}.fact"))
 
 
@@ -144,7 +142,6 @@ def audit_from_proto(request: rpc.AuditMemoryRequest) -> MemoryAudit:
 
 
 def audit_to_proto(request: rpc.AuditMemoryRequest, page: AuditPage) -> rpc.AuditMemoryResponse:
-    """Converts a page of an audit."""
     return rpc.AuditMemoryResponse(
         findings=[FINDING.to_proto(finding) for finding in page.findings],
         next_page_token="" if page.position is None else offset_token(request, page.position),

@@ -70,7 +70,6 @@ def changes_from_proto(message: pb.Message, field: str, now: datetime) -> Messag
 
 
 def context_to_proto(context: ContextWindow) -> contexts_pb2.Context:
-    """Converts a context window."""
     return _CONTEXT.to_proto(context, messages=[message_to_proto(message) for message in context.messages or ()])
 
 
@@ -135,7 +134,6 @@ def replacement_from_proto(request: rpc.ReplaceContextRequest, now: datetime) ->
 
 
 def fork_from_proto(request: rpc.ForkContextRequest, now: datetime) -> ContextFork:
-    """Converts a request for a fork."""
     return ContextFork(
         source_conversation_id=request.source_conversation_id,
         conversation_id=request.conversation_id,
@@ -145,7 +143,6 @@ def fork_from_proto(request: rpc.ForkContextRequest, now: datetime) -> ContextFo
 
 
 def batch_from_proto(request: rpc.AppendMessagesRequest, now: datetime) -> MessageBatch:
-    """Converts a batch of messages."""
     return MessageBatch(
         agent_id=request.agent_id,
         conversation_id=request.conversation_id if request.HasField("conversation_id") else None,
@@ -154,7 +151,6 @@ def batch_from_proto(request: rpc.AppendMessagesRequest, now: datetime) -> Messa
 
 
 def message_filter_from_proto(request: rpc.ListMessagesRequest) -> MessageFilter:
-    """Converts the filter of a list of messages."""
     agent_ids = distinct(request.agent_ids)
     conversations = _conversations(request.conversation, agent_ids) if request.HasField("conversation") else ()
     filter_ = _FILTER.from_proto(request, roles=roles_from_proto(request.roles), conversation_ids=conversations)

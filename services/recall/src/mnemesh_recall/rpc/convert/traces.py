@@ -44,7 +44,6 @@ _EXPORT: Final = Conversion(rpc.ExportTracesRequest, TraceExport, start_time="fr
 
 
 def interaction_to_proto(interaction: ToolInteraction) -> traces_pb2.ToolInteraction:
-    """Converts a tool call with its result."""
     calling, returning = interaction.calling, interaction.returning
     result = None if interaction.tool_return is None else interaction.tool_return.text
     failed = interaction.status in (InteractionStatus.ERROR, InteractionStatus.DENIED)
@@ -167,7 +166,6 @@ MAX_RECORDS: Final = 200_000
 
 
 def turn_filter_from_proto(request: rpc.ListTurnsRequest) -> TurnFilter:
-    """Converts the filter of a list of turns."""
     return _TURN_FILTER.from_proto(request)
 
 
