@@ -22,7 +22,7 @@ export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts proto sync-client console bench bench-memory bench-memory-load bench-files up down fmt dist
+.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts check-deploy proto sync-client console bench bench-memory bench-memory-load bench-files up down fmt dist
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
@@ -83,6 +83,9 @@ proto: $(VENV)/.dev ## Generate the Python code of the contracts, and the twins 
 
 sync-client: $(VENV)/.dev ## Generate the synchronous client from the asynchronous one
 	@$(BIN)/python scripts/generate_sync_client.py
+
+check-deploy: $(VENV)/.dev ## Render and validate the Helm chart and the compose files (builds helm with Go if it is missing)
+	@$(BIN)/pytest -q --full tests/deploy/test_chart.py tests/deploy/test_files.py
 
 console: $(VENV)/.dev ## Build the console, the web page of the gateway, from console/
 	@$(BIN)/python scripts/build_console.py
