@@ -429,7 +429,7 @@ function Messages({ agent }: { agent: Agent }) {
                 {words(Role[hit.message!.role])}, <Time at={hit.message!.createTime} />
               </span>
               <span class="spacer" />
-              <a href={linkTo(agent.id, "chat", hit.message!.conversationId)}>Conversation</a>
+              <a href={linkTo(agent.id, "chat", hit.message!.conversationId, hit.message!.id)}>Go to the turn</a>
             </div>
           </li>
         ))}

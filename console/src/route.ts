@@ -1,4 +1,5 @@
-// The address of a view is in the fragment: #/agents, #/agents/<id>/<panel>, #/agents/<id>/<panel>/<conversation>.
+// The address of a view is in the fragment: #/agents, #/agents/<id>/<panel>, #/agents/<id>/<panel>/<conversation>,
+// #/agents/<id>/chat/<conversation>/<message>.
 
 import { signal } from "@preact/signals";
 
@@ -10,15 +11,18 @@ export interface Route {
   panel: Panel;
   /** Empty means the default conversation. */
   conversationId: string;
+  /** The message that the chat shows first; empty means the newest one. */
+  messageId: string;
 }
 
 function parse(fragment: string): Route {
-  const [, root, agentId = "", panel = "", conversationId = ""] = fragment.replace(/^#/, "").split("/");
+  const [, root, agentId = "", panel = "", conversationId = "", messageId = ""] = fragment.replace(/^#/, "").split("/");
   const known = PANELS.find((name) => name === panel);
   return {
     agentId: root === "agents" ? decoded(agentId) : "",
     panel: known ?? "chat",
     conversationId: decoded(conversationId),
+    messageId: decoded(messageId),
   };
 }
 
@@ -37,7 +41,7 @@ addEventListener("hashchange", () => {
 });
 
 /** Returns the link to a view. */
-export function linkTo(agentId = "", panel: Panel = "chat", conversationId = ""): string {
-  const parts = agentId ? ["agents", agentId, panel, conversationId] : ["agents"];
+export function linkTo(agentId = "", panel: Panel = "chat", conversationId = "", messageId = ""): string {
+  const parts = agentId ? ["agents", agentId, panel, conversationId, messageId] : ["agents"];
   return `#/${parts.filter(Boolean).map(encodeURIComponent).join("/")}`;
 }

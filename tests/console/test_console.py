@@ -6,7 +6,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from mnemesh_client import Agent
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
@@ -16,27 +15,11 @@ from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
 from playwright.async_api import Browser, Page, expect
 
-from tests.console.conftest import SECONDS
+from tests.console.steps import open_agent, send
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-expect.set_options(timeout=SECONDS * 1000)
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 MARKUP = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script><b>bold</b>"
-
-
-async def open_agent(page: Page, mesh: Mesh, panel: str = "chat", **settings: object) -> Agent:
-    """Creates an agent and opens one of its panels."""
-    created = await mesh.client.agents.create(f"agent-{uuid4().hex[:8]}", **settings)  # type: ignore[arg-type]
-    await page.goto(f"/console/#/agents/{created.id}/{panel}")
-    await expect(page.get_by_role("heading", name=created.name)).to_be_visible()
-    return created
-
-
-async def send(page: Page, text: str) -> None:
-    """Writes a message in the chat."""
-    await page.get_by_placeholder("Message to").fill(text)
-    await expect(page.get_by_role("button", name="Send")).to_be_enabled()
-    await page.keyboard.press("Enter")
 
 
 async def test_an_agent_is_created_with_the_shown_request_and_deleted(page: Page, console_mesh: Mesh) -> None:

@@ -2,20 +2,24 @@
 
 import { create } from "@bufbuild/protobuf";
 import { signal } from "@preact/signals";
-import { type Delta, OnBusy, type RunError, type RunEvent, RunStatus } from "../../gen/mnemesh/agents/v1/runs_pb";
+import { type Delta, OnBusy, type Run, type RunError, type RunEvent, RunStatus } from "../../gen/mnemesh/agents/v1/runs_pb";
 import { StopReason } from "../../gen/mnemesh/agents/v1/agents_pb";
+import type { ListMessagesResponse } from "../../gen/mnemesh/recall/v1/messages_service_pb";
 import {
   type ApprovalDecision,
   ApprovalDecisionSchema,
   ApproveSchema,
+  type ContentPart,
   ContentPartSchema,
   type Message,
   type ToolCall,
+  ToolReturnSchema,
+  ToolReturnStatus,
 } from "../../gen/mnemesh/types/v1/message_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
 import { conversations, messages, newRequestId, type Problem, problemOf, problemOfRun, runs } from "../api";
 import { number, words } from "../format";
-import { addEvent, addMessage, type Asked, type Entries, type Entry } from "./entries";
+import { addEvent, addMessage, type Asked, type Entries, type Entry, type Said } from "./entries";
 import { follow } from "./follow";
 
 const PAGE = 50;
@@ -38,12 +42,38 @@ export interface Image {
   data: Uint8Array<ArrayBuffer>;
 }
 
-export type Decisions = Record<string, { approve: boolean; reason: string }>;
+/** What a person decides about a call. A tool of the client is never approved: its result is returned. */
+export type Decision =
+  | { kind: "approve" }
+  | { kind: "deny"; reason: string }
+  | { kind: "return"; call: ToolCall; text: string; ok: boolean };
+
+/** By the id of the call. */
+export type Decisions = Record<string, Decision>;
+
+/** Which messages a page has. */
+interface Part {
+  afterSequenceId?: bigint;
+  untilSequenceId?: bigint;
+  pageToken: string;
+  order: SortOrder;
+}
+
+/** A message that is not sent yet. */
+export interface Draft {
+  text: string;
+  images: Image[];
+}
+
+/** The drafts of this page by conversation: another panel, or a message that was taken back, does not lose them. */
+export const drafts = new Map<string, Draft>();
 
 export class ConversationState {
   readonly entries = signal<Entry[]>([]);
   readonly isLoaded = signal(false);
   readonly hasOlder = signal(false);
+  /** Whether an earlier part is shown, after which further messages follow. */
+  readonly hasNewer = signal(false);
   /** The run that goes on; empty before it is accepted, undefined if there is none. */
   readonly running = signal<string | undefined>(undefined);
   readonly isLost = signal(false);
@@ -53,29 +83,29 @@ export class ConversationState {
   private shown: Entries = new Map();
   private stored: Message[] = [];
   private olderToken = "";
+  private newerToken = "";
+  /** The place in the record that an earlier part is around. */
+  private around: bigint | undefined;
   private readonly closing = new AbortController();
   private isDrawing = false;
 
   constructor(
     readonly agentId: string,
     readonly conversationId: string,
+    /** The message to show; empty shows the newest ones. */
+    readonly targetId = "",
   ) {}
 
-  /** Loads the newest messages, and continues with the run that goes on, if there is one. */
+  /** Loads the newest messages, or those around one, and continues with the run that goes on, if there is one. */
   async open(): Promise<void> {
     try {
       this.problem.value = undefined;
-      const filter = { agentIds: [this.agentId], conversationId: this.conversationId };
-      const request = { filter, pageSize: 10, order: SortOrder.DESCENDING };
-      const { runs: newest } = await runs.listRuns(request, { signal: this.closing.signal });
-      await this.loadOlder();
-      if (newest[0]?.status === RunStatus.FAILED) {
-        this.addFailure(newest[0].id, newest[0].error);
-        this.draw();
-      }
+      // Before the messages: a run that ends meanwhile is then among them.
+      const newest = await this.newestRuns();
+      await (this.targetId ? this.loadAround() : this.loadOlder());
       this.isLoaded.value = true;
-      for (const run of newest.reverse().filter((each) => ACTIVE.includes(each.status))) {
-        await this.follow({ runId: run.id });
+      if (!this.hasNewer.value) {
+        await this.goOn(newest);
       }
     } catch (error) {
       this.fail(error);
@@ -86,19 +116,26 @@ export class ConversationState {
     this.closing.abort();
   }
 
+  private async newestRuns(): Promise<Run[]> {
+    const filter = { agentIds: [this.agentId], conversationId: this.conversationId };
+    const request = { filter, pageSize: 10, order: SortOrder.DESCENDING };
+    return (await runs.listRuns(request, { signal: this.closing.signal })).runs;
+  }
+
+  /** Shows how the newest run ended, and follows those that go on. */
+  private async goOn(newest: Run[]): Promise<void> {
+    if (newest[0]?.status === RunStatus.FAILED) {
+      this.addFailure(newest[0].id, newest[0].error);
+      this.draw();
+    }
+    for (const run of newest.reverse().filter((each) => ACTIVE.includes(each.status))) {
+      await this.follow({ runId: run.id });
+    }
+  }
+
   /** Loads the page of messages before those that are shown. */
   async loadOlder(): Promise<void> {
-    const conversation = { scope: { case: "conversationId" as const, value: this.conversationId } };
-    const found = await messages.listMessages(
-      {
-        agentIds: [this.agentId],
-        conversation,
-        pageSize: PAGE,
-        pageToken: this.olderToken,
-        order: SortOrder.DESCENDING,
-      },
-      { signal: this.closing.signal },
-    );
+    const found = await this.page({ untilSequenceId: this.around, pageToken: this.olderToken, order: SortOrder.DESCENDING });
     this.olderToken = found.nextPageToken;
     this.hasOlder.value = found.nextPageToken !== "";
     this.stored = [...found.messages.reverse(), ...this.stored];
@@ -106,6 +143,40 @@ export class ConversationState {
       this.stored = [...(await this.shared()), ...this.stored];
     }
     this.rebuild();
+  }
+
+  /** Loads the page of messages after an earlier part. With the last one, the page continues with what goes on. */
+  async loadNewer(): Promise<void> {
+    const newest = await this.newestRuns();
+    await this.addNewer();
+    this.rebuild();
+    if (!this.hasNewer.value) {
+      void this.goOn(newest).catch((error: unknown) => this.fail(error));
+    }
+  }
+
+  /** Loads the messages around `targetId`. */
+  private async loadAround(): Promise<void> {
+    const request = { messageIds: [this.targetId] };
+    const [target] = (await messages.getMessages(request, { signal: this.closing.signal })).messages;
+    this.around = target?.sequenceId;
+    if (target) {
+      await this.addNewer();
+    }
+    await this.loadOlder();
+  }
+
+  private async addNewer(): Promise<void> {
+    const found = await this.page({ afterSequenceId: this.around, pageToken: this.newerToken, order: SortOrder.ASCENDING });
+    this.newerToken = found.nextPageToken;
+    this.hasNewer.value = found.nextPageToken !== "";
+    this.stored = [...this.stored, ...found.messages];
+  }
+
+  private page(part: Part): Promise<ListMessagesResponse> {
+    const conversation = { scope: { case: "conversationId" as const, value: this.conversationId } };
+    const request = { agentIds: [this.agentId], conversation, pageSize: PAGE, ...part };
+    return messages.listMessages(request, { signal: this.closing.signal });
   }
 
   /** Returns the messages that a fork shares with the conversation that it was made from. */
@@ -165,6 +236,15 @@ export class ConversationState {
     }
   }
 
+  /** Returns the names of the tools that the client of a waiting run runs itself. */
+  async clientTools(asked: Asked): Promise<Set<string>> {
+    if ((asked.agentId && asked.agentId !== this.agentId) || !asked.runId) {
+      return new Set();
+    }
+    const { run } = await runs.getRun({ runId: asked.runId }, { signal: this.closing.signal });
+    return new Set(run?.config?.clientTools.map(({ name }) => name));
+  }
+
   async cancel(): Promise<void> {
     const runId = this.running.value;
     if (!runId) {
@@ -194,6 +274,42 @@ export class ConversationState {
       this.fail(error);
       return undefined;
     }
+  }
+
+  /**
+   * Takes the last message of the user back: creates a conversation that ends before it, with the message as a draft.
+   * Returns the id of that conversation. This one and the agent's memory stay as they are.
+   */
+  async undo(): Promise<string | undefined> {
+    const last = this.lastAsked();
+    if (!last) {
+      return undefined;
+    }
+    try {
+      const request = { conversationId: this.conversationId, includeMessageIds: true };
+      const { conversation } = await conversations.getConversation(request, { signal: this.closing.signal });
+      const ids = conversation?.messageIds ?? [];
+      const at = ids.indexOf(last.messageId);
+      if (at < 1) {
+        const message = "Your last message is not in the context window, so no conversation can end before it.";
+        this.problem.value = { reason: "", message, next: "Start a new conversation." };
+        return undefined;
+      }
+      const [message] = (await messages.getMessages({ messageIds: [last.messageId] })).messages;
+      const forkedId = await this.fork(ids[at - 1]!);
+      if (forkedId) {
+        drafts.set(forkedId, draftOf(message?.content ?? [], last.text));
+      }
+      return forkedId;
+    } catch (error) {
+      this.fail(error);
+      return undefined;
+    }
+  }
+
+  /** Returns what the user said last; undefined if nothing. */
+  lastAsked(): Said | undefined {
+    return this.entries.value.findLast((entry): entry is Said => entry.kind === "user" && entry.messageId !== "");
   }
 
   private async follow(source: { open?: Parameters<typeof follow>[0]["open"]; runId?: string }): Promise<void> {
@@ -351,13 +467,31 @@ function imagePart(data: Uint8Array<ArrayBuffer>, mediaType: string) {
   return create(ContentPartSchema, { part: { case: "image", value: { source } } });
 }
 
-function decided(call: ToolCall, decision: { approve: boolean; reason: string } | undefined): ApprovalDecision {
-  const toolCallId = call.id;
-  if (decision?.approve) {
-    return create(ApprovalDecisionSchema, { toolCallId, decision: { case: "approve", value: create(ApproveSchema) } });
+function draftOf(content: ContentPart[], text: string): Draft {
+  const images = content.flatMap(({ part }) => {
+    const source = part.case === "image" ? part.value.source : undefined;
+    return source?.case === "inline"
+      ? [{ name: "image", mediaType: source.value.mediaType, data: new Uint8Array(source.value.data) }]
+      : [];
+  });
+  return { text, images };
+}
+
+function decided({ id: toolCallId }: ToolCall, decision: Decision | undefined): ApprovalDecision {
+  switch (decision?.kind) {
+    case "approve":
+      return create(ApprovalDecisionSchema, { toolCallId, decision: { case: "approve", value: create(ApproveSchema) } });
+    case "return": {
+      const status = decision.ok ? ToolReturnStatus.SUCCESS : ToolReturnStatus.ERROR;
+      const content = [{ part: { case: "text" as const, value: { text: decision.text } } }];
+      const value = create(ToolReturnSchema, { toolCallId, name: decision.call.name, status, content });
+      return create(ApprovalDecisionSchema, { toolCallId, decision: { case: "clientReturn", value } });
+    }
+    default: {
+      const reason = decision?.reason || undefined;
+      return create(ApprovalDecisionSchema, { toolCallId, decision: { case: "deny", value: { reason } } });
+    }
   }
-  const reason = decision?.reason || undefined;
-  return create(ApprovalDecisionSchema, { toolCallId, decision: { case: "deny", value: { reason } } });
 }
 
 /** Returns a text with a piece at an offset, which counts Unicode characters. */

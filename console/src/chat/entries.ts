@@ -39,6 +39,8 @@ export interface Called extends Base {
   input: string;
   progress?: string;
   result?: Result;
+  /** The stored message of the result. */
+  resultId?: string;
 }
 
 export interface Result {
@@ -178,8 +180,9 @@ const HIDDEN = "The provider keeps this reasoning to itself.";
 function addCall(entries: Entries, base: Omit<Base, "key">, call: ToolCall): void {
   const key = `call/${call.id}`;
   const known = entries.get(key);
-  const result = known?.kind === "call" ? known.result : undefined;
-  entries.set(key, { ...base, key, kind: "call", callId: call.id, name: call.name, input: call.arguments, result });
+  const { result, resultId } = known?.kind === "call" ? known : {};
+  const called = { callId: call.id, name: call.name, input: call.arguments, result, resultId };
+  entries.set(key, { ...base, key, kind: "call", ...called });
 }
 
 function addReturn(entries: Entries, base: Omit<Base, "key">, answer: ToolReturn): void {
@@ -187,10 +190,11 @@ function addReturn(entries: Entries, base: Omit<Base, "key">, answer: ToolReturn
   const known = entries.get(key);
   const result = resultOf(answer);
   if (known?.kind === "call") {
-    entries.set(key, { ...known, result, progress: undefined });
+    entries.set(key, { ...known, result, resultId: base.messageId, progress: undefined });
   } else if (answer.name !== SEND_MESSAGE) {
     const input = approvedInput(entries, answer.toolCallId);
-    entries.set(key, { ...base, key, kind: "call", callId: answer.toolCallId, name: answer.name, input, result });
+    const call = { callId: answer.toolCallId, name: answer.name, input, result, resultId: base.messageId };
+    entries.set(key, { ...base, key, kind: "call", ...call });
   }
 }
 
