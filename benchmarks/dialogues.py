@@ -1,4 +1,4 @@
-"""Generates dialogues of two people over several months, and questions with known evidence, to score retrieval."""
+"""Dialogues and notes with questions and known evidence, generated or from a file, and how they are stored."""
 
 import random
 import tomllib
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from benchmarks import datasets as data
+from benchmarks.datasets import read_dialogues
 
 NAMES: Final = (
     "Caroline", "Melanie", "Gina", "Jon", "Maria", "John", "Joanna", "Nate", "Tim", "Audrey", "Andrew", "James",
@@ -163,3 +166,123 @@ class _Writer:
         turn = Turn(len(self._turns), session, speaker, speaker == self._speakers[0], said, self._now)
         self._turns.append(turn)
         return turn
+
+
+PEOPLE: Final = 20
+"""The number of people in the notes of one archive."""
+FACTS: Final = 14
+"""The number of facts about each person."""
+_FACTS: Final = Path(__file__).parent / "data" / "facts.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, and the numbers of the passages any of which answers it."""
+
+    kind: str
+    text: str
+    evidence: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The passages of one archive, and the questions about them."""
+
+    passages: tuple[str, ...]
+    questions: tuple[Asked, ...]
+
+
+def notes(count: int, seed: int = 7) -> list[Shelf]:
+    """Generates archives of short notes, each with the name of a person."""
+    content = tomllib.loads(_FACTS.read_text(encoding="utf-8"))
+    return [_noted(content, random.Random(seed * 1000 + number)) for number in range(count)]
+
+
+def _noted(content: dict[str, Any], chance: random.Random) -> Shelf:
+    told: list[tuple[str, list[Asked]]] = []
+    for who in content["lists"]["who"][:PEOPLE]:
+        for fact in chance.sample(content["facts"], FACTS):
+            filled = {name: chance.choice(values) for name, values in content["lists"].items()} | {"who": who}
+            asked_of = [Asked(kind, fact[kind].format(**filled), frozenset()) for kind in ("exact", "other")]
+            told.append((f"{who}: {chance.choice(fact['said']).format(**filled)}", asked_of))
+            told += [(f"{who}: {text}", []) for text in _around(content, fact, chance)]
+    chance.shuffle(told)
+    questions = tuple(
+        Asked(asked.kind, asked.text, frozenset({number}))
+        for number, (_, several) in enumerate(told)
+        for asked in several
+    )
+    return Shelf(tuple(text for text, _ in told), questions)
+
+
+def _around(content: dict[str, Any], fact: dict[str, Any], chance: random.Random) -> Iterator[str]:
+    yield chance.choice(fact["talk"])
+    for _ in range(chance.randrange(3)):
+        yield chance.choice(content["chat"])
+
+
+def chosen(source: str, seed: int) -> tuple[Dialogue, ...]:
+    """Returns generated dialogues if `source` is a number, otherwise the dialogues of that file."""
+    return dialogues(int(source), seed) if source.isdecimal() else transcripts(Path(source))
+
+
+def transcripts(path: Path) -> tuple[Dialogue, ...]:
+    """Returns the dialogues of a file, with the questions that have evidence. Raises DatasetInvalid."""
+    return tuple(map(_dialogue, read_dialogues(path)))
+
+
+def _dialogue(read: data.Dialogue) -> Dialogue:
+    numbers: dict[str, int] = {}
+    turns: list[Turn] = []
+    for session, each in enumerate(read.sessions):
+        for turn in each.turns:
+            numbers[turn.id] = len(turns)
+            first = turn.role == "user"
+            turns.append(Turn(len(turns), session, turn.speaker or turn.role, first, turn.text, turn.said_at))
+    questions = tuple(
+        Question(question.category, question.text, frozenset(numbers[id_] for id_ in question.evidence))
+        for question in read.questions_with_evidence()
+    )
+    return Dialogue(read.speakers or ("user", "assistant"), tuple(turns), questions)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The data that a caller stores with each turn."""
+
+    times: Literal["turn", "session", "none"] = "turn"
+    speaker: Literal["name", "text", "none"] = "name"
+    roles: Literal["both", "user", "assistant"] = "both"
+    sessions: Literal["together", "conversations"] = "together"
+    """Selects whether each session is a conversation; ignored for passages."""
+    batch: int = 100
+
+    def text(self, turn: Turn) -> str:
+        """Returns the stored text."""
+        return f"{turn.speaker}: {turn.text}" if self.speaker == "text" else turn.text
+
+    def texts(self, dialogue: Dialogue) -> list[str]:
+        """Returns the texts of all turns."""
+        return [self.text(turn) for turn in dialogue.turns]
+
+    def time(self, dialogue: Dialogue, turn: Turn) -> datetime | None:
+        """Returns the stored time, or None."""
+        if self.times == "none":
+            return None
+        if self.times == "turn":
+            return turn.said_at
+        return next(each.said_at for each in dialogue.turns if each.session == turn.session)
+
+
+VARIANTS: Final = {
+    "named": Variant(),
+    "in-text": Variant(speaker="text"),
+    "nameless": Variant(speaker="none"),
+    "session-times": Variant(times="session", speaker="text"),
+    "conversations": Variant(sessions="conversations"),
+    "timeless": Variant(times="none", speaker="text"),
+    "timeless-named": Variant(times="none"),
+    "users": Variant(roles="user"),
+    "assistants": Variant(roles="assistant", times="session"),
+    "one-by-one": Variant(speaker="text", batch=1),
+}

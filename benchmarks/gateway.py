@@ -27,7 +27,7 @@ from mnemesh_testkit.fakes.server import Reply
 from benchmarks.agents import Connection, MeasuredAgent, create_agent
 from benchmarks.measurement import percentiles
 from benchmarks.mesh import RunningMesh, fake_model, running_mesh
-from benchmarks.rest import HttpClient
+from benchmarks.turns import HttpClient
 
 _DONE = b"data: [DONE]"
 _WARM_UP = 20

@@ -17,8 +17,7 @@ from benchmarks.agents import Connection, MeasuredAgent, create_agent, new_agent
 from benchmarks.mesh import MESH, RunningMesh, create_databases, running_mesh
 from benchmarks.plan import APIS, Api, Plan, Row
 from benchmarks.processes import difference
-from benchmarks.rest import HttpClient, agent_body
-from benchmarks.turns import Timed, wave
+from benchmarks.turns import HttpClient, Timed, agent_body, wave
 
 _SETTLE_SECONDS: Final = 5.0
 """The time after a start for which a mesh still works."""

@@ -1,6 +1,6 @@
 """Scores message search: `python -m benchmarks.recall_quality [--dialogues 10] [--engines sqlite,postgresql] …`.
 
-Stores dialogues, generated or from a file (`--dialogues FILE`, see benchmarks/transcripts.py), through the use cases of
+Stores dialogues, generated or from a file (`--dialogues FILE`, see benchmarks/datasets.py), through the use cases of
 recall, one agent each, in several variants, and searches for every question in the agent's messages. The figures are
 the shares of questions with a correct message among the first 1, 5 and 10 hits, compared with full-text search in the
 same texts.
@@ -39,10 +39,8 @@ from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_testkit.databases.postgres import running_postgres
 from mnemesh_types.messages import Message, Role, TextPart
 
-from benchmarks.dialogues import Dialogue, Question, Turn
+from benchmarks.dialogues import VARIANTS, Dialogue, Question, Turn, Variant, chosen
 from benchmarks.scoring import DEPTHS, Scores, line, references, write
-from benchmarks.transcripts import chosen
-from benchmarks.variants import VARIANTS, Variant
 
 CALLER: Final = DEFAULT_PRINCIPAL
 EMBEDDERS: Final = {"wordllama": WORDLLAMA, "hashing": HASHING}

@@ -1,6 +1,6 @@
 """Scores passage search: `python -m benchmarks.retrieval_quality [--dialogues 5] [--weights 0.01,0.1] …`.
 
-Stores dialogues, generated or from a file (`--dialogues FILE`, see benchmarks/transcripts.py), one passage per turn,
+Stores dialogues, generated or from a file (`--dialogues FILE`, see benchmarks/datasets.py), one passage per turn,
 and generated notes of facts, through the use cases of archival, one archive each. Every question is searched in its
 archive. The figures are the shares of questions with a correct passage among the first 1, 5 and 10 hits, compared with
 full-text search in the same texts. `--weights` prints the results from which the `similarity_weight` of an embedder is
@@ -34,11 +34,8 @@ from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
 from mnemesh_testkit.databases.postgres import running_postgres
 from mnemesh_types.archival import Archive
 
-from benchmarks.dialogues import Dialogue
-from benchmarks.passages import Asked, notes
+from benchmarks.dialogues import VARIANTS, Asked, Dialogue, Variant, chosen, notes
 from benchmarks.scoring import DEPTHS, Scores, line, references, write
-from benchmarks.transcripts import chosen
-from benchmarks.variants import VARIANTS, Variant
 
 ORGANIZATION: Final = DEFAULT_PRINCIPAL.organization_id
 

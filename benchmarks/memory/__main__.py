@@ -16,11 +16,8 @@ from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
 
 from benchmarks.datasets import DatasetInvalid, Dialogue, read_dialogues
-from benchmarks.memory.answer_file import AnswerFile, AnswersOfAnotherRun
-from benchmarks.memory.answer_mesh import answering_mesh
-from benchmarks.memory.answers import Readers, answer_all, summary
-from benchmarks.memory.plot import as_svg
-from benchmarks.memory.report import as_text
+from benchmarks.memory.answers import AnswerFile, AnswersOfAnotherRun, Readers, answer_all, answering_mesh, summary
+from benchmarks.memory.report import as_svg, as_text
 from benchmarks.memory.retrieval import score
 from benchmarks.memory.tiers import CONFIGURATIONS, ArchivalTier, RecallTier, Tier
 from benchmarks.memory_services import ENGINES, RunningServices, running

@@ -1,24 +1,208 @@
-"""Answers of an agent that searches in the stored dialogues, and judgements of these answers by a model."""
+"""Answers of a model to the questions of dialogues: the mesh, the agents, their file, and their scores."""
 
 import asyncio
+import json
+import os
+import re
+import string
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import snowballstemmer
 from mnemesh.agents.v1 import conversations_pb2, conversations_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as recall
+from mnemesh_cli.supervisor.config import MeshConfig
+from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_client import Mnemesh
 from mnemesh_client.agent import Agent
 from mnemesh_kit.errors import MnemeshError, NotFound
+from mnemesh_kit.services import SERVICES
+from mnemesh_kit.sql import SqlConfig
+from mnemesh_retrieval.config import IndexConfig
 
 from benchmarks.datasets import Dialogue, Question
-from benchmarks.memory.answer_file import Answer, AnswerFile
-from benchmarks.memory.answer_scores import score
 from benchmarks.memory.tiers import ArchivalTier, RecallTier
+from benchmarks.mesh import free_ports
 from benchmarks.metrics import mean, share
+
+
+class AnswersOfAnotherRun(Exception):
+    """The file has answers of another dataset, model or tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of a model to a question, and its judgement."""
+
+    dialogue: str
+    question: str
+    text: str | None
+    """None if the turn failed."""
+    error: str | None = None
+    is_correct: bool | None = None
+    """The judgement; None without a judge or if the judge gave none."""
+    seconds: float = 0.0
+
+
+class AnswerFile:
+    """Appends answers. Every answer is on disk when `add` returns."""
+
+    def __init__(self, path: Path, run: Mapping[str, Any]) -> None:
+        """Opens or creates a file.
+
+        Args:
+            path: the file.
+            run: what the answers depend on: dataset, model, judge, tier.
+
+        Raises:
+            AnswersOfAnotherRun: the file exists and was begun by another run.
+        """
+        self._path = path
+        self.answers: dict[tuple[str, str], Answer] = {}
+        """By dialogue and question. Failed answers of an earlier run are left out, so that they are repeated."""
+        head = {"run": dict(run)}
+        if not path.exists() or not path.read_bytes():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(head) + "\n")
+            return
+        lines = _lines(path)
+        if next(lines, None) != head:
+            raise AnswersOfAnotherRun(f"{path} has answers of another dataset, model, judge or tier. Move it.")
+        for line in lines:
+            answer = Answer(**line)
+            if answer.text is not None:
+                self.answers[answer.dialogue, answer.question] = answer
+
+    def add(self, answer: Answer) -> None:
+        self.answers[answer.dialogue, answer.question] = answer
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(answer)) + "\n")
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the lines. An incomplete one at the end, of a process that was killed, is removed from the file."""
+    content = path.read_text()
+    whole = content[: content.rfind("\n") + 1]
+    if whole != content:
+        path.write_text(whole)
+    for line in whole.splitlines():
+        yield json.loads(line)
+
+
+_PLACES: Final = frozenset(
+    field.name.upper() for config in (SqlConfig, IndexConfig, MeshConfig) for field in fields(config)
+) - {"EMBEDDER"}
+"""The settings that say where a mesh listens and stores, and who may call it. Those of the environment may be those of
+a deployment, which must not get the data of a benchmark."""
+
+
+@asynccontextmanager
+async def answering_mesh(directory: Path) -> AsyncIterator[Mnemesh]:
+    """Runs a mesh on free ports with stores in `directory`; yields a client of it."""
+    ports = free_ports(len(SERVICES))
+    places = {spec.port_variable: str(port) for spec, port in zip(SERVICES, ports, strict=True)}
+    with _environment(without_places(os.environ) | places | {"MNEMESH_DATA_DIR": str(directory / "data")}):
+        config = MeshConfig.from_env()
+        mesh = Supervisor(config, lambda line: print(f"  mesh: {line}", file=sys.stderr), processes=True)
+        await mesh.start()
+        try:
+            async with _client(config) as client:
+                yield client
+        finally:
+            await mesh.stop()
+
+
+def without_places(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables without those that lead to another mesh or to its stores."""
+    services = [f"{spec.name.upper()}_" for spec in SERVICES]
+    return {name: value for name, value in environment.items() if not _is_place(name, services)}
+
+
+def _is_place(variable: str, services: list[str]) -> bool:
+    if not variable.startswith("MNEMESH_"):
+        return False
+    name = variable.removeprefix("MNEMESH_")
+    own = [name, *(name.removeprefix(service) for service in services if name.startswith(service))]
+    return name.endswith(("TARGET", "TOKEN")) or not _PLACES.isdisjoint(own)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Replaces the environment, which the supervisor and the client read."""
+    before = dict(os.environ)
+    try:
+        os.environ.clear()
+        os.environ.update(variables)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _client(config: MeshConfig) -> Mnemesh:
+    return Mnemesh(
+        config.address("orchestrator"),
+        blocks=config.address("blocks"),
+        recall=config.address("recall"),
+        archival=config.address("archival"),
+        tools=config.address("tools"),
+    )
+
+
+_LEFT_OUT: Final = frozenset({"a", "an", "the", "and"})
+_NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_ABSTAINS: Final = re.compile(
+    r"no (?:such )?information|not (?:mentioned|available|stated|discussed)|n't (?:mentioned|know|say)", re.IGNORECASE
+)
+
+
+def score(question: Question, answer: str) -> float | None:
+    """Returns a score between 0 and 1; None if words cannot score the answer.
+
+    - A question without an answer in the dialogue scores 1 if the answer says so, else 0.
+    - An expected list (`multi-hop`) is compared item by item: each expected item counts with its best match.
+    - Of expected alternatives (`open-domain`, separated by semicolons) the first is compared.
+    """
+    if question.is_unanswerable:
+        return float(abstains(answer))
+    if question.judged_only or question.answer is None:
+        return None
+    if question.category == "multi-hop":
+        expected, given = question.answer.split(","), answer.split(",")
+        return sum(max(f1(each, item) for item in given) for each in expected) / len(expected)
+    if question.category == "open-domain":
+        return f1(question.answer.split(";")[0], answer)
+    return f1(question.answer, answer)
+
+
+def abstains(answer: str) -> bool:
+    """Returns whether an answer says that the dialogue does not contain it."""
+    return _ABSTAINS.search(answer) is not None
+
+
+def f1(expected: str, given: str) -> float:
+    """Returns the harmonic mean of precision and recall of the stems of `given`. Articles do not count."""
+    wanted, found = Counter(_stems(expected)), Counter(_stems(given))
+    same = (wanted & found).total()
+    return 2 * same / (wanted.total() + found.total()) if same else 0.0
+
+
+def _stems(text: str) -> list[str]:
+    words = text.replace(",", "").lower().translate(_NO_PUNCTUATION).split()
+    return [str(_stemmer().stemWord(word)) for word in words if word not in _LEFT_OUT]
+
+
+@cache
+def _stemmer() -> "snowballstemmer.porter_stemmer.PorterStemmer":
+    return snowballstemmer.stemmer("porter")
+
 
 TierName = Literal["recall", "archival"]
 TOOLS: Final[Mapping[str, str]] = {"recall": "conversation_search", "archival": "archival_memory_search"}

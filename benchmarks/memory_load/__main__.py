@@ -15,12 +15,9 @@ from typing import Any
 import uvloop
 from mnemesh_kit.errors import MnemeshError
 
-from benchmarks.memory_load.corpus import Corpus
-from benchmarks.memory_load.dataset import Dataset
-from benchmarks.memory_load.load import Loaded, load
-from benchmarks.memory_load.measurement import measure_all
+from benchmarks.memory_load.load import Corpus, Dataset, Loaded, load
+from benchmarks.memory_load.measurement import as_text, measure_all
 from benchmarks.memory_load.probes import Probes
-from benchmarks.memory_load.report import as_text
 from benchmarks.memory_services import ENGINES, running
 
 _FULL = Dataset(messages=1_000_000, agents=200, passages=100_000, archives=100)

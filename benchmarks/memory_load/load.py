@@ -1,11 +1,15 @@
-"""Fills the stores through the RPCs of the services."""
+"""The stored data, and how it is loaded."""
 
 import asyncio
+import itertools
 import json
+import random
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -15,18 +19,140 @@ from mnemesh.recall.v1 import messages_service_pb2 as recall
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.ids import derive_id
 
-from benchmarks.memory_load.corpus import Corpus
-from benchmarks.memory_load.dataset import (
-    Dataset,
-    agent_of,
-    archive_name,
-    conversation_of,
-    message_of,
-    said_at,
-    tags_of,
-    written_at,
-)
 from benchmarks.memory_services import RunningServices
+
+WORDS: Final = 20_000
+"""The number of different words, without function words."""
+FUNCTION_WORDS: Final = tuple(
+    word
+    for line in (
+        "the of and to a in is it you that he was for on are with as I his they be at one have this from or had by not",
+        "but what all were we when your can said there use an each which she do how their if will up other about out",
+    )
+    for word in line.split()
+)
+FUNCTION_SHARE: Final = 0.4
+"""The share of function words in a sentence."""
+RANKS: Final = {"rare": (3_000, 6_000), "middling": (60, 160), "common": (2, 8)}
+"""The ranks of the words of each kind. Of 5,000 messages, about 2 contain a rare, 50 a middling and 1,000 a common
+word."""
+_SYLLABLES: Final = tuple("".join(parts) for parts in itertools.product("bdfgklmnprstvz", "aeiou"))
+_ENDINGS: Final = ("", "n", "r", "l", "s", "t", "m", "k")
+
+
+class Corpus:
+    """A vocabulary and sentences. The same seed and position generate the same text."""
+
+    def __init__(self, seed: int = 11) -> None:
+        self._seed = seed
+        self.words = tuple(itertools.islice(_vocabulary(random.Random(seed)), WORDS))
+        self._weights = list(itertools.accumulate(1 / rank for rank in range(1, WORDS + 1)))
+
+    def text(self, *position: object) -> str:
+        """Returns one to three sentences of 6 to 18 words."""
+        chance = random.Random(f"{self._seed} {position}")
+        return " ".join(self._sentence(chance) for _ in range(chance.choice((1, 1, 2, 3))))
+
+    def query(self, kind: str, number: int) -> str:
+        """Returns a question with two words of a kind."""
+        chance = random.Random(f"{self._seed} {kind} {number}")
+        first, second = chance.sample(self.words[slice(*RANKS[kind])], 2)
+        return f"What was it about the {first} and {second}?"
+
+    def of_kind(self, kind: str) -> Sequence[str]:
+        """Returns the words of a kind."""
+        return self.words[slice(*RANKS[kind])]
+
+    def _sentence(self, chance: random.Random) -> str:
+        words = [self._word(chance) for _ in range(chance.randrange(6, 19))]
+        return f"{' '.join(words).capitalize()}."
+
+    def _word(self, chance: random.Random) -> str:
+        if chance.random() < FUNCTION_SHARE:
+            return chance.choice(FUNCTION_WORDS)
+        return self.words[bisect(self._weights, chance.random() * self._weights[-1])]
+
+
+def _vocabulary(chance: random.Random) -> Iterator[str]:
+    """Yields unique artificial words with different stems."""
+    seen = set(FUNCTION_WORDS)
+    while True:
+        word = "".join(chance.choices(_SYLLABLES, k=chance.choice((2, 2, 3)))) + chance.choice(_ENDINGS)
+        stem = word.rstrip("s")
+        if stem not in seen and not word.endswith(("ss", "er", "est", "al", "en", "es", "ed", "ies", "e")):
+            seen.add(stem)
+            yield word
+
+
+BEGAN: Final = datetime(2025, 1, 1, tzinfo=UTC)
+TAGS: Final = tuple(f"tag{number}" for number in range(20))
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The amount of data, divided equally among agents and archives."""
+
+    messages: int
+    agents: int
+    passages: int
+    archives: int
+
+    @property
+    def messages_per_agent(self) -> int:
+        """The number of messages of an agent."""
+        return self.messages // self.agents
+
+    @property
+    def passages_per_archive(self) -> int:
+        """The number of passages of an archive."""
+        return self.passages // self.archives
+
+    def scaled(self, messages: int) -> "Dataset":
+        """Returns a smaller dataset: fewer agents and archives of the same size."""
+        share = messages / self.messages
+        return Dataset(
+            messages,
+            max(1, round(self.agents * share)),
+            max(1, round(self.passages * share)),
+            max(1, round(self.archives * share)),
+        )
+
+
+def agent_of(number: int) -> str:
+    """Returns the id of an agent."""
+    return derive_id("agent", "bench-memory", str(number))
+
+
+def conversation_of(agent: int, number: int | str = 0) -> str:
+    """Returns the id of a conversation of an agent. The loaded messages belong to conversation 0."""
+    return derive_id("conv", "bench-memory", str(agent), str(number))
+
+
+def message_of(agent: int, position: int | str) -> str:
+    """Returns the id of a message by its position in the agent's history."""
+    return derive_id("message", "bench-memory", str(agent), str(position))
+
+
+def archive_name(number: int) -> str:
+    """Returns the name of an archive, by which its id is found again."""
+    return f"bench-memory {number}"
+
+
+def said_at(position: int) -> datetime:
+    """Returns the time of a message: sessions of forty messages, two a day."""
+    session, minute = divmod(position, 40)
+    return BEGAN + timedelta(hours=12 * session, minutes=minute)
+
+
+def written_at(position: int) -> datetime:
+    """Returns the time of a passage."""
+    return BEGAN + timedelta(hours=6 * position)
+
+
+def tags_of(position: int) -> tuple[str, str]:
+    """Returns two of the tags."""
+    return TAGS[position % len(TAGS)], TAGS[(position // len(TAGS)) % len(TAGS)]
+
 
 SESSION: Final = 40
 """The number of messages per AppendMessages."""

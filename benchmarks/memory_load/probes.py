@@ -12,9 +12,19 @@ from mnemesh.recall.v1 import messages_service_pb2 as recall
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.ids import new_id
 
-from benchmarks.memory_load.corpus import RANKS, Corpus
-from benchmarks.memory_load.dataset import agent_of, conversation_of, message_of, tags_of, written_at
-from benchmarks.memory_load.load import WINDOW, Loaded, message, passage
+from benchmarks.memory_load.load import (
+    RANKS,
+    WINDOW,
+    Corpus,
+    Loaded,
+    agent_of,
+    conversation_of,
+    message,
+    message_of,
+    passage,
+    tags_of,
+    written_at,
+)
 from benchmarks.memory_services import RunningServices
 
 Call = Callable[[int], Awaitable[int]]

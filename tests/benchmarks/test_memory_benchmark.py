@@ -14,12 +14,19 @@ from mnemesh_testkit.mesh.in_process import Mesh
 
 from benchmarks.datasets import Dialogue, Question, read_dialogues
 from benchmarks.memory.__main__ import main
-from benchmarks.memory.answer_file import Answer, AnswerFile, AnswersOfAnotherRun
-from benchmarks.memory.answer_mesh import without_places
-from benchmarks.memory.answer_scores import abstains, f1, score
-from benchmarks.memory.answers import Readers, answer_all, summary
-from benchmarks.memory.plot import as_svg
-from benchmarks.memory.report import as_text, estimate
+from benchmarks.memory.answers import (
+    Answer,
+    AnswerFile,
+    AnswersOfAnotherRun,
+    Readers,
+    abstains,
+    answer_all,
+    f1,
+    score,
+    summary,
+    without_places,
+)
+from benchmarks.memory.report import as_svg, as_text, estimate
 from benchmarks.memory.retrieval import Row
 from benchmarks.memory.retrieval import score as score_searches
 from benchmarks.memory.tiers import CONFIGURATIONS, ArchivalTier, RecallTier

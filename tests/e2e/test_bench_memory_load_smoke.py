@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mnemesh_testkit.timeouts import scaled
 
-from benchmarks.memory_load.corpus import RANKS, Corpus
+from benchmarks.memory_load.load import RANKS, Corpus
 
 _ROOT = Path(__file__).parents[2]
 

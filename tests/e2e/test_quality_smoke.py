@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import recall_quality, retrieval_quality
-from benchmarks.transcripts import chosen
+from benchmarks.dialogues import chosen
 
 WRITTEN = Path(__file__).parents[2] / "benchmarks" / "data" / "written.json"
 
