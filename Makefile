@@ -11,6 +11,9 @@ MEMORY = $(shell grep -qE ' /dev/shm [^ ]+ [^ ]*noexec' /proc/mounts 2>/dev/null
 	df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
 # The number of test processes: make test WORKERS=4. Three keep two cores busy, because some tests wait for a limit.
 WORKERS := 3
+PROJECT_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+ENGINE := docker
+IMAGE = mnemesh:$(PROJECT_VERSION)
 empty :=
 space := $(empty) $(empty)
 
@@ -22,7 +25,7 @@ export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts check-deploy proto sync-client console bench bench-memory bench-memory-load bench-files up down fmt dist
+.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts check-deploy proto sync-client console bench bench-memory bench-memory-load bench-files up down fmt dist image version
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
@@ -102,11 +105,19 @@ bench-memory-load: $(VENV)/.dev ## Measure recall and archival with a million me
 bench-files: $(VENV)/.dev ## Measure uploads, processing, grep and views of files
 	@$(BIN)/python -m benchmarks.files $(ARGS)
 
-dist: $(VENV)/.uv-$(UV_VERSION) ## Build the wheels of every package in dist/, and `mnemesh`, which installs the whole mesh
+dist: $(VENV)/.uv-$(UV_VERSION) ## Build in dist/ the wheels of every package, `mnemesh`, which installs the whole mesh, and a bill of materials
 	@rm -rf dist
 	@$(BIN)/uv build --quiet --wheel --all-packages --out-dir dist
 	@$(BIN)/uv build --quiet --wheel --out-dir dist
+	@$(BIN)/uv export --quiet --frozen --no-dev --format cyclonedx1.5 --preview-features sbom-export -o dist/mnemesh.cdx.json
 	@echo "mnemesh: pip install --find-links dist dist/mnemesh-*.whl"
+
+image: ## Build the image of all services (ENGINE=podman, or buildah; IMAGE=registry/mnemesh:tag)
+	@$(ENGINE) build -f deploy/Dockerfile -t $(IMAGE) --build-arg VERSION=$(PROJECT_VERSION) \
+		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null) .
+
+version: $(VENV)/.uv-$(UV_VERSION) ## Set the version of all packages and of the chart (VERSION=1.2.3)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/set_version.py $(VERSION)
 
 # Dependencies of a running mesh. Keeps installed development tools.
 $(VENV)/.runtime: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)
