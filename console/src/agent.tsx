@@ -30,12 +30,6 @@ export function AgentPage({ agentId }: { agentId: string }) {
     <section class="agent-page" aria-labelledby="agent-name">
       <header class="agent-head">
         <div class="agent-title">
-          <a href={linkTo()} class="muted">
-            Agents
-          </a>
-          <span aria-hidden="true" class="muted">
-            /
-          </span>
           <h1 id="agent-name">{agent.value.name}</h1>
           <span class="agent-model">{agent.value.model}</span>
         </div>

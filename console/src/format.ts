@@ -15,6 +15,8 @@ const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
   ["minute", 60],
 ];
 
+const BYTE_UNITS = ["B", "kB", "MB", "GB", "TB"];
+
 export function milliseconds(value: Timestamp | Duration): number {
   return Number(value.seconds) * 1000 + value.nanos / 1e6;
 }
@@ -52,6 +54,17 @@ export function number(value: number | bigint): string {
 
 export function count(value: number, one: string, many = `${one}s`): string {
   return `${number(value)} ${value === 1 ? one : many}`;
+}
+
+/** Returns a size such as "812 B", "3.4 kB" or "12 MB". */
+export function bytes(value: number | bigint): string {
+  let size = Number(value);
+  let unit = 0;
+  while (size >= 1000 && unit < BYTE_UNITS.length - 1) {
+    size /= 1000;
+    unit += 1;
+  }
+  return `${size.toFixed(unit && size < 10 ? 1 : 0)} ${BYTE_UNITS[unit]}`;
 }
 
 /** Returns a cost in billionths of a dollar as dollars. */

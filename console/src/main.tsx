@@ -5,13 +5,17 @@ import { useEffect, useState } from "preact/hooks";
 import { AgentPage } from "./agent";
 import { AgentList } from "./agents";
 import { baseUrl, needsToken, token } from "./api";
+import { Files } from "./files";
+import { Groups } from "./groups";
 import { Field } from "./parts";
-import { linkTo, route } from "./route";
+import { linkTo, linkToSection, route, type Section, SECTIONS } from "./route";
+import { Tools } from "./tools";
 
 const HEALTH_MS = 15_000;
+const TITLES: Record<Section, string> = { agents: "Agents", tools: "Tools", files: "Files", groups: "Groups" };
 
 function Console() {
-  const { agentId } = route.value;
+  const { section } = route.value;
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => focusMain(event)}>
@@ -21,6 +25,13 @@ function Console() {
         <a class="brand" href={linkTo()}>
           <Mark /> mnemesh
         </a>
+        <nav class="mesh-nav" aria-label="Mesh">
+          {SECTIONS.map((name) => (
+            <a key={name} href={linkToSection(name)} aria-current={name === section ? "true" : undefined}>
+              {TITLES[name]}
+            </a>
+          ))}
+        </nav>
         <Health />
         {token.value && !needsToken.value && (
           <button type="button" class="quiet" onClick={() => ((token.value = ""), (needsToken.value = true))}>
@@ -29,10 +40,25 @@ function Console() {
         )}
       </header>
       <main id="main" tabIndex={-1}>
-        {needsToken.value ? <Login /> : agentId ? <AgentPage key={agentId} agentId={agentId} /> : <AgentList />}
+        {needsToken.value ? <Login /> : <View />}
       </main>
     </>
   );
+}
+
+/** What the address names. The panels of an agent are in its own page. */
+function View() {
+  const { section, agentId, itemId } = route.value;
+  switch (section) {
+    case "agents":
+      return agentId ? <AgentPage key={agentId} agentId={agentId} /> : <AgentList />;
+    case "tools":
+      return <Tools key={itemId} toolId={itemId} />;
+    case "files":
+      return <Files key={itemId} folderId={itemId} />;
+    case "groups":
+      return <Groups key={itemId} groupId={itemId} />;
+  }
 }
 
 /** The fragment is the address of the view, so a plain link to #main would leave it. */
@@ -65,7 +91,7 @@ function Health() {
   return (
     <p class={`health ${state && !state.isReady ? "is-bad" : ""}`} role="status">
       {state && <span class="dot" aria-hidden="true" />}
-      {state?.text}
+      <span>{state?.text}</span>
     </p>
   );
 }

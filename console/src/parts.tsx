@@ -40,6 +40,23 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: unkn
   return { value: state.value, problem: state.problem, reload };
 }
 
+/** Calls a function again and again while the panel is open and the page is visible. An interval of 0 pauses. */
+export function useInterval(call: () => unknown, interval: number): void {
+  const latest = useRef(call);
+  latest.current = call;
+  useEffect(() => {
+    if (!interval) {
+      return;
+    }
+    const timer = setInterval(() => {
+      if (!document.hidden) {
+        void latest.current();
+      }
+    }, interval);
+    return () => clearInterval(timer);
+  }, [interval]);
+}
+
 /** Runs one action at a time, and keeps what went wrong. */
 export function useAction(): { busy: boolean; problem?: Problem; run: (action: () => Promise<void>) => Promise<boolean> } {
   const [state, setState] = useState<{ busy: boolean; problem?: Problem }>({ busy: false });

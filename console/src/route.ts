@@ -1,12 +1,18 @@
-// The address of a view is in the fragment: #/agents, #/agents/<id>/<panel>, #/agents/<id>/<panel>/<conversation>,
-// #/agents/<id>/chat/<conversation>/<message>.
+// The address of a view is in the fragment: #/agents, #/agents/<id>/<panel>/<conversation>/<message>, #/tools,
+// #/tools/<id> and so on.
 
 import { signal } from "@preact/signals";
 
+/** What the mesh has, each with a list and a page per item. */
+export const SECTIONS = ["agents", "tools", "files", "groups"] as const;
+export type Section = (typeof SECTIONS)[number];
 export const PANELS = ["chat", "context", "memory", "runs"] as const;
 export type Panel = (typeof PANELS)[number];
 
 export interface Route {
+  section: Section;
+  /** The tool, folder or group that is shown; empty for their list. */
+  itemId: string;
   agentId: string;
   panel: Panel;
   /** Empty means the default conversation. */
@@ -16,10 +22,13 @@ export interface Route {
 }
 
 function parse(fragment: string): Route {
-  const [, root, agentId = "", panel = "", conversationId = "", messageId = ""] = fragment.replace(/^#/, "").split("/");
+  const [, root, id = "", panel = "", conversationId = "", messageId = ""] = fragment.replace(/^#/, "").split("/");
+  const section = SECTIONS.find((name) => name === root) ?? "agents";
   const known = PANELS.find((name) => name === panel);
   return {
-    agentId: root === "agents" ? decoded(agentId) : "",
+    section,
+    itemId: section === "agents" ? "" : decoded(id),
+    agentId: root === "agents" ? decoded(id) : "",
     panel: known ?? "chat",
     conversationId: decoded(conversationId),
     messageId: decoded(messageId),
@@ -40,8 +49,16 @@ addEventListener("hashchange", () => {
   route.value = parse(location.hash);
 });
 
-/** Returns the link to a view. */
+/** Returns the link to an agent's view, or to the list of agents. */
 export function linkTo(agentId = "", panel: Panel = "chat", conversationId = "", messageId = ""): string {
-  const parts = agentId ? ["agents", agentId, panel, conversationId, messageId] : ["agents"];
+  return link(agentId ? ["agents", agentId, panel, conversationId, messageId] : ["agents"]);
+}
+
+/** Returns the link to a section of the mesh, or to one of its items. */
+export function linkToSection(section: Section, itemId = ""): string {
+  return link([section, itemId]);
+}
+
+function link(parts: string[]): string {
   return `#/${parts.filter(Boolean).map(encodeURIComponent).join("/")}`;
 }
