@@ -1,6 +1,7 @@
 """How the adapters assemble an answer: what tells one call from the next, the bounds, and the work per piece."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from mnemesh_orchestrator.llm.openai_chat import ChatAnswer
 from mnemesh_orchestrator.llm.openai_responses import ResponsesAnswer
 from mnemesh_orchestrator.llm.port import LlmEvent, ToolCallDelta
 from mnemesh_orchestrator.loop.step_messages import DeltaStream
+from mnemesh_types.usage import Usage
 
 MISSING = object()
 
@@ -48,7 +50,9 @@ def calls(answer: StreamedAnswer) -> list[tuple[str, Any, str | None]]:
 ONE = [("tick", {"n": 1}, "c1")]
 ONE_WITHOUT_ID = [("tick", {"n": 1}, None)]
 TWO = [("tick", {"n": 1}, "c1"), ("tock", {"n": 2}, "c2")]
+TWO_WITHOUT_ID = [*ONE_WITHOUT_ID, ("tick", {"n": 2}, None)]
 HEAD, TAIL = '{"n"', ":1}"
+SECOND = '{"n":2}'
 
 
 @pytest.mark.parametrize(
@@ -162,6 +166,31 @@ HEAD, TAIL = '{"n"', ":1}"
             [*ONE, ("tick", {"n": 2}, "c1")],
             id="one id for different calls",
         ),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD), piece(0, arguments=HEAD + ": "), piece(0, arguments=HEAD + ": 1}")],
+            ONE,
+            id="all arguments so far in each piece",
+        ),
+        pytest.param(
+            [piece(id_="c1", name="tick", arguments="{}"), piece(name="tick", arguments=HEAD), piece(arguments=TAIL)],
+            ONE,
+            id="no index, empty object first",
+        ),
+        pytest.param(
+            [piece(name="tick", arguments=HEAD + TAIL), piece(name="tick", arguments='{"n": 1}')],
+            ONE_WITHOUT_ID,
+            id="no index, whole call repeated with other blanks",
+        ),
+        pytest.param(
+            [piece(0, "", "tick", text) for text in (HEAD + TAIL, SECOND)],
+            TWO_WITHOUT_ID,
+            id="different calls at index 0 without ids",
+        ),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD + TAIL), piece(0, "c1", "tick", SECOND)],
+            [*ONE, ("tick", {"n": 2}, "c1")],
+            id="one id and index for different calls",
+        ),
         pytest.param([piece(0, "c1", "tick", "")], [("tick", {}, "c1")], id="no arguments"),
         pytest.param([piece(0, "c1", "tick", None)], [("tick", {}, "c1")], id="null arguments"),
         pytest.param([piece(0, "c1", "tick", [])], [("tick", {}, "c1")], id="empty list as arguments"),
@@ -187,6 +216,12 @@ def test_call_that_is_streamed_again_at_another_index_is_made_once() -> None:
     assert calls(answer) == TWO
 
 
+def test_calls_without_ids_that_are_streamed_again_at_their_index_are_made_once() -> None:
+    answer = ChatAnswer("fake")
+    read(answer, [chunk(piece(0, "", "tick", text)) for text in (HEAD + TAIL, SECOND) * 2] + [FINISH])
+    assert calls(answer) == TWO_WITHOUT_ID
+
+
 def test_calls_without_index_in_one_chunk_are_different_calls() -> None:
     answer = ChatAnswer("fake")
     read(answer, [chunk(*[piece(name="tick", arguments='{"n":1}')] * 2), FINISH])
@@ -210,10 +245,27 @@ def test_call_that_is_not_in_a_list_or_without_a_function_is_read() -> None:
     ],
     ids=["own chunk", "last chunk", "choice", "x_groq"],
 )
-def test_usage_is_found_wherever_servers_report_it(last: dict[str, Any]) -> None:
+@pytest.mark.parametrize("behind", [None, {}, {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}])
+def test_usage_is_found_wherever_servers_report_it(last: dict[str, Any], behind: dict[str, Any] | None) -> None:
     answer = ChatAnswer("fake")
-    read(answer, [chunk(content="Hello."), last])
+    read(answer, [chunk(content="Hello."), last, {"choices": [], "usage": behind}])
     assert answer.usage.total_tokens == 18
+
+
+def test_counts_without_details_are_found_and_those_that_are_not_numbers_are_left_out() -> None:
+    answer = ChatAnswer("fake")
+    counts = {"prompt_tokens": math.inf, "completion_tokens": "7", "total_tokens": 18}
+    read(answer, [chunk(content="Hello."), {"usage": {**counts, "cached_tokens": 4, "reasoning_tokens": 5}}])
+    assert answer.usage == Usage(total_tokens=18, cached_input_tokens=4, reasoning_tokens=5)
+
+
+@pytest.mark.parametrize("delta", [{"content": "I call it:"}, {"tool_calls": [piece(0, "c1", "tick", HEAD + TAIL)]}])
+@pytest.mark.parametrize("word", ["MALFORMED_FUNCTION_CALL", "function_call_filter: UNEXPECTED_TOOL_CALL"])
+def test_answer_whose_call_the_provider_could_not_read_is_none(delta: dict[str, Any], word: str) -> None:
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": word}]}
+    with pytest.raises(ProviderBadAnswer, match="could not read the model's tool call") as caught:
+        read(ChatAnswer("fake"), [chunk(**delta), last])
+    assert caught.value.metadata["finish_reason"] == word
 
 
 def test_answer_is_settled_once_it_has_a_finish_reason_and_nothing_follows() -> None:
@@ -429,7 +481,6 @@ def stop(index: int) -> dict[str, Any]:
 
 
 TICK, TOCK = {"id": "c1", "name": "tick", "input": {}}, {"id": "c2", "name": "tock", "input": {}}
-SECOND = '{"n":2}'
 
 
 @pytest.mark.parametrize(

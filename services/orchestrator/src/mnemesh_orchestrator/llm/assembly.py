@@ -1,6 +1,7 @@
 """Assembles an answer from the pieces of a stream, for the adapters of all APIs, and finds reasoning in its text."""
 
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
@@ -132,6 +133,12 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
     **dict.fromkeys(("safety", "image_safety", "recitation", "blocklist", "spii"), FinishReason.CONTENT_FILTER),
     **dict.fromkeys(("prohibited_content", "guardrail_intervened", "error_toxic"), FinishReason.CONTENT_FILTER),
 }
+# Gemini, Cohere and gateways. The call is missing or damaged, and a text before it is not the answer.
+_BAD_CALL: Final = frozenset(
+    {"malformed_function_call", "function_call_filter", "unexpected_tool_call", "too_many_tool_calls"}
+    | {"malformed_tool_call", "invalid_tool_call", "tool_call_error", "tool_calls_error", "malformed_response"}
+    | {"missing_thought_signature"}
+)
 _INTERRUPTED: Final = frozenset(
     {"error", "network_error", "insufficient_system_resource", "engine_error", "abort", "cancelled", "user_cancel"}
 )
@@ -182,6 +189,20 @@ class ArgumentPieces(Pieces):
     def is_whole(self) -> bool:
         """Whether every object, list and string that began has ended."""
         return self._has_begun and self._depth == 0 and not self._in_string
+
+    def unsaid(self, text: str) -> str:
+        """Returns what a piece adds. Some servers repeat in a piece all that came before it."""
+        is_repeated = self.length and text.startswith("{") and text.startswith(self._beginning(len(text)))
+        return text[self.length :] if is_repeated else text
+
+    def repeats(self, text: str) -> bool:
+        """Returns whether a text has the same value, with as much work as the text is long."""
+        known = self._beginning(2 * len(text) + 16)
+        return known == text or ((value := _object_in(text)) is not None and value == _object_in(known))
+
+    def _beginning(self, length: int) -> str:
+        """Returns the whole text, or a text that nothing begins with if it is longer than `length`."""
+        return self._buffer.getvalue() if self.length <= length else "\0"
 
     def add(self, piece: str) -> None:
         """Appends a piece."""
@@ -282,8 +303,11 @@ class StreamedAnswer(ABC):
 
         Raises:
             ProviderUnavailable: the stream ended before the answer.
-            ProviderBadAnswer: it had nothing that the API documents.
+            ProviderBadAnswer: it had nothing that the API documents, or the provider could not read the model's call.
         """
+        if _plain(word := self.finish_word) in _BAD_CALL:
+            message = f"{self._provider} could not read the model's tool call. It ended with the reason {word!r}."
+            raise ProviderBadAnswer(message, provider=self._provider, finish_reason=str(word))
         is_done = is_done or self._has_ended
         if self._tagged is not None and not self._tags.is_over:
             self._add_tagged(self._tagged, *self._tags.end())
@@ -368,13 +392,16 @@ class StreamedAnswer(ABC):
     def _ordered_calls(self) -> list[CallPart]:
         """Returns the calls in the order of their deltas. Pieces without a name and arguments are not calls.
 
-        Some servers stream a call again, at another index. It is one call if its id, name and arguments are the same.
+        Some servers stream a call again, at another index. It is one call if its id, name and arguments are the same;
+        at one index, a call without an id is.
         """
         last, known = len(self._calls), dict[tuple[object, ...], CallPart]()
         for call in self._calls:
             if call.name or call.arguments.length:
                 is_streamed = call.provider_id is not None and call.provider_id in self._calls_by_id
-                known.setdefault((call.provider_id, call.name, str(call.arguments)) if is_streamed else (call,), call)
+                place = call.provider_id if is_streamed else call.index if call.provider_id is None else call
+                key = (call,) if place is None else (place, call.name, str(call.arguments))
+                known.setdefault(key, call)
         return sorted(known.values(), key=lambda call: last if call.ordinal is None else call.ordinal)
 
     def _arguments_of(self, call: CallPart) -> str:
@@ -469,17 +496,16 @@ class StreamedAnswer(ABC):
         """
         if index is None:
             return self._unnumbered_call(provider_id, name, arguments)
-        if provider_id and (known := self._calls_by_key.get((index, provider_id))) is not None:
-            return known
-        current = self._calls_by_key.get((index, None)) or self._unnumbered_before(provider_id, name)
+        known = self._calls_by_key.get((index, provider_id)) if provider_id else None
+        current = known or self._calls_by_key.get((index, None)) or self._unnumbered_before(provider_id, name)
         if current is None:
             return self._call_elsewhere(provider_id, name, arguments)
         is_another_id = bool(provider_id and current.provider_id and provider_id != current.provider_id)
         may_begin = name and not (name == current.name and current.arguments.length)
         if is_another_id and (may_begin or current.arguments.is_whole):
             return None
-        is_another_name = bool(name and current.name) and name != current.name and current.arguments.is_whole
-        return None if is_another_name else current
+        is_begun = self._begins_another(current, name, arguments) and current.arguments.is_whole
+        return None if is_begun and (name != current.name or _object_in(arguments) is not None) else current
 
     def _call_elsewhere(self, provider_id: str | None, name: str, arguments: str) -> CallPart | None:
         """Returns the call that a piece at a new index continues or repeats. Some servers reuse the ids of calls."""
@@ -510,13 +536,17 @@ class StreamedAnswer(ABC):
 
     @staticmethod
     def _begins_another(call: CallPart, name: str, arguments: str) -> bool:
-        """Returns whether a piece without an index begins another call than the one before it."""
+        """Returns whether a piece with a name begins another call, as far as names and arguments say it.
+
+        Nothing but another object may follow a whole one. An empty object stands before the arguments of some servers,
+        and others repeat the arguments in another form.
+        """
         if not (name and call.name and call.arguments.length):
             return False
         if name != call.name:
             return True
-        is_more = call.arguments.is_whole and bool(arguments.strip())
-        return is_more and not call.arguments.equals(arguments)
+        is_more = call.arguments.is_whole and arguments.strip() not in ("", "{}")
+        return is_more and not call.arguments.equals("{}") and not call.arguments.repeats(arguments)
 
     def _open_call(self, index: Hashable) -> CallPart:
         if len(self._calls) >= MAX_CALLS:
@@ -542,8 +572,7 @@ class StreamedAnswer(ABC):
         call.name = name if name.startswith(call.name) else call.name + name
 
     def _extend_arguments(self, call: CallPart, arguments: str, *, may_announce: bool) -> None:
-        if arguments and call.arguments.is_whole and call.arguments.equals(arguments):
-            return  # The whole call was repeated.
+        arguments = call.arguments.unsaid(arguments)
         self._count(arguments)
         call.arguments.add(arguments)
         if call.ordinal is not None:
@@ -582,6 +611,15 @@ def _with_lone_thought(part: ContentPart) -> tuple[ContentPart, ...]:
     thought, text = split
     parts: tuple[ContentPart, ...] = (ReasoningPart(thought, is_native=True),) if thought else ()
     return (*parts, TextPart(text, part.signature)) if text else parts
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    """Returns the object that a text is; None if it is something else."""
+    try:
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def settled_arguments(text: str) -> str:
@@ -633,5 +671,5 @@ def object_of(value: object) -> Mapping[str, Any]:
 
 
 def count_of(value: object) -> int | None:
-    """Returns a number of a provider's JSON as a count; None if the value is not a number."""
-    return int(value) if isinstance(value, int | float) else None
+    """Returns a number of a provider's JSON as a count; None if the value is not a finite number."""
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -55,6 +55,7 @@ _HELD_OF_FUNCTION: Final = frozenset({"name", "arguments"})
 
 _FIELDS = frozenset({"choices", "usage", "id", "object"})
 """The fields of which a completion has one at least."""
+_COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 _THOUGHTS = frozenset({"thinking", "reasoning"})
 """The types of content parts that are reasoning."""
 
@@ -156,14 +157,14 @@ class ChatAnswer(StreamedAnswer):
             object_of(usage.get("prompt_tokens_details")),
             object_of(usage.get("completion_tokens_details")),
         )
-        cached = prompt.get("cached_tokens")
+        cached = prompt.get("cached_tokens", usage.get("cached_tokens"))  # Moonshot and SGLang have no details.
         return Usage(
             prompt_tokens=count_of(usage.get("prompt_tokens")),
             completion_tokens=count_of(usage.get("completion_tokens")),
             total_tokens=count_of(usage.get("total_tokens")),
             cached_input_tokens=count_of(usage.get("prompt_cache_hit_tokens") if cached is None else cached),
             cache_write_tokens=count_of(prompt.get("cache_write_tokens")),
-            reasoning_tokens=count_of(completion.get("reasoning_tokens")),
+            reasoning_tokens=count_of(completion.get("reasoning_tokens", usage.get("reasoning_tokens"))),
         )
 
     @property
@@ -199,7 +200,7 @@ class ChatAnswer(StreamedAnswer):
         choice = self._only_choice(objects_of(event.get("choices")))
         # Groq and Moonshot have places of their own for usage.
         for place in (event, choice or {}, object_of(event.get("x_groq"))):
-            if isinstance(usage := place.get("usage"), dict):
+            if isinstance(usage := place.get("usage"), dict) and any(map(usage.get, _COUNTS)):
                 self._usage = usage
                 break
         if choice is not None:
