@@ -148,6 +148,7 @@ async def test_field_that_a_server_requires_is_added_to_answers_of_other_models(
         status(400, "Unexpected role 'user' after role 'tool'", error_code="3230"),
         status(500, "Jinja Exception: Conversation roles must alternate user/assistant/user/assistant/..."),
         status(400, "Error rendering prompt with jinja template"),
+        status(500, "This model only supports single tool-calls at once!"),
         status(422, "Bad request"),
     ],
     ids=lambda fault: fault.message[:30],
@@ -183,6 +184,66 @@ async def test_calls_become_text_for_a_template_without_tools(fake: FakeOpenAI, 
     assert "tool_calls" not in str(shown)
 
 
+APIS = [
+    (FakeOpenAI, OpenAiChatClient, OPENAI),
+    (FakeResponses, OpenAiResponsesClient, THINKER),
+    (FakeAnthropic, AnthropicMessagesClient, CLAUDE),
+]
+OPAQUE = "Requests which include `tool_use` or `tool_result` blocks must define tools"
+
+
+@pytest.mark.parametrize(("server", "adapter", "model"), APIS, ids=["chat", "responses", "messages"])
+async def test_calls_that_a_server_refuses_are_text_in_that_window(server: Any, adapter: Any, model: Any) -> None:
+    def request(number: int) -> LlmRequest:
+        window = (thought(number, "Let me see."), returns(number), message(number + 4, Role.USER, "And?"))
+        return ask(model, message(0, Role.SYSTEM, "You are an agent."), message(1, Role.USER, "Go."), *window)
+
+    async with server(lambda body: status(400, OPAQUE) if "call_2_0" in str(body) else "I see.") as fake:
+        client = adapter(at(fake.base_url, api_key="sk-x"), sleep=never)
+        await everything(client, request(2))
+        sent = len(fake.requests)
+        assert all(
+            text in str(fake.requests[-1].body) for text in ("Let me see.", "called the tool search", "result 0")
+        )
+        await everything(client, request(2))
+        await everything(client, request(3))
+        await client.close()
+    assert ["call_3_0" in str(each.body) for each in fake.requests[sent:]] == [False, True]
+
+
+async def test_message_with_calls_has_no_text_for_a_server_that_refuses_both(
+    fake: FakeOpenAI, client: OpenAiChatClient
+) -> None:
+    words = "Assistant message must have either content or tool_calls, but not both."
+    fake.script = lambda body: (
+        status(400, words) if any(m.get("content") and m.get("tool_calls") for m in answers_of(body)) else "I see."
+    )
+    for number in (6, 8):
+        await everything(client, chat(thought(number, "Let me see."), returns(number)))
+    assert len(fake.requests) == 3
+
+
+def test_message_without_text_and_calls_is_left_out() -> None:
+    lone = message(2, Role.ASSISTANT, ReasoningPart("Hm.", is_native=True))
+    shown = render_body(ask(OPENAI, message(1, Role.USER, "Go."), lone, message(3, Role.USER, "And?")))["messages"]
+    assert [each["role"] for each in shown] == ["user"]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "messages.7.content.0.thinking.signature: Field required",
+        "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+    ],
+)
+async def test_parts_that_cannot_be_verified_are_left_out(
+    fake: FakeOpenAI, client: OpenAiChatClient, refusal: str
+) -> None:
+    fake.script = lambda body: status(404 if "Item" in refusal else 400, refusal) if "gAAA" in str(body) else "I see."
+    await everything(client, chat())
+    assert len(fake.requests) == 2
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -207,7 +268,7 @@ async def test_history_that_is_refused_in_every_form_is_reported_and_changes_not
     fake.script = lambda _: status(400, "tools[0]: the schema is invalid")
     with pytest.raises(ProviderRefused, match="the schema is invalid"):
         await everything(client, chat())
-    assert len(fake.requests) == 2
+    assert len(fake.requests) == 3
     fake.script = ["I see."]
     await everything(client, chat())
     assert fake.requests[-1].raw == fake.requests[0].raw

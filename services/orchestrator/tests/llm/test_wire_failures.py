@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_orchestrator.llm.port import DEFAULT_LIMITS, MAX_OTHER_FORMS
+from mnemesh_orchestrator.llm.port import DEFAULT_LIMITS, MAX_OTHER_FORMS, MAX_UNUSABLE_ANSWERS
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_testkit.fakes.server import Fault, Reply, raw_stream
 from mnemesh_testkit.wires import WIRES, Wire
@@ -35,6 +35,7 @@ SERVERS = {
 ANY = ("names repeated",)
 ALTERNATE = "Conversation roles must alternate user/assistant/user/assistant/..."
 RETRIED = ("ProviderRateLimited", "ProviderUnavailable")
+ONCE_MORE = {"ProviderBadAnswer": MAX_UNUSABLE_ANSWERS}
 FIRST = (
     Reply(reasoning="A fact.", tool_calls=insert("one")),
     Reply(text="Stored. " * 300),
@@ -123,7 +124,7 @@ async def test_agent_works_behind_each_failure(shared_world: World, sample: dict
         assert run.error.metadata.get("status") == (None if sample["status"] is None else str(sample["status"]))
         limits = DEFAULT_LIMITS
         waits = int(limits.retry_budget_seconds / sample["wait"]) if "wait" in sample else limits.attempts
-        most = min(limits.attempts, waits + 1) if sample["error"] in RETRIED else 1
+        most = min(limits.attempts, waits + 1) if sample["error"] in RETRIED else ONCE_MORE.get(sample["error"], 1)
         assert most <= failed <= most + (MAX_OTHER_FORMS if sample["error"] == "ProviderRefused" else 0)
     assert await world.archival.texts(agent.id) == ["one", "two"]
     # A template of alternating roles refuses the turn behind a failed one once, and accepts it in another form.

@@ -211,6 +211,16 @@ _OVERFLOW_TEXT: Final = re.compile(
     r"|range of input length|exceeded model token limit|total message token length|prompt exceeds max length"
     r"|exceed max message tokens|input length \d+ exceeds the maximum|prompt tokens too long|max input characters"
     r"|max input tokens|prompt 超长|输入(?:内容)?(?:过|超)长|超(?:过|出).{0,12}(?:上下文|最大(?:输入)?长度)"
+    r"|input length should be|input characters limit|长度超(?:过|出)"
+    # General words of gateways
+    r"|\btokens? limit exceeded|exceeds? (?:your|the) model'?s? context"
+    r"|\btokens?\b(?! per)[^.]{0,60}(?:exceeds?|(?:more|greater|longer|larger) than) (?:the )?"
+    r"(?:model|max|limit|context)"
+    r"|(?:input|prompt|messages?|request)\b[\w ]{0,20}(?:too long|longer than the maximum)\b"
+)
+# These name the length of the answer, which a shorter request does not change.
+_OUTPUT_TEXT: Final = re.compile(
+    r"(?i)output tokens (?:exceed|for )|max(?:imum)? (?:(?:completion|output) )?tokens? (?:exceed|is)"
 )
 # A request that alone exceeds a minute's tokens: only a shorter one can succeed, whatever the status is.
 _TOO_LARGE_FOR_A_MINUTE: Final = re.compile(r"(?i)request too large.{0,200}?tokens per min")
@@ -218,6 +228,7 @@ _LONG_STRING: Final = re.compile(r"(?i)maximum length \d{5,}")
 _PAYMENT_TEXT: Final = re.compile(
     r"(?i)credit balance is too low|insufficient (?:account )?(?:balance|credits?|quota|funds)"
     r"|exceeded your (?:current|monthly) (?:quota|included credits)|out of (?:available )?credits|spending limit"
+    r"|have any credits|free tier (?:[\w ]{1,20} )?has been exhausted"
     r"|requires more credits|billing hard limit|account is (?:in arrears|not in good standing)|余额不足|欠费"
 )
 _FILTER_TEXT: Final = re.compile(
@@ -237,8 +248,9 @@ _AUTH_TEXT: Final = re.compile(
     r"|\bunauthori[sz]ed\b"
 )
 _MODEL_TEXT: Final = re.compile(
-    r"(?i)model identifier is invalid|(?:model|deployment)\b.{0,120}?(?:does not exist|not found|is not a valid)"
-    r"|(?:no such|unknown|invalid) model\b|^model: |model_not_found|no endpoints found for|模型不存在"
+    r"(?i)model identifier is invalid|(?:models?|deployment)\b.{0,120}?(?:not exist|not found|is not a valid)"
+    r"|(?:no such|unknown|invalid) model\b|^model: |model_not_found|no endpoints found|模型不存在|not found the model"
+    r"|is not a valid model|\bmodel\b.{0,120}?\bdecommissioned"
 )
 _LONG_QUOTA: Final = re.compile(
     r"(?i)\b(?:per|a|this|for the) ?(?:day|month|week)\b|per-day|\b(?:daily|weekly|monthly)\b|\b[TR]PD\b"
@@ -248,6 +260,14 @@ _LONG_QUOTA: Final = re.compile(
 _USAGE_LIMIT: Final = re.compile(
     r"(?i)\b(?:reached|exceeded|hit) (?:your|its|the) (?:[\w-]{1,20} ){0,4}?usage limits?\b|\bregain access on\b"
 )
+# The request is good, but the model did not write what the server can read as its answer or its call.
+_UNREADABLE_TEXT: Final = re.compile(
+    # Groq, vLLM with harmony, Ollama, llama.cpp, LM Studio
+    r"(?i)failed to call a function|tool call validation failed|(?:model|output).{0,40}could not be parsed"
+    r"|unexpected token \d+ while expecting|tokens remaining in message header|unknown role: \S+assistant"
+    r"|channel marker present but no channel|error parsing tool call|failed to parse (?:tool call|input at pos)"
+)
+_UNREADABLE_CODES: Final = frozenset({"toolusefailed", "outputparsefailed", "jsonvalidatefailed"})
 _REFUSED_IMAGE: Final = re.compile(r"(?:invalid|empty|unsupported).*image|^image|^failedtodownloadimage")
 _WAIT_TEXT: Final = re.compile(
     r"(?i)\b(?:(?:try|trying) again|retry(?:ing)?|wait)(?:[ -](?:in|after|for))?[ :]{1,3}"
@@ -318,9 +338,10 @@ _CODE_STATUS: Final[Mapping[str, int]] = {
 _CAUSES: Final = _OVERFLOW_CODES | _PAYMENT_CODES | _FILTER_CODES | _MODEL_CODES | _QUOTA_CODES
 # Zhipu's numbers that it sends with status 429: an empty account, and limits.
 _ZHIPU_429: Final = frozenset({"1113", "1302", "1303", "1304", "1305", "1308", "1309"})
-# Statuses that say more than the 400 or the 5xx around them. 498 is Groq's status for exhausted capacity.
+# Statuses that say more than the 400 or the 5xx around them. 424 is Bedrock's and TGI's for a failure of the model, 498
+# Groq's for exhausted capacity, 499 Gemini's for a cancelled operation.
 _PRECISE_STATUS: Final = frozenset({401, 402, 403, 404, 408, 413, 429})
-_RETRY_STATUS: Final = frozenset({408, 409, 425, 498})
+_RETRY_STATUS: Final = frozenset({408, 409, 424, 425, 498, 499})
 _FINAL_SERVER_STATUS: Final = frozenset({501, 505})
 
 # "maximum context length is 8192 tokens ... resulted in 9000 tokens",
@@ -547,7 +568,11 @@ def _kind(status: int | None, report: _Report) -> type[ProviderError]:
 def _kinds(status: int | None, report: _Report) -> Iterator[type[ProviderError] | None]:
     codes, text = report.codes, report.text
     is_refusal = status is None or status in (400, 413, 422) or status >= 500
+    is_unreadable = codes & _UNREADABLE_CODES or _UNREADABLE_TEXT.search(text)
+    if is_refusal and is_unreadable and (status is None or status < 500):
+        yield ProviderBadAnswer
     is_long = bool(codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text) or _LONG_STRING.search(text))
+    is_long = is_long and not _OUTPUT_TEXT.search(text)
     if status == 413 or (is_refusal and is_long) or _TOO_LARGE_FOR_A_MINUTE.search(text):
         yield ContextOverflow
     # Google also says this of the tokens per minute.

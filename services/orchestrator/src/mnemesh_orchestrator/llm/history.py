@@ -61,13 +61,15 @@ _MAX_REFUSED: Final = 100_000
 _ROLES: Final = re.compile(
     r"(?i)\broles?\b|alternat(?:e|ing|ion)\b|message_order|consecutive (?:user|assistant|message)|no user query found"
     r"|last message|(?:message|conversation|chat)s?\b.{0,60}\b(?:start|begin|end)s? with|jinja|chat template"
-    r"|tool_calls?.{0,60}(?:must be followed|did not have response)|preceding.{0,40}tool_calls"
+    r"|tool_calls?.{0,60}(?:must be followed|did not have response)|preceding.{0,40}tool_calls|single tool[- ]calls?\b"
 )
 _SYSTEM: Final = re.compile(
     r"(?i)system (?:role|message|prompt|instruction)s?\b.{0,60}\b(?:not |un)(?:support|allow|permit|enabled|available)"
     r"|not (?:support|allow)\w*.{0,40}\bsystem\b|developer instruction is not enabled"
 )
-_PRIVATE: Final = re.compile(r"(?i)reasoning|thinking|thought|signature|encrypted|redacted")
+_PRIVATE: Final = re.compile(r"(?i)reasoning|thinking|thought|signature|encrypted|redacted|\bitem with id\b")
+_SIGNED_CALLS: Final = re.compile(r"(?i)thought[ _]?signature")
+_LONE_CALLS: Final = re.compile(r"(?i)either content or tool_?calls\b.{0,20}\bnot both")
 _DEMAND: Final = re.compile(
     r"(?i)must be (?:passed|provided|included|sent|returned|set|present|non)|\bmissing\b|\brequired\b"
     r"|must (?:includ|contain|have)"
@@ -84,6 +86,8 @@ THINKING: Final = "thinking"
 OPENING: Final = "[The conversation that is in view begins here.]"
 CLOSING: Final = "[Please go on.]"
 BRIDGE: Final = "[The tools have returned.]"
+_CALL: Final = "[I called the tool {name} with {arguments}]"
+_RETURN: Final = "[The tool returned: {text}]"
 NO_RETURN: Final = "[The result of this call is not in view.]"
 _WORD = re.compile(r"[a-zA-Z0-9_-]+")
 _MAX_NAME: Final = 64
@@ -101,8 +105,8 @@ class HistoryForm:
     message is a part of the first user message. `calls_as_text`: calls and returns are text. `reasoning` is the text
     of `reasoning_content`, or the thinking, of messages that have none; None adds no such field. `signs_calls`: calls
     without a signature get the value that Gemini documents for them. `has_carried` is false if private parts are left
-    out. `left_out` are the names of fields that the server does not know. `refused` are the ids of messages whose
-    private parts it refused.
+    out. `left_out` are the names of fields that the server does not know. `lone_calls`: a message with calls has no
+    text. `refused` are the ids of messages whose private parts it refused, and `as_text` of those whose calls it did.
     """
 
     strict_roles: bool = False
@@ -112,7 +116,13 @@ class HistoryForm:
     signs_calls: bool = False
     has_carried: bool = True
     left_out: frozenset[str] = frozenset()
+    lone_calls: bool = False
     refused: frozenset[str] = frozenset()
+    as_text: frozenset[str] = frozenset()
+
+    def shows_as_text(self, message: Message) -> bool:
+        """Returns whether the calls of a message, and their returns, are text."""
+        return self.calls_as_text or message.id in self.as_text
 
     def returns_parts(self, message: Message, request: LlmRequest) -> bool:
         """Returns whether the model that is called wrote a message and gets its private parts back."""
@@ -128,15 +138,16 @@ class HistoryForms:
 
     def __init__(self) -> None:
         self._forms: OrderedDict[str, HistoryForm] = OrderedDict()
-        self._refused: OrderedDict[str, None] = OrderedDict()
+        self._refused: OrderedDict[str, bool] = OrderedDict()
 
     def form(self, request: LlmRequest) -> HistoryForm:
         """Returns the form in which a request is sent first."""
         form = self._forms.get(request.model.provider_model, PLAIN)
         if not self._refused:
             return form
-        refused = frozenset(message.id for message in request.messages if message.id in self._refused)
-        return replace(form, refused=refused) if refused else form
+        known = {each.id: self._refused[each.id] for each in request.messages if each.id in self._refused}
+        as_text = frozenset(id_ for id_, is_text in known.items() if is_text)
+        return replace(form, refused=frozenset(known), as_text=as_text) if known else form
 
     async def stream(
         self,
@@ -182,9 +193,9 @@ class HistoryForms:
     def _keep(self, request: LlmRequest, form: HistoryForm, refusal: ProviderError) -> None:
         model = request.model.provider_model
         _log.warning("history_form_changed", model=request.model.handle, refusal=refusal.message)
-        self._forms[model] = replace(form, refused=frozenset())
+        self._forms[model] = replace(form, refused=frozenset(), as_text=frozenset())
         self._forms.move_to_end(model)
-        self._refused |= dict.fromkeys(form.refused)
+        self._refused |= {id_: id_ in form.as_text for id_ in form.refused | form.as_text}
         while len(self._forms) > _MAX_MODELS:
             self._forms.popitem(last=False)
         while len(self._refused) > _MAX_REFUSED:
@@ -213,17 +224,23 @@ def _candidates(form: HistoryForm, request: LlmRequest, error: ProviderError) ->
         return []
     if _SYSTEM.search(text):
         return [replace(form, has_system=False), *_role_forms(form)]
+    if _LONE_CALLS.search(text) and not form.lone_calls:
+        return [replace(form, lone_calls=True)]
     own = [message for message in request.messages if form.returns_parts(message, request) and _has_private(message)]
+    bare = replace(form, refused=form.refused | {message.id for message in own})
+    calls = frozenset(message.id for message in request.messages if message.tool_calls)
+    last_resort = replace(bare, as_text=form.as_text | calls)
     names = {name for message in own for name in carried_names(message)} & set(_WORDS.findall(text))
     if _PRIVATE.search(text) or names:
         is_demand = "passed back" in text if request.model.api == Api.MESSAGES else _DEMAND.search(text) is not None
-        return [*_private_forms(form, own, names, text, is_demand), *(_role_forms(form) if _ROLES.search(text) else [])]
+        forms = _private_forms(form, own, names, text, is_demand)
+        return [*forms, *(_role_forms(form) if _ROLES.search(text) else [last_resort])]
     if _ROLES.search(text):
         return _role_forms(form)
     if type(error) is not ProviderRefused or error.status not in (None, 400, 422):
         return []
     # The server does not say what it refuses.
-    return [replace(form, strict_roles=True, refused=form.refused | {message.id for message in own})]
+    return [replace(bare, strict_roles=True), last_resort]
 
 
 def _role_forms(form: HistoryForm) -> list[HistoryForm]:
@@ -238,8 +255,10 @@ def _private_forms(
     """Returns the forms after a refusal that names private parts, the one that keeps most of them first."""
     forms = []
     is_unknown_field = _UNKNOWN_FIELD.search(text) is not None
-    if is_demand and not is_unknown_field:
-        if "signature" in text:
+    is_of_calls = _SIGNED_CALLS.search(text) is not None
+    # A server that misses the signature of thinking gets no such thinking.
+    if is_demand and not is_unknown_field and (is_of_calls or "signature" not in text):
+        if is_of_calls:
             forms.append(replace(form, signs_calls=True))
         # A server that requires the field may refuse an empty one.
         demanded = "" if form.reasoning is None else " "
@@ -324,7 +343,8 @@ def history_turns(request: LlmRequest, cache: RenderCache, form: HistoryForm = P
     known: _History | None = cache.history(key)
     history = _extend(request, cache, form, known or _History((), [], [], []), messages, thinking_tools)
     cache.keep_history(key, history)
-    return head + [_complete(turn) if isinstance(turn, ReturnsTurn) else turn for turn in history.turns]
+    turns = [_complete(turn) if isinstance(turn, ReturnsTurn) else turn for turn in history.turns]
+    return head + (list(_with_text(turns, form)) if form.calls_as_text or form.as_text else turns)
 
 
 def _extend(
@@ -372,6 +392,22 @@ def _complete(turn: ReturnsTurn) -> ReturnsTurn:
     returned = {each.call_id for each in turn.returns}
     missing = (WireReturn(call_id, NO_RETURN, is_error=True) for call_id in turn.call_ids if call_id not in returned)
     return ReturnsTurn([*turn.returns, *missing], turn.call_ids)
+
+
+def _with_text(turns: list[Turn], form: HistoryForm) -> Iterator[Turn]:
+    """Yields the turns with text in place of the calls and returns that the form shows so."""
+    is_text = False
+    for turn in turns:
+        match turn:
+            case AssistantTurn(message, calls) if calls and (is_text := form.shows_as_text(message)):
+                lines = (_CALL.format(name=call.name, arguments=call.arguments) for call in calls)
+                text = TextPart("\n\n".join(line for line in (message.text, *lines) if line))
+                yield AssistantTurn(replace(message, content=(text,), carried=None), (), is_own=False)
+            case ReturnsTurn(returns) if is_text:
+                text_of_all = "\n\n".join(_RETURN.format(text=returned.text) for returned in returns)
+                yield UserTurn(text_of_all, tuple(image for returned in returns for image in returned.images))
+            case _:
+                yield turn
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:

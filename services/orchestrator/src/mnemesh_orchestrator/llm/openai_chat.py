@@ -200,7 +200,7 @@ class ChatAnswer(StreamedAnswer):
         choice = self._only_choice(objects_of(event.get("choices")))
         # Groq and Moonshot have places of their own for usage.
         for place in (event, choice or {}, object_of(event.get("x_groq"))):
-            if isinstance(usage := place.get("usage"), dict) and any(map(usage.get, _COUNTS)):
+            if isinstance(usage := place.get("usage"), dict) and (not self._usage or any(map(usage.get, _COUNTS))):
                 self._usage = usage
                 break
         if choice is not None:
@@ -340,8 +340,6 @@ _SAMPLERS: Final = frozenset({"openrouter", "together"})
 """Vendors that take parameters of samplers that OpenAI does not have. So do local servers."""
 _PARAMETERS: Final = ("seed", "stop", "frequency_penalty", "presence_penalty")
 _SERVICE: Final = ("service_tier", "verbosity")
-_CALL: Final = "[I called the tool {name} with {arguments}]"
-_RETURN: Final = "[The tool returned: {text}]"
 _RETURNED_IMAGES: Final = "[Images that the tool call {call} returned:]"
 # No carried field replaces one that is rendered.
 _HELD: Final = frozenset({"role", "tool_calls", *REASONING_FIELDS})
@@ -449,7 +447,7 @@ def _with_reasoning(message: Message, required: str) -> Message:
 
 def _single_messages(history: Sequence[Turn], cache: RenderCache, dialect: Dialect, form: HistoryForm) -> list[Message]:
     """Returns the messages of each turn. Strict servers get one call per message, each followed by its return."""
-    shared = replace(form, refused=frozenset())
+    shared = replace(form, refused=frozenset(), as_text=frozenset())
     key = dialect.type if shared == PLAIN else f"{dialect.type} {shared}"  # the hash of a text is computed once
     found: list[Message] = []
     assistant: Message | None = None
@@ -457,7 +455,7 @@ def _single_messages(history: Sequence[Turn], cache: RenderCache, dialect: Diale
         messages = _turn_messages(turn, cache, dialect, form, key)
         if assistant is not None:
             messages, assistant = _one_by_one(assistant, messages), None
-        elif form.strict_roles and isinstance(turn, AssistantTurn) and len(messages[0].get("tool_calls", ())) > 1:
+        elif form.strict_roles and isinstance(turn, AssistantTurn) and len(turn.calls) > 1:
             (assistant,) = messages  # The turn of its returns follows.
             continue
         found += messages
@@ -512,23 +510,9 @@ def _rendered(
             return [{"role": "user", "content": _user_content(turn, cache)}]
         case AssistantTurn():
             message = _assistant(turn, dialect, form)
-            return [_with_calls_as_text(message) if form.calls_as_text else message]
+            return [message] if message.get("content") or turn.calls else []  # Servers refuse a message without both.
         case ReturnsTurn():
-            messages = list(_returns(turn, cache))
-            return [_return_as_text(message) for message in messages] if form.calls_as_text else messages
-
-
-def _with_calls_as_text(message: Message) -> Message:
-    calls = (call["function"] for call in message.get("tool_calls", ()))
-    lines = [_CALL.format(name=call["name"], arguments=call["arguments"]) for call in calls]
-    text = message["content"] if isinstance(message["content"], str) else ""
-    return {"role": "assistant", "content": "\n\n".join(line for line in (text, *lines) if line)}
-
-
-def _return_as_text(message: Message) -> Message:
-    if message["role"] != "tool":
-        return message
-    return {"role": "user", "content": _RETURN.format(text=message["content"])}
+            return list(_returns(turn, cache))
 
 
 def _has_images(turn: UserTurn | AssistantTurn | ReturnsTurn) -> bool:
@@ -543,7 +527,8 @@ def _has_images(turn: UserTurn | AssistantTurn | ReturnsTurn) -> bool:
 
 def _assistant(turn: AssistantTurn, dialect: Dialect, form: HistoryForm) -> Message:
     carried = decode_carried(turn.message, Api.CHAT) if turn.is_own else {}
-    message: dict[str, Any] = {"role": "assistant", "content": turn.message.text or (None if turn.calls else "")}
+    text = None if form.lone_calls and turn.calls else turn.message.text
+    message: dict[str, Any] = {"role": "assistant", "content": text or None}
     names = [name for name in REASONING_FIELDS if name in carried_list(carried, "reasoning")]
     if not names and (form.reasoning is not None or dialect.returns_reasoning):
         names = [REASONING_FIELDS[0]]
