@@ -64,6 +64,8 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- range .facts.calls }}
 {{- $_ := set $settings (printf "MNEMESH_%s_TARGET" (upper .)) (printf "dns:///%s-%s:%v" $.root.Release.Name . (index $.all . "port")) }}
 {{- end }}
+{{- /* For the command line in the pod of the gateway. */}}
+{{- if eq .name "gateway" }}{{ $_ := set $settings "MNEMESH_TARGET" (printf "dns:///%s-orchestrator:%v" .root.Release.Name (index .all "orchestrator" "port")) }}{{ end }}
 {{- if .facts.secretsKey }}{{ $_ := set $settings "MNEMESH_SECRETS_KEY_FILE" "/run/secrets/mnemesh/secrets_key" }}{{ end }}
 {{- if .facts.database }}
 {{- with $values.database }}

@@ -61,14 +61,25 @@ _CHARACTERS_PER_TOKEN: Final = 4
 
 
 class Kind(Enum):
-    """What a sentence wants; the value is the tools that do it, the best first."""
+    """What a sentence wants."""
 
-    SET_NAME = ("memory_replace", "core_memory_replace", "memory", "core_memory_append", "memory_insert")
-    ASK_NAME = ()
-    REMEMBER = ("archival_memory_insert",)
-    ASK_ARCHIVE = ("archival_memory_search",)
-    ASK_CONVERSATION = ("conversation_search",)
-    ASK_AGENT = ("send_message_to_agent_and_wait_for_reply",)
+    SET_NAME = "set_name"
+    ASK_NAME = "ask_name"
+    REMEMBER = "remember"
+    ASK_ARCHIVE = "ask_archive"
+    ASK_CONVERSATION = "ask_conversation"
+    ASK_AGENT = "ask_agent"
+
+
+_TOOLS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    Kind.SET_NAME: ("memory_replace", "core_memory_replace", "memory", "core_memory_append", "memory_insert"),
+    Kind.ASK_NAME: (),
+    Kind.REMEMBER: ("archival_memory_insert",),
+    Kind.ASK_ARCHIVE: ("archival_memory_search",),
+    Kind.ASK_CONVERSATION: ("conversation_search",),
+    Kind.ASK_AGENT: ("send_message_to_agent_and_wait_for_reply",),
+}
+"""The tools that do what a sentence wants, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +405,7 @@ def _note(said: tuple[str, ...], turn: Turn, block: str | None, tools: Mapping[s
 
 def _served(wish: Wish, turn: Turn) -> Call | None:
     """Returns the call of this turn that was made for a wish."""
-    calls = (call for call in turn.calls if call.tool in wish.kind.value)
+    calls = (call for call in turn.calls if call.tool in _TOOLS[wish.kind])
     return next((call for call in calls if any(wish.text in str(value) for value in call.arguments.values())), None)
 
 
@@ -407,7 +418,7 @@ def _call(wish: Wish, block: str | None, tools: Mapping[str, ToolSchema]) -> Cal
     """Returns the call for a wish; None if it needs none, or no tool for it is offered."""
     if wish.kind is Kind.SET_NAME:
         return None if block is None or _known_name(block) == wish.text else _set_name(wish.text, block, tools)
-    tool = next((name for name in wish.kind.value if name in tools), None)
+    tool = next((name for name in _TOOLS[wish.kind] if name in tools), None)
     if tool is None:
         return None
     match wish.kind:
@@ -453,7 +464,7 @@ def _line(wish: Wish, call: Call | None, block: str | None) -> str:
             missing = "this agent has no block human" if block is None else "none of my tools can edit core memory"
             return f"I cannot write your name down: {missing}."
     if call is None:
-        return f"I cannot do that: the tool {wish.kind.value[0]} is not attached to this agent."
+        return f"I cannot do that: the tool {_TOOLS[wish.kind][0]} is not attached to this agent."
     match wish.kind:
         case Kind.REMEMBER:
             return f"I stored this in archival memory: {topic}"
