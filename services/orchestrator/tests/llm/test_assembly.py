@@ -539,6 +539,14 @@ def test_blocks_of_messages_are_the_calls_of_the_model(events: list[Any], expect
     assert calls(answer) == expected
 
 
+def test_counts_of_the_start_of_a_message_are_kept_if_its_end_has_none() -> None:
+    answer = MessagesAnswer("fake")
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 11, "output_tokens": 0}}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+    read(answer, [start, text_piece(0, "A"), {**end, "usage": {"input_tokens": 0, "output_tokens": 7}}])
+    assert answer.usage.total_tokens == 18
+
+
 def test_texts_of_blocks_without_a_start_or_with_one_index_are_kept() -> None:
     answer = MessagesAnswer("fake")
     events = [text_piece(0, "A"), text_piece(0, "B"), stop(0), block(0, "text", text="C"), text_piece(0, "D"), stop(0)]

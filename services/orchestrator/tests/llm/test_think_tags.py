@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from mnemesh_orchestrator.llm.anthropic_messages import MessagesAnswer
-from mnemesh_orchestrator.llm.assembly import StreamedAnswer, ThinkTags
+from mnemesh_orchestrator.llm.assembly import StreamedAnswer
 from mnemesh_orchestrator.llm.openai_chat import ChatAnswer
 from mnemesh_orchestrator.llm.openai_responses import ResponsesAnswer
 from mnemesh_orchestrator.llm.port import ReasoningDelta, TextDelta
+from mnemesh_orchestrator.llm.think_tags import ThinkTags
 from mnemesh_types.messages import ReasoningPart, TextPart
 
 CASES = [
@@ -31,6 +32,12 @@ CASES = [
     ("  ", "", "  "),
     ("1 < 2", "", "1 < 2"),
     ("", "", ""),
+    ("<mm:think>I look.</mm:think>Done.", "I look.", "Done."),
+    ("[THINK]I look.[/THINK]Done.", "I look.", "Done."),
+    ("◁think▷I look.◁/think▷Done.", "I look.", "Done."),
+    ("</think>\n\nDone.", "", "Done."),
+    ("<think>I look.</think>\n</think>\nDone.", "I look.", "Done."),
+    ("</thin", "", "</thin"),
 ]
 
 

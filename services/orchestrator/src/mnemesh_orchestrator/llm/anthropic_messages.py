@@ -378,7 +378,8 @@ class MessagesAnswer(StreamedAnswer):
 
     def _take_usage(self, usage: object) -> None:
         if isinstance(usage, Mapping):
-            self._usage.update({key: value for key, value in usage.items() if value is not None})
+            # Some servers end with zeros instead of the counts that they began with.
+            self._usage.update({key: value for key, value in usage.items() if value or key not in self._usage})
 
     def _open_block(self, index: int, block: Mapping[str, Any]) -> None:
         """Opens a block, unless its start is repeated. Some servers number all blocks alike."""
