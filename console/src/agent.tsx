@@ -7,7 +7,7 @@ import { agents, conversations, newRequestId } from "./api";
 import { Chat } from "./chat/chat";
 import { Context } from "./context";
 import { ago } from "./format";
-import { Memory } from "./memory";
+import { Memory } from "./memory/memory";
 import { Busy, ProblemBox, useAction, useLoad } from "./parts";
 import { linkTo, PANELS, type Panel, route } from "./route";
 import { Runs } from "./runs";

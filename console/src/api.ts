@@ -14,6 +14,7 @@ import { BlockService } from "../gen/mnemesh/blocks/v1/blocks_service_pb";
 import { AgentFileService } from "../gen/mnemesh/files/v1/agent_files_service_pb";
 import { FileService } from "../gen/mnemesh/files/v1/files_service_pb";
 import { FolderService } from "../gen/mnemesh/files/v1/folders_service_pb";
+import { EpisodeService } from "../gen/mnemesh/recall/v1/episodes_service_pb";
 import { MessageService } from "../gen/mnemesh/recall/v1/messages_service_pb";
 import { ServerService } from "../gen/mnemesh/server/v1/server_service_pb";
 import { ExecutionService } from "../gen/mnemesh/tools/v1/execution_service_pb";
@@ -50,6 +51,7 @@ export const models = createClient(ModelService, transport);
 export const runs = createClient(RunService, transport);
 export const blocks = createClient(BlockService, transport);
 export const messages = createClient(MessageService, transport);
+export const episodes = createClient(EpisodeService, transport);
 export const passages = createClient(PassageService, transport);
 export const groups = createClient(GroupService, transport);
 export const folders = createClient(FolderService, transport);
@@ -80,6 +82,7 @@ const NEXT_STEPS: Record<string, string> = {
   BLOCK_REVISION_MISMATCH: "The block has changed since you opened it. Load it again, then repeat your change.",
   CONVERSATION_BUSY: "Wait until the other run has ended, or cancel it.",
   EMBEDDER_UNAVAILABLE: "Search by words still works. Look at the logs of recall or archival.",
+  FACT_CLOSED: "Someone changed the fact meanwhile. Load the facts again, then repeat your change.",
   MODEL_UNKNOWN: "Choose another model, or configure its provider: see docs/providers.md.",
   NOT_FOUND: "It may have been deleted meanwhile. Go back to the list.",
   PENDING_APPROVAL: "Answer the approval that waits first.",

@@ -92,6 +92,7 @@ async def test_a_hit_leads_to_its_turn_in_an_earlier_part(page: Page, console_me
     await agent.ask("The violet key opens the cellar.")
     for number in range(60):
         await agent.ask(f"Hello number {number}.")
+    await page.get_by_role("button", name="Recall").click()
     await page.get_by_role("searchbox", name="Search messages").fill("violet key")
     await page.keyboard.press("Enter")
     await page.get_by_role("link", name="Go to the turn").first.click()

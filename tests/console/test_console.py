@@ -152,33 +152,6 @@ async def test_context_shows_sections_a_preview_and_the_requests_of_steps(page: 
     await expect(page.locator(".waterfall li")).to_have_count(2)
 
 
-async def test_memory_is_edited_restored_and_searched(page: Page, console_mesh: Mesh) -> None:
-    agent = await open_agent(page, console_mesh, "memory", blocks={"human": "Likes tea."})
-    block = page.get_by_role("article", name="Block human")
-    await block.get_by_role("textbox").fill("Likes coffee.")
-    await block.get_by_role("button", name="Save").click()
-    await expect(block.get_by_text("Revision 2")).to_be_visible()
-    assert (await agent.memory()).blocks[0].value == "Likes coffee."
-
-    await block.get_by_role("textbox").fill("Likes water.")
-    await agent.append("human", "Likes milk.")
-    await block.get_by_role("button", name="Save").click()
-    await expect(block.get_by_role("alert")).to_contain_text("BLOCK_REVISION_MISMATCH")
-    assert (await agent.memory()).blocks[0].value == "Likes coffee.\nLikes milk."
-
-    await page.reload()
-    await block.get_by_text("Revision 3").click()
-    await expect(block.locator(".removed").last).to_contain_text("Likes tea.")
-    await block.get_by_role("button", name="Restore").last.click()
-    await expect(block.get_by_role("textbox")).to_have_value("Likes tea.")
-
-    await page.get_by_label("Text of a new passage").fill("The key is under the mat.")
-    await page.get_by_role("button", name="Add passage").click()
-    await page.get_by_role("searchbox", name="Search passages").fill("key")
-    await page.keyboard.press("Enter")
-    await expect(page.locator("mark")).to_have_text("key")
-
-
 def _set() -> asyncio.Event:
     event = asyncio.Event()
     event.set()
