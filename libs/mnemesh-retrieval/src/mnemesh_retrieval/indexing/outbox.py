@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database, UtcDateTime
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 
 from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
@@ -134,7 +135,7 @@ class Outbox:
             .order_by(c.row_id)
             .limit(sa.bindparam("most", type_=sa.Integer))
         )
-        self._oldest_of = self._oldest.where(of_collections)
+        self._oldest_of: dict[frozenset[str] | None, Prepared[sa.Select[Any]]] = {}
         self._free = (
             sa.select(c.row_id)
             .where(_is_free(c.claimed_until, sa.bindparam("now", type_=c.claimed_until.type)), of_collections)
@@ -144,14 +145,18 @@ class Outbox:
 
     async def read(self, after: int, limit: int, collections: AbstractCollection[str] | None = None) -> list[Change]:
         """Returns the oldest changes with a row id above `after`, claimed or not; of all collections if None."""
-        statement = self._oldest
-        parameters: dict[str, Any] = {"after": after, "most": limit}
-        if collections is not None:
-            statement, parameters["collections"] = self._oldest_of, list(collections)
-        rows = await self._database.read(
-            lambda conn: conn.execute(statement, parameters).all(), name="index_outbox.read"
-        )
+        statement, parameters = self._read_statement(collections), {"after": after, "most": limit}
+        rows = await self._database.read(lambda conn: statement.all(conn, parameters), name="index_outbox.read")
         return [_change(row) for row in rows]
+
+    def _read_statement(self, collections: AbstractCollection[str] | None) -> Prepared[sa.Select[Any]]:
+        """Returns the prepared read of some collections, of which a service has few."""
+        key = None if collections is None else frozenset(collections)
+        if key not in self._oldest_of:
+            c = self._tables.changes.c.collection
+            some = self._oldest if key is None else self._oldest.where(sa.or_(*(c == each for each in sorted(key))))
+            self._oldest_of[key] = Prepared(some)
+        return self._oldest_of[key]
 
     async def claim(
         self, instance_id: str, duration: timedelta, limit: int, collections: AbstractCollection[str]

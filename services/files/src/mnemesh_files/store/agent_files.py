@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_types.files import FileLimits, Folder
 
@@ -37,6 +38,13 @@ from mnemesh_files.store.folder_rows import require as require_folder
 from mnemesh_files.store.tables import agent_folders, agents, files, folders, request_ledger
 
 _ORDERS = {AgentFileOrder.ATTACHED: "held_at", AgentFileOrder.USED: "used_at", AgentFileOrder.NAME: "held_name"}
+_DUE: Final = Prepared(
+    sa.select(agents.c.organization_id, agents.c.id)
+    .where(agents.c.announce_at <= sa.bindparam("p_now", type_=agents.c.announce_at.type))
+    .order_by(agents.c.announce_at)
+    .limit(sa.bindparam("p_limit", type_=sa.Integer))
+)
+"""Prepared, as it is executed every two seconds."""
 
 
 class AnnouncementStore:
@@ -48,10 +56,10 @@ class AnnouncementStore:
 
     async def due_announcements(self, limit: int) -> list[Announcement]:
         """Returns what the orchestrator is to be told now, oldest first."""
-        due = sa.select(agents.c.organization_id, agents.c.id).where(agents.c.announce_at <= self._clock.now())
+        parameters = {"p_now": self._clock.now(), "p_limit": limit}
 
         def read(conn: sa.Connection) -> list[Announcement]:
-            found = conn.execute(due.order_by(agents.c.announce_at).limit(limit)).all()
+            found = _DUE.all(conn, parameters)
             return [_announcement(conn, row.organization_id, row.id) for row in found]
 
         return await self._database.read(read)

@@ -2,9 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.model.models import EmbeddingModel
+
+_REMEMBERED: Final = 100
+"""The number of handles that are known to be usable and not checked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,7 @@ class EmbedderDirectory:
 
     def __init__(self, configured: ConfiguredEmbedder) -> None:
         self._configured = configured
+        self._usable: set[str] = set()
 
     async def models(self) -> tuple[EmbeddingModel, ...]:
         """Returns the available embedders by handle. One with an invalid configuration is left out."""
@@ -31,8 +36,10 @@ class EmbedderDirectory:
 
     async def require(self, handle: str | None) -> None:
         """Raises EmbedderUnknown if archival's settings do not allow to build the embedder. None is the default."""
-        if handle is not None:
+        if handle is not None and handle not in self._usable:
             await asyncio.to_thread(_require, handle, self._configured)
+            if len(self._usable) < _REMEMBERED:
+                self._usable.add(handle)
 
 
 def _require(handle: str, configured: ConfiguredEmbedder) -> None:

@@ -322,7 +322,7 @@ def find_group(conn: sa.Connection, organization_id: str, group_id: str) -> Grou
     return decode_groups(conn, [row])[0]
 
 
-def visible_groups(organization_id: str) -> sa.ColumnElement[bool]:
+def visible_groups(organization_id: str | sa.BindParameter[str]) -> sa.ColumnElement[bool]:
     """Returns the condition for the groups that clients of an organization see."""
     return sa.and_(_c.organization_id == organization_id, _c.state.in_(VISIBLE_STATES))
 

@@ -32,6 +32,14 @@ _PENDING: Final = (
     sa.select(approvals).where(approvals.c.conversation_id == sa.bindparam("p_conversation"), _IS_PENDING).limit(1)
 )
 PENDING_ID: Final = _PENDING.with_only_columns(approvals.c.id)
+_VISIBLE: Final = (
+    sa.select(approvals.c.document)
+    .join(conversations, conversations.c.id == approvals.c.conversation_id)
+    .join(agents, agents.c.id == approvals.c.agent_id)
+    .where(_IS_PENDING, agents.c.state == AgentState.ACTIVE, conversations.c.state == ConversationState.ACTIVE)
+    .order_by(approvals.c.created_at, approvals.c.id)
+)
+"""Built once, as each agent that is read asks for its approvals."""
 WAITING_CONVERSATIONS: Final = sa.select(approvals.c.conversation_id).where(_IS_PENDING)
 _BY_ID: Final = sa.select(approvals).where(
     approvals.c.conversation_id == sa.bindparam("p_conversation"), approvals.c.id == sa.bindparam("p_id")
@@ -189,18 +197,7 @@ class ApprovalStore:
 
     async def list_pending(self, filter_: ApprovalFilter) -> tuple[Approval, ...]:
         """Returns the pending approvals of ACTIVE conversations of ACTIVE agents, oldest first."""
-        query = (
-            sa.select(approvals.c.document)
-            .join(conversations, conversations.c.id == approvals.c.conversation_id)
-            .join(agents, agents.c.id == approvals.c.agent_id)
-            .where(
-                _IS_PENDING,
-                agents.c.state == AgentState.ACTIVE,
-                conversations.c.state == ConversationState.ACTIVE,
-                *_conditions(filter_),
-            )
-            .order_by(approvals.c.created_at, approvals.c.id)
-        )
+        query = _VISIBLE.where(*_conditions(filter_))
         rows = await self.database.read(lambda conn: conn.execute(query).scalars().all())
         return tuple(_DOCUMENT.decode(row) for row in rows)
 

@@ -1,7 +1,7 @@
 """Groups, their members, and the queue of each group's runs."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import Ledger, RequestKey
@@ -36,6 +36,21 @@ from mnemesh_orchestrator.store.agent_rows import (
 )
 from mnemesh_orchestrator.store.agent_rows import visible_groups as visible
 from mnemesh_orchestrator.store.tables import group_members, groups, request_ledger
+
+_ORGANIZATION: Final[sa.BindParameter[str]] = sa.bindparam("p_organization")
+_AGENTS: Final[sa.BindParameter[Any]] = sa.bindparam("p_agents", expanding=True)
+_OF_AGENTS: Final = (
+    sa.select(group_members.c.agent_id, groups.c.id, groups.c.created_at)
+    .join(group_members, group_members.c.group_id == groups.c.id)
+    .where(visible(_ORGANIZATION), group_members.c.agent_id.in_(_AGENTS))
+    .union(
+        sa.select(groups.c.manager_agent_id, groups.c.id, groups.c.created_at).where(
+            visible(_ORGANIZATION), groups.c.manager_agent_id.in_(_AGENTS)
+        )
+    )
+    .order_by("created_at", "id")
+)
+"""Built once, as most reads of agents ask for their groups."""
 
 
 class GroupStore:
@@ -229,20 +244,9 @@ class GroupStore:
         """
         if not agent_ids:
             return {}
-        columns = (_c.id, _c.created_at)
-        member = group_members.c.agent_id
-        query = (
-            sa.select(member.label("agent_id"), *columns)
-            .join(group_members, group_members.c.group_id == _c.id)
-            .where(visible(organization_id), member.in_(agent_ids))
-            .union(
-                sa.select(_c.manager_agent_id.label("agent_id"), *columns).where(
-                    visible(organization_id), _c.manager_agent_id.in_(agent_ids)
-                )
-            )
-        )
         found: dict[str, list[str]] = {}
-        rows = await self._database.read(lambda conn: conn.execute(query.order_by("created_at", "id")).all())
+        parameters = {"p_organization": organization_id, "p_agents": list(agent_ids)}
+        rows = await self._database.read(lambda conn: conn.execute(_OF_AGENTS, parameters).all())
         for row in rows:
             found.setdefault(row.agent_id, []).append(row.id)
         return {agent_id: tuple(ids) for agent_id, ids in found.items()}

@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.errors import Internal, NotFound
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.prepared import Answer
+from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
@@ -58,6 +58,7 @@ _COUNTS: Final = (
     .where(UNFINISHED_OF_POOLS)
     .group_by(runs.c.organization_id, runs.c.pool, sleeptime_settings.c.max_concurrent_runs)
 )
+_ALL_COUNTS: Final = Prepared(_COUNTS)
 _COUNTS_OF_ORGANIZATION: Final = _COUNTS.where(runs.c.organization_id == _ORGANIZATION)
 _COUNTS_OF_POOL: Final = _COUNTS_OF_ORGANIZATION.where(runs.c.pool == sa.bindparam("p_pool"))
 _FIRST_WAITING: Final = (
@@ -157,7 +158,7 @@ class RunPools:
         included.
         """
         if organization_id is None:
-            counts = conn.execute(_COUNTS).all()
+            counts = _ALL_COUNTS.all(conn, {})
         else:
             counts = conn.execute(_COUNTS_OF_ORGANIZATION, {"p_organization": organization_id}).all()
         return tuple(row.conversation_id for row in self._first_waiting(conn, lease_clock, counts, instance_id))
@@ -218,7 +219,7 @@ _HEADS: Final = sa.select(
 ).where(runs.c.id.in_(_IDS))
 # To wait for a place may take long.
 _UNFINISHED: Final = sa.select(runs.c.conversation_id).where(sql.UNFINISHED, ~WAITS_FOR_PLACE).distinct()
-_CLAIMABLE: Final = (
+_CLAIMABLE: Final = Prepared(
     sa.select(conversations.c.id)
     .outerjoin(agents, agents.c.id == conversations.c.agent_id)
     .where(
@@ -566,10 +567,9 @@ class LeaseStore:
         """
 
         def read(conn: sa.Connection) -> tuple[str, ...]:
-            others = conn.execute(_CLAIMABLE, self.lease_clock.now | {"p_instance": instance_id}).scalars()
-            return tuple(
-                dict.fromkeys((*others, *self.pools.startable(conn, self.lease_clock, instance_id=instance_id)))
-            )
+            others = _CLAIMABLE.send(conn, self.lease_clock.now | {"p_instance": instance_id})
+            of_pools = self.pools.startable(conn, self.lease_clock, instance_id=instance_id)
+            return tuple(dict.fromkeys((*(row.id for row in others.all()), *of_pools)))
 
         return await self.database.read(read)
 

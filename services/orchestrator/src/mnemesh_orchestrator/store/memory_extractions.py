@@ -23,7 +23,7 @@ _NOW: Final = sa.bindparam("p_now", type_=_x.due_at.type)
 _INSTANCE: Final[sa.BindParameter[str]] = sa.bindparam("p_instance")
 _FREE: Final = sa.or_(_x.claim_owner.is_(None), _x.claim_owner == _INSTANCE, _x.claim_expires_at <= _NOW)
 """No other process holds a row. An instance takes over its own claims after a crash."""
-_DUE: Final = (
+_DUE: Final = Prepared(
     sa.select(_x.organization_id, _x.agent_id)
     .join(agents, agents.c.id == _x.agent_id)
     .where(
@@ -35,7 +35,7 @@ _DUE: Final = (
     .order_by(_x.due_at)
     .limit(sa.bindparam("p_limit", type_=sa.Integer))
 )
-"""Built once, as it is executed every few seconds."""
+"""Prepared, as it is executed every few seconds."""
 _COUNT_TURN: Final = Prepared(
     memory_extractions.update()
     .where(_x.agent_id == sa.bindparam("p_agent"))
@@ -75,7 +75,7 @@ class MemoryExtractionStore:
     async def due(self, instance_id: str, limit: int) -> Sequence[ExtractionJob]:
         """Returns agents whose messages are to be processed now and that no other process holds, longest due first."""
         parameters = {"p_now": self.clock.now(), "p_instance": instance_id, "p_limit": limit}
-        rows = await self.database.read(lambda conn: conn.execute(_DUE, parameters).all())
+        rows = await self.database.read(lambda conn: _DUE.all(conn, parameters))
         return tuple(ExtractionJob(row.organization_id, row.agent_id) for row in rows)
 
     async def claim(self, job: ExtractionJob, instance_id: str) -> ExtractionClaim | None:

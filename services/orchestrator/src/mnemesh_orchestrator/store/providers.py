@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -10,6 +10,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.sealing import Resealing
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
@@ -23,6 +24,8 @@ _OVERRIDE = msgspec.json.Decoder(ModelOverride)
 
 _AGENT = msgspec.json.Decoder(Agent)
 _PROVIDER = msgspec.json.Decoder(ProviderRecord)
+_REVISIONS: Final = Prepared(sa.select(model_revisions))
+"""Prepared, as it is executed every two seconds."""
 
 
 class ProviderStore:
@@ -61,8 +64,7 @@ class ProviderStore:
 
     async def revisions(self) -> Mapping[str, int]:
         """Returns the revisions by organization. Organizations without changes are left out."""
-        query = sa.select(model_revisions)
-        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        rows = await self._database.read(lambda conn: _REVISIONS.all(conn, {}))
         return {row.organization_id: row.revision for row in rows}
 
     async def find_recorded_result(self, key: RequestKey | None) -> tuple[str, ...] | None:

@@ -13,6 +13,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.inputs import CallbackResult, ClaimedCallback, is_final, next_attempt
@@ -170,16 +171,16 @@ def _is_awaited(row: Any) -> bool:
 
 
 _UNFINISHED = sa.and_(
-    runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING)),
+    sa.text("runs.status IN ('created', 'running')"),
     sa.or_(runs.c.id == callbacks.c.target_id, runs.c.batch_id == callbacks.c.target_id),
 )
-_DUE: Final = (
+_DUE: Final = Prepared(
     sa.select(callbacks)
     .where(callbacks.c.due_at <= sa.bindparam("p_now", type_=callbacks.c.due_at.type), ~sa.exists().where(_UNFINISHED))
     .order_by(callbacks.c.due_at, callbacks.c.target_id)
     .limit(sa.bindparam("p_limit", type_=sa.Integer))
 )
-"""Built once, as gateways ask every second."""
+"""Prepared, as gateways ask every second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,11 +328,11 @@ class CallbackStore:
         Each is due again some time later unless `record` says that it is not.
         """
         now = self.clock.now()
-        if not await self.database.read(lambda conn: conn.execute(_DUE, {"p_now": now, "p_limit": 1}).first()):
+        if not await self.database.read(lambda conn: _DUE.first(conn, {"p_now": now, "p_limit": 1})):
             return ()  # the usual case, without a write
 
         def write(conn: sa.Connection) -> list[ClaimedCallback]:
-            due = conn.execute(_DUE, {"p_now": now, "p_limit": limit}).all()
+            due = _DUE.all(conn, {"p_now": now, "p_limit": limit})
             return [_claimed(row) for row in due if _take(conn, row, now)]
 
         return await self.database.write(write)
