@@ -611,6 +611,12 @@ WHOLE, OTHER = item(arguments=HEAD + TAIL), item(2, arguments=SECOND)
         pytest.param([added(1, item()), item_piece(1, HEAD + TAIL), done(1, WHOLE)], [WHOLE], ONE, id="other numbers"),
         pytest.param([done(0, WHOLE), done(0, WHOLE)], [WHOLE], ONE, id="end repeated"),
         pytest.param(
+            [one for n in range(2) for one in (added(n, item()), item_piece(n, HEAD + TAIL), done(n, WHOLE))],
+            [WHOLE],
+            ONE,
+            id="call repeated at another index",
+        ),
+        pytest.param(
             [added(0, item(id="a")), item_piece(0, HEAD + TAIL, item_id="b"), done(0, {**WHOLE, "id": "c"})],
             [{**WHOLE, "id": "d"}],
             ONE,

@@ -314,6 +314,8 @@ class ResponsesAnswer(StreamedAnswer):
             part.is_closed = True
         else:
             part.fields = {**part.fields, **{key: value for key, value in item.items() if key not in _STREAMED}}
+        if isinstance(part, CallPart) and part.provider_id is not None:
+            self._calls_by_id[part.provider_id] = part
 
     def _new_item(self, place: Hashable, item: Mapping[str, Any]) -> Part:
         fields, kind = {"type": item.get("type")}, _KINDS.get(str(item.get("type")), Kind.OPAQUE)
