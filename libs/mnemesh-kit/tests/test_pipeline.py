@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -127,3 +128,30 @@ async def test_idle_connection_that_was_ended_is_replaced_before_a_write(databas
             pass
     await database.write(lambda conn: _INSERT.send(conn, _row("a")))
     assert await database.read(_texts) == ["text of a"]
+
+
+_COUNT = Prepared(sa.text("SELECT CAST(:text AS INTEGER)"))
+_PLAIN_COUNT = sa.text("SELECT CAST(CAST(:text AS TEXT) AS INTEGER)")
+_SECRET = "of a user"
+
+
+@pytest.mark.parametrize("is_sent", [True, False], ids=["pipelined", "by SQLAlchemy"])
+async def test_errors_show_no_values(database: Database, *, is_sent: bool) -> None:
+    def insert(conn: sa.Connection) -> None:
+        if is_sent:
+            _INSERT.send(conn, _row(_SECRET))
+        else:
+            conn.execute(_notes.insert(), _row(_SECRET))
+
+    def convert(conn: sa.Connection) -> None:
+        values = {"text": _SECRET}
+        if is_sent:
+            _COUNT.send(conn, values)
+        else:
+            conn.execute(_PLAIN_COUNT, values)
+
+    await database.write(insert)
+    for write, error in ((insert, sa.exc.IntegrityError), (convert, sa.exc.DataError)):
+        with pytest.raises(error) as caught:
+            await database.write(write)
+        assert _SECRET not in "".join(traceback.format_exception(caught.value))

@@ -6,7 +6,8 @@ It uses the pipeline mode of libpq: https://www.postgresql.org/docs/current/libp
 import itertools
 import select
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self, cast
 
@@ -25,6 +26,8 @@ STATEMENTS: Final = Counter("mnemesh_postgres_statements", "Statements that Post
 """The statements of this process, with those that begin and end transactions."""
 
 _ENDED: Final = frozenset({b"FATAL", b"PANIC"})
+_QUOTING: Final = ("22", "42601")
+"""The states whose first text quotes a value: of data, and of a query that is written in a language of its own."""
 
 
 class PostgresConnection(psycopg.Connection[Any]):
@@ -46,18 +49,37 @@ class PostgresCursor(psycopg.RawCursor[Any]):
     def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
         """Executes a statement. Its parameters are called $1, $2 and so on."""
         _leave(self.connection)
-        return super().execute(query, params, **options)
+        with _hidden_values():
+            return super().execute(query, params, **options)
 
     def executemany(self, query: Any, params_seq: Any, *, returning: bool = False) -> None:
         """Executes a statement once for each of the parameters, without waiting in between."""
         _leave(self.connection)
-        super().executemany(query, params_seq, returning=returning)
+        with _hidden_values():
+            super().executemany(query, params_seq, returning=returning)
 
 
 def _leave(connection: Any) -> None:
     if connection.statements is not None:
         STATEMENTS.inc()
         connection.statements.leave()
+
+
+@contextmanager
+def _hidden_values() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        _without_values(error)
+        raise
+
+
+def _without_values(error: psycopg.Error) -> psycopg.Error:
+    """Returns an error without what PostgreSQL quotes of the values: its details, and the text about a wrong value."""
+    if (said := error.diag.message_primary) is not None:
+        is_quoting = (error.sqlstate or "").startswith(_QUOTING)
+        error.args = ("PostgreSQL refuses a value." if is_quoting else said,)
+    return error
 
 
 @dataclass(slots=True, eq=False)
@@ -265,7 +287,7 @@ class Pipeline:
                 self.is_broken = True
                 raise self._failed(sent, psycopg.OperationalError("the connection to the server is lost"))
             self.is_broken |= result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) in _ENDED
-            raise self._failed(sent, error_from_result(result, "utf-8"))
+            raise self._failed(sent, _without_values(error_from_result(result, "utf-8")))
         sent.result = result
 
     def _next_result(self) -> PGresult | None:
