@@ -50,6 +50,12 @@ def test_tags_at_the_start_are_separated_wherever_the_text_is_split(content: str
         assert ("".join(one for one, _ in found), "".join(two for _, two in found)) == (thought, text)
 
 
+@pytest.mark.parametrize("tags", ["<think></think>", "</think>"])
+def test_tags_after_many_others_are_text_so_that_the_work_is_bounded(tags: str) -> None:
+    _, text = ThinkTags().add(tags * 100_000)
+    assert text.endswith(tags * 99_000)
+
+
 def chat(content: str, *, is_whole: bool) -> tuple[StreamedAnswer, list[Any]]:
     if is_whole:
         return ChatAnswer("fake"), [{"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}]

@@ -7,6 +7,8 @@ _NAMES: Final = ("think", "thinking", "thought", "reasoning", "seed:think", "mm:
 _CLOSINGS: Final = {f"<{name}>": f"</{name}>" for name in _NAMES} | {"[think]": "[/think]", "◁think▷": "◁/think▷"}
 """The tags, in lower case. The last two are those of Magistral and Kimi."""
 _STRAY: Final = "</think>"
+_MAX_TAGS: Final = 32
+"""The largest number of tags before the text. Each costs as much as what a piece has behind it."""
 _MAX_HELD: Final = 4096
 # Templates of models such as DeepSeek-R1 write the opening tag into the prompt, so answers have the closing one only.
 _LONE_CLOSING: Final = re.compile(r"(?im)^[ \t]*</think(?:ing)?>[ \t]*$\s*")
@@ -22,6 +24,7 @@ class ThinkTags:
     def __init__(self) -> None:
         self.has_opened = False
         self.is_over = False
+        self._count = 0
         self._closing: re.Pattern[str] | None = None
         self._has_thought = False
         self._tag = ""
@@ -59,12 +62,16 @@ class ThinkTags:
             return False
         lower = begun[:20].lower()
         opening = next((tag for tag in _CLOSINGS if lower.startswith(tag)), None)
-        if lower.startswith(_STRAY):  # Some servers send the reasoning apart, without its closing tag.
-            self.has_opened, self._held = True, begun[len(_STRAY) :]
+        is_tag = opening is not None or lower.startswith(_STRAY)
+        self._count += is_tag
+        if is_tag and self._count > _MAX_TAGS:
+            self.is_over = True
         elif opening is not None:
             self.has_opened, self._tag = True, _CLOSINGS[opening]
             self._closing = re.compile(re.escape(self._tag), re.IGNORECASE)
             self._held, self._has_thought = begun[len(opening) :], False
+        elif is_tag:  # Some servers send the reasoning apart, without its closing tag.
+            self.has_opened, self._held = True, begun[len(_STRAY) :]
         elif any(tag.startswith(lower) for tag in (*_CLOSINGS, _STRAY)):
             return False
         else:
