@@ -11,7 +11,7 @@ import pytest
 from mnemesh.agents.v1 import agent_records_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2
 from mnemesh.archival.v1 import passages_service_pb2 as archival
-from mnemesh_cli.agent_exports.records import vector_lines, vector_report
+from mnemesh_cli.agent_exports import vector_lines, vector_report
 from mnemesh_cli.commands import export_import
 from mnemesh_client import Agent
 from mnemesh_client.errors import InvalidArgument

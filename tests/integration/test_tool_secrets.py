@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
-from mnemesh_cli.agent_exports.records import RECORDS, export_agent, export_records, import_records
+from mnemesh_cli.agent_exports import RECORDS, export_agent, export_records, import_records
 from mnemesh_client import Agent
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import new_id

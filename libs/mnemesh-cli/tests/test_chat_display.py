@@ -9,8 +9,7 @@ import pytest
 from mnemesh.agents.v1 import models_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat import render
-from mnemesh_cli.chat.render import BlockChange, LiveRenderer, usage_text
-from mnemesh_cli.chat.status_line import StatusLine, duration_text
+from mnemesh_cli.chat.render import BlockChange, LiveRenderer, StatusLine, duration_text, usage_text
 from mnemesh_client.inputs import text_part
 from rich.console import Console
 

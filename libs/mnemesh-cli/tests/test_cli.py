@@ -13,7 +13,7 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.commands.version import CLIENT_VERSION
 from mnemesh_cli.main import app
-from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
+from mnemesh_cli.supervisor.config import DataDirectoryLock
 from mnemesh_client import Mnemesh
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.services import SERVICE_NAMES, service

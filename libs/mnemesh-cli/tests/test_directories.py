@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh.files.v1 import files_pb2
-from mnemesh_cli.directories.scan import FileState, IgnoreRules, Settling, scan
-from mnemesh_cli.directories.sync import FolderFiles, compare
+from mnemesh_cli.directories.sync import FileState, FolderFiles, IgnoreRules, Settling, compare, scan
 from mnemesh_client.uploads import folder_name_of
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from mnemesh_cli.commands import file_uploads
+from mnemesh_cli.commands import files
 from mnemesh_testkit.mesh.in_process import MeshThread
 
 from .command_line import CommandLine
@@ -159,7 +159,7 @@ def test_upload_waits_for_a_service_that_was_killed_before_the_first_byte(
         if "does not answer" in text:
             running.run(running.mesh.start("files"))
 
-    monkeypatch.setattr(file_uploads, "notice", restarted)
+    monkeypatch.setattr(files, "notice", restarted)
     running.run(running.mesh.stop("files"))
     code, out, err = cli.run("files", "upload", str(directory / "readme.md"), "-f", "after-a-kill")
     assert (code, out, err) == (0, "created after-a-kill/readme.md\n", "")

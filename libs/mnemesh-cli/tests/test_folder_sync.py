@@ -12,8 +12,7 @@ import pytest
 import pytest_asyncio
 from mnemesh.files.v1 import files_pb2
 from mnemesh_cli.directories import watch
-from mnemesh_cli.directories.scan import IgnoreRules
-from mnemesh_cli.directories.sync import FolderSync, Pass, SyncReport
+from mnemesh_cli.directories.sync import FolderSync, IgnoreRules, Pass, SyncReport
 from mnemesh_cli.directories.watch import Watch
 from mnemesh_client.errors import FailedPrecondition, MnemeshError, NotFound
 from mnemesh_testkit.mesh.faulty_proxy import ExecuteThenTimeout, Unavailable

@@ -16,8 +16,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 from mnemesh_cli.supervisor import health
-from mnemesh_cli.supervisor.config import MeshConfig
-from mnemesh_cli.supervisor.data_lock import LOCK_NAME, LockHolder, lock_holder
+from mnemesh_cli.supervisor.config import LOCK_NAME, LockHolder, MeshConfig, lock_holder
 from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_cli.supervisor.supervisor import _RESTART_BACKOFF, Supervisor
 from mnemesh_client import Mnemesh

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_cli.agent_exports import records
-from mnemesh_cli.trace_files.convert import (
+from mnemesh_cli import agent_exports
+from mnemesh_cli.trace_files.directory import (
+    ACTIVE,
+    ARCHIVE,
+    TraceDirectory,
     episode_from_line,
     episode_to_line,
     fact_from_line,
@@ -14,7 +17,6 @@ from mnemesh_cli.trace_files.convert import (
     trace_from_line,
     trace_to_line,
 )
-from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, TraceDirectory
 from mnemesh_kit.errors import InvalidArgument
 
 
@@ -87,13 +89,13 @@ def test_incomplete_last_line_is_skipped_and_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "problem"), [(b'{"a": "\xff"}', "line 1: not JSON"), (None, "cannot be read")])
 def test_agent_file_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | None, problem: str) -> None:
-    path = tmp_path / records.BLOCKS
+    path = tmp_path / agent_exports.BLOCKS
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(InvalidArgument, match=problem) as error:
-        records.read(tmp_path, records.BLOCKS)
+        agent_exports.read(tmp_path, agent_exports.BLOCKS)
     assert error.value.message.startswith(str(path))
 
 
 def test_agent_file_without_a_last_line_break_is_read(tmp_path: Path) -> None:
-    (tmp_path / records.SETTINGS).write_text('{"format": 1}')
-    assert records.read(tmp_path, records.SETTINGS) == [{"format": 1}]
+    (tmp_path / agent_exports.SETTINGS).write_text('{"format": 1}')
+    assert agent_exports.read(tmp_path, agent_exports.SETTINGS) == [{"format": 1}]

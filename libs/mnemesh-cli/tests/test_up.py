@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from mnemesh_cli.supervisor.data_lock import lock_holder
+from mnemesh_cli.supervisor.config import lock_holder
 from mnemesh_kit.services import SERVICE_NAMES, STORE_NAMES, service
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Fault, Reply, status

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mnemesh_cli.supervisor.config import MeshConfig, mesh_config
-from mnemesh_cli.supervisor.data_lock import lock_holder
+from mnemesh_cli.supervisor.config import MeshConfig, lock_holder, mesh_config
 from mnemesh_kit.config import ConfigError, TlsSettings
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.conversation import ChatCommand, Conversation
 from mnemesh_cli.chat.render import LiveRenderer, MemoryTracker, shortened, show_sources
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.search_results import print_results
 from mnemesh_cli.display.terminal import SPEAKERS, notice
-from mnemesh_cli.display.views import print_memory
+from mnemesh_cli.display.views import print_memory, print_results
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import new_request_id, text_of
 from mnemesh_client.mnemesh import Mnemesh

@@ -20,8 +20,7 @@ from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import print_labelled
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor import health
-from mnemesh_cli.supervisor.config import MeshConfig, mesh_config, service_module
-from mnemesh_cli.supervisor.data_lock import lock_holder
+from mnemesh_cli.supervisor.config import MeshConfig, lock_holder, mesh_config, service_module
 from mnemesh_cli.supervisor.health import handshake_problem
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.mnemesh import Mnemesh

@@ -1,36 +1,175 @@
 """`mnemesh export` and `mnemesh import`: the memory of an agent as files."""
 
 import asyncio
+import hashlib
+import json
 import signal
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import agent_records_pb2
-from mnemesh_cli.agent_exports import records
-from mnemesh_cli.agent_exports.records import (
+from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
+from mnemesh_cli import agent_exports
+from mnemesh_cli.agent_exports import (
     RECORDS,
+    AgentImport,
+    ImportCounts,
     count_records,
     export_agent,
     export_records,
     import_records,
     vector_lines,
+    vector_report,
 )
-from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
-from mnemesh_cli.commands.import_letta import CONTINUE, import_letta
-from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, import_letta_file
 from mnemesh_cli.connection import Connection, with_free_name
 from mnemesh_cli.display.error_text import plain_message
 from mnemesh_cli.display.progress import counted_bar
-from mnemesh_cli.display.records import count_text, print_done
-from mnemesh_cli.display.terminal import notice, print_error
+from mnemesh_cli.display.records import count_text, print_done, print_json
+from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import AgentArgument
 from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, Mirror, TraceDirectory
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.errors import InvalidArgument, MnemeshError, NotFound
+from mnemesh_kit.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    MnemeshError,
+    NotFound,
+    Unavailable,
+)
+from mnemesh_kit.extras import install_hint
+from mnemesh_letta.database.report import Report, problem_lines, table_lines
+from mnemesh_letta.files.transfer import LettaImport, export_letta
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+CONTINUE: Final = "run the command again: it continues where it stopped, and creates nothing twice"
+_NAME_CHARS: Final = 24
+
+
+class MigrationBar:
+    """A bar for the messages of the agent that is sent; lines on stderr if that is not a terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("reading", total=None)
+        self.has_begun = False
+        """Whether the import of an agent has begun."""
+
+    def agent(self, name: str, number: int, total: int, messages: int) -> None:
+        """An agent with so many messages begins."""
+        self.has_begun = True
+        short = name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
+        self._progress.reset(self._task, total=messages, description=f"{number}/{total} {short}")
+        if self._progress.disable:
+            notice(f"agent {number} of {total}: {name}, {count_text(messages, 'message')}")
+
+    def message(self) -> None:
+        """A message was sent."""
+        self._progress.advance(self._task)
+
+
+async def import_letta(
+    connection: Connection, database_url: str, *, organization: str | None, model: str | None
+) -> Report:
+    """Migrates a database and prints the report. SIGTERM cancels it as Ctrl-C does.
+
+    Raises:
+        FailedPrecondition: the extra "letta" is not installed; or see `Migration.run`.
+    """
+    try:
+        # The libraries of databases are an extra.
+        from mnemesh_letta.database.database import open_database  # noqa: PLC0415
+        from mnemesh_letta.database.migration import Migration  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise FailedPrecondition(
+            f"The package {error.name} is not installed. {install_hint('mnemesh-cli', 'letta')}"
+        ) from error
+    if (task := asyncio.current_task()) is not None:
+        # A loop with any signal handler is woken by every signal, so that it misses no Ctrl-C.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    is_terminal = sys.stderr.isatty()
+    console = Console(file=sys.stderr)
+    async with connection.open() as mnemesh, open_database(database_url) as database:
+        with Progress(*columns, console=console, disable=not is_terminal, transient=True) as progress:
+            bar = MigrationBar(progress)
+            migration = Migration(database, mnemesh, organization_id=organization, model=model, progress=bar)
+            try:
+                report = await migration.run()
+            except (Unavailable, DeadlineExceeded):
+                if bar.has_begun:
+                    notice(f"not everything has arrived; {CONTINUE}")
+                raise
+    if connection.as_json:
+        print_json({**report.as_json(), "vectors": vector_report(report.vector_uses, report.without_vector)})
+        return report
+    vectors = vector_lines(report.vector_uses, report.without_vector)
+    for line in (*table_lines(report), *vectors, *problem_lines(report)):
+        output().print(line, markup=False, soft_wrap=True)
+    return report
+
+
+class ExportFormat(StrEnum):
+    """The form of an export."""
+
+    MNEMESH = "mnemesh"
+    LETTA = "letta"
+
+
+async def import_letta_file(connection: Connection, path: Path, model: str | None) -> None:
+    """Imports an agent file. The same file creates the same agents, once.
+
+    Raises:
+        InvalidArgument: the file cannot be read, or is not an agent file of Letta.
+    """
+    content = await asyncio.to_thread(_content, path)
+    async with connection.open() as mnemesh:
+        restored = LettaImport(
+            mnemesh, content, hashlib.sha256(content).hexdigest(), options=ImportOptions(model=model)
+        )
+        agents = await restored.run()
+        for note in restored.notes:
+            notice(note)
+        agents = [(await with_free_name(mnemesh, mnemesh.agents.handle(agent))).proto for agent in agents]
+    for agent in agents:
+        print_done(f"{agent.name}: {agent.id}", agent, as_json=connection.as_json)
+
+
+async def export_letta_file(connection: Connection, key: str, directory: Path) -> None:
+    """Writes an agent to <directory>/<agent_id>.af."""
+    async with connection.open() as mnemesh:
+        agent = await mnemesh.agents.find(key)
+        data = await export_letta(mnemesh, [agent.id])
+    path = directory / f"{agent.id}.af"
+    await asyncio.to_thread(_write, path, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    counts = {
+        "messages": len(data["agents"][0]["messages"]),
+        "blocks": len(data["blocks"]),
+        "tools": len(data["tools"]),
+    }
+    notice("passages, runs, revisions of blocks and values of secrets have no place in an agent file")
+    text = f"{path}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
+    print_done(text, {"agent_id": agent.id, "path": str(path), **counts}, as_json=connection.as_json)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}", field="dir") from error
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
 
 _DIRECTORY_VARIABLES: Final = ["MNEMESH_MEMORY_DIR", "AUTOBYTEUS_MEMORY_DIR"]
 _PLURALS: Final = {"identity": "identities"}
@@ -287,7 +426,7 @@ def _import_report(agent: Agent, counts: ImportCounts) -> str:
 
 
 def _agent_directories(base: Path) -> list[Path]:
-    if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS, RECORDS, *records.NAMES)):
+    if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS, RECORDS, *agent_exports.NAMES)):
         return [base.resolve()]
     directories = sorted(path for path in (base / "agents").glob("*") if path.is_dir())
     if not directories:

@@ -8,8 +8,13 @@ import typer
 from mnemesh_cli.display.progress import step_bar
 from mnemesh_cli.display.records import json_line
 from mnemesh_cli.options import DataDirOption
-from mnemesh_cli.supervisor.config import MeshConfig, mesh_config, service_environment, service_module
-from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
+from mnemesh_cli.supervisor.config import (
+    DataDirectoryLock,
+    MeshConfig,
+    mesh_config,
+    service_environment,
+    service_module,
+)
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.services import STORE_NAMES
 

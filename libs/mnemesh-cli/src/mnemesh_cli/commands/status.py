@@ -8,15 +8,14 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import runs_pb2
-from mnemesh_cli.chat.status_line import duration_text
+from mnemesh_cli.chat.render import duration_text
 from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.commands.version import service_version
 from mnemesh_cli.display.records import Column, Kind, print_json, table_lines
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.display.views import AgentNames
 from mnemesh_cli.supervisor import health
-from mnemesh_cli.supervisor.config import mesh_config
-from mnemesh_cli.supervisor.data_lock import lock_holder
+from mnemesh_cli.supervisor.config import lock_holder, mesh_config
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError, Unavailable
 from mnemesh_kit.services import Protocol, service

@@ -12,8 +12,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 from mnemesh_cli.display.terminal import MODEL_LINE, notice, print_error
 from mnemesh_cli.options import DataDirOption
-from mnemesh_cli.supervisor.config import MeshConfig, mesh_config
-from mnemesh_cli.supervisor.data_lock import lock_holder
+from mnemesh_cli.supervisor.config import MeshConfig, lock_holder, mesh_config
 from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.private_files import private_directory

@@ -9,8 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
-from mnemesh_cli.directories.scan import IGNORE_FILES, DirectoryUnreadable
-from mnemesh_cli.directories.sync import FolderSync, Pass
+from mnemesh_cli.directories.sync import IGNORE_FILES, DirectoryUnreadable, FolderSync, Pass
 from mnemesh_client.patience import is_broken_connection
 from mnemesh_kit.errors import MnemeshError
 from watchfiles import awatch

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module
-from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
+from mnemesh_cli.supervisor.config import DataDirectoryLock, MeshConfig, service_environment, service_module
 from mnemesh_cli.supervisor.process import ServiceProcess, start_child
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.retries import Backoff
