@@ -196,7 +196,7 @@ async def test_url_that_cannot_be_called_is_an_error_of_the_provider(url: str) -
         with pytest.raises(errors.ProviderUnreachable, match="house"):
             await everything(client, hello())
         with pytest.raises(errors.ProviderUnavailable, match="house"):
-            await (client.endpoint if isinstance(client, OpenAiChatClient) else client).get("/models")
+            await client.get("/models")
         await client.close()
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mnemesh_kit.ids import new_id
-from mnemesh_orchestrator.llm.answers import UNREADABLE, well_formed_answer
 from mnemesh_orchestrator.llm.anthropic_messages import MessagesAnswer
+from mnemesh_orchestrator.llm.calls import UNREADABLE, well_formed_answer
 from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.openai_chat import ChatAnswer
 from mnemesh_orchestrator.llm.openai_responses import ResponsesAnswer

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from mnemesh_orchestrator.llm.answers import MAX_CALLS, UNNAMED
+from mnemesh_orchestrator.llm.calls import MAX_CALLS, UNNAMED
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmAnswer
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason

@@ -13,7 +13,7 @@ from mnemesh_kit.text import MAX_TEXT_BYTES, require_json_object
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.core_memory import READ_ONLY_TEXT
 from mnemesh_orchestrator.builtin.schemas import HEARTBEAT, THINKING
-from mnemesh_orchestrator.llm.answers import TOO_LONG
+from mnemesh_orchestrator.llm.calls import TOO_LONG
 from mnemesh_orchestrator.model.models import ToolSchema
 
 _KINDS: Final[Mapping[str, str]] = {

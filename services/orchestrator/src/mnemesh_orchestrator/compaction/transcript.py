@@ -14,7 +14,7 @@ from mnemesh_types.messages import ImagePart, Message, Role, TextPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.compaction.planner import SummaryCall, SummaryFailed
-from mnemesh_orchestrator.llm.answers import failed_response, rendered, well_formed_events
+from mnemesh_orchestrator.llm.calls import failed_response, rendered, well_formed_events
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderBadAnswer, ProviderContentFilter, ProviderError
 from mnemesh_orchestrator.llm.history import arguments_object
 from mnemesh_orchestrator.llm.port import AnsweredCall, AttemptBudget, LlmAnswer, LlmClient, LlmRequest

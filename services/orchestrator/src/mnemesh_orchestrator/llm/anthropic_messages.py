@@ -1,41 +1,30 @@
 """Anthropic's messages API."""
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from mnemesh_kit.unicode import well_formed_value
 from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningPart, RedactedReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.answers import stream_answer
 from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer, count_of, finish_reason_of
+from mnemesh_orchestrator.llm.calls import SdkModel
 from mnemesh_orchestrator.llm.history import (
     CLOSING,
     OPENING,
     PLAIN,
     HistoryForm,
-    HistoryForms,
     arguments_object,
     history_turns,
 )
 from mnemesh_orchestrator.llm.port import (
-    DEFAULT_LIMITS,
-    SHORT_SECONDS,
-    AttemptBudget,
-    CallLimits,
     FinishReason,
-    LlmEvent,
     LlmRequest,
-    Sleep,
     ToolChoiceKind,
-    with_retries,
 )
 from mnemesh_orchestrator.llm.schemas import response_schema, sendable_tool, strict_schema
-from mnemesh_orchestrator.llm.settings import DIALECTS, Api, ProviderSettings
-from mnemesh_orchestrator.llm.transport import SdkClient, remove_environment, translate_error
+from mnemesh_orchestrator.llm.settings import DIALECTS, Api
 from mnemesh_orchestrator.llm.wire import (
     CALL,
     REASONING,
@@ -51,7 +40,6 @@ from mnemesh_orchestrator.llm.wire import (
     carried_list,
     carried_order,
     decode_carried,
-    encode_body,
     encode_carried,
     hidden_image,
     image_base64,
@@ -480,92 +468,20 @@ def _decoded(text: str) -> object:
         return text
 
 
-class AnthropicMessagesClient:
-    """An LlmClient for one endpoint. The first call imports the SDK, which takes more than a second."""
+class AnthropicMessagesClient(SdkModel):
+    """A client of the Messages API."""
 
-    def __init__(
-        self,
-        settings: ProviderSettings,
-        limits: CallLimits = DEFAULT_LIMITS,
-        sleep: Sleep = asyncio.sleep,
-        *,
-        cache_breakpoints: bool = True,
-    ) -> None:
-        self._settings = settings
-        self._provider = settings.name
-        self._limits = limits
-        self._sleep = sleep
-        self._cache_breakpoints = cache_breakpoints
-        self._cache = RenderCache()
-        self._forms = HistoryForms()
-        self._opened: SdkClient | None = None
+    sdk = "anthropic"
+    api_path = "/v1/messages"
 
-    def render(self, request: LlmRequest) -> str:
-        """Returns the request body as JSON text."""
-        return self._encoded(request, self._forms.form(request)).decode()
+    def _body(self, request: LlmRequest, cache: RenderCache, form: HistoryForm) -> dict[str, Any]:
+        return render_body(request, cache, form)
 
-    def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
-        """Calls the model; see the port."""
-        secrets, spent = self._settings.secrets, budget or AttemptBudget()
-        return with_retries(lambda: self._attempt(request, spent), self._limits, self._sleep, secrets, spent)
+    def _answer(self, provider: str) -> StreamedAnswer:
+        return MessagesAnswer(provider)
 
-    def prepare(self) -> None:
-        """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
-        self._client()
-
-    async def get(self, path: str) -> Any:
-        """Returns the decoded answer to a GET below the base URL.
-
-        Raises:
-            ProviderError: the endpoint could not be called.
-        """
-        import anthropic
-
-        try:
-            found = await self._client().client.get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
-        except (anthropic.APIError, ValueError) as error:
-            raise translate_error(anthropic, self._provider, error, self._settings.secrets) from None
-        return well_formed_value(found)
-
-    async def close(self) -> None:
-        """Closes the connection pool."""
-        if self._opened is not None:
-            await self._opened.client.close()
-            self._opened = None
-
-    def _encoded(self, request: LlmRequest, form: HistoryForm) -> bytes:
-        return encode_body(render_body(request, self._cache, form, cache_breakpoints=self._cache_breakpoints))
-
-    def _attempt(self, request: LlmRequest, budget: AttemptBudget) -> AsyncIterator[LlmEvent]:
-        return self._forms.stream(
-            request, lambda form: self._encoded(request, form), lambda body: self._send(request, body), budget
-        )
-
-    def _send(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
-        return stream_answer(self._client(), "/v1/messages", body, MessagesAnswer(self._provider), request)
-
-    def _client(self) -> SdkClient:
-        if self._opened is None:
-            import anthropic
-
-            from mnemesh_orchestrator.llm.http_client import as_provider_errors, open_http_client
-
-            key = self._settings.api_key or "none"
-            with as_provider_errors(self._provider):
-                endpoint = self._settings.endpoint
-            is_official = endpoint == DIALECTS["anthropic"].base_url
+    def _open(self, sdk: Any, headers: dict[str, str], **options: Any) -> Any:
+        if options["base_url"] != DIALECTS["anthropic"].base_url:
             # The SDK sends a bearer token. Servers with an older form of the API know only this header.
-            headers = {**({} if is_official else {"x-api-key": key}), **self._settings.headers}
-            http = open_http_client(self._settings, self._limits)
-            with as_provider_errors(self._provider):
-                client = anthropic.AsyncAnthropic(
-                    api_key=key,
-                    base_url=endpoint,
-                    default_headers=headers or None,
-                    max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
-                    http_client=http,
-                )
-            if self._settings.is_registered:
-                remove_environment(client, headers)
-            self._opened = SdkClient(anthropic, client, http, self._settings)
-        return self._opened
+            headers.setdefault("x-api-key", options["api_key"])
+        return sdk.AsyncAnthropic(default_headers=headers or None, **options)

@@ -13,9 +13,10 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.sealing import SecretUnreadable
 from mnemesh_types.agents import CompactionSettings, ModelSettings
 
+from mnemesh_orchestrator.llm.calls import SdkModel
 from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderAuth, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import AttemptBudget, LlmClient, LlmEvent, LlmRequest, Sleep
-from mnemesh_orchestrator.llm.provider import REHEARSAL_WINDOW, Provider, RemoteClient
+from mnemesh_orchestrator.llm.provider import REHEARSAL_WINDOW, Provider
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE, RehearsalClient
 from mnemesh_orchestrator.llm.settings import Api, LlmSettings, ProviderSettings, bare_settings
 from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
@@ -140,7 +141,7 @@ class Providers:
             ModelUnknown: as `resolve`.
         """
         _, client = self.resolve(handle)
-        if isinstance(client, RemoteClient):
+        if isinstance(client, SdkModel):
             await asyncio.to_thread(client.prepare)
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from mnemesh_types.messages import ContentPart, ReasoningPart, TextPart
 from mnemesh_types.usage import Usage
@@ -21,9 +22,9 @@ from mnemesh_orchestrator.llm.assembly import (
     object_of,
     objects_of,
 )
+from mnemesh_orchestrator.llm.calls import OpenAiModel
 from mnemesh_orchestrator.llm.errors import ProviderUnavailable, error_from_response
 from mnemesh_orchestrator.llm.history import BRIDGE, CLOSING, OPENING, PLAIN, HistoryForm, history_turns
-from mnemesh_orchestrator.llm.openai_client import OpenAiClient
 from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent, LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.schemas import response_schema, sendable_tool, strict_schema
 from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_of
@@ -618,13 +619,18 @@ def _response_format(response_format: ResponseFormat, dialect: Dialect) -> dict[
     return {"type": "json_schema", "json_schema": schema}
 
 
-class OpenAiChatClient(OpenAiClient):
+class OpenAiChatClient(OpenAiModel):
     """A client of chat completions."""
 
     api_path = "/chat/completions"
 
     def _body(self, request: LlmRequest, cache: RenderCache, form: HistoryForm) -> dict[str, Any]:
         return render_body(request, cache, form)
+
+    def _path(self, model: str) -> str:
+        """Returns the path of a call. Azure's dated API has the deployment in it."""
+        is_dated = self._settings.type == "azure" and self._settings.api_version is not None
+        return f"/deployments/{quote(model, safe='')}{self.api_path}" if is_dated else self.api_path
 
     def _answer(self, provider: str) -> StreamedAnswer:
         return ChatAnswer(provider)

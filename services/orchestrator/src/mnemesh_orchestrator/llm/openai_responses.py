@@ -16,10 +16,10 @@ from mnemesh_orchestrator.llm.assembly import (
     object_of,
     objects_of,
 )
+from mnemesh_orchestrator.llm.calls import OpenAiModel
 from mnemesh_orchestrator.llm.errors import error_from_response
 from mnemesh_orchestrator.llm.history import PLAIN, HistoryForm, history_turns
 from mnemesh_orchestrator.llm.openai_chat import reasons
-from mnemesh_orchestrator.llm.openai_client import OpenAiClient
 from mnemesh_orchestrator.llm.port import FinishReason, LlmRequest, ReasoningDelta, ToolChoiceKind
 from mnemesh_orchestrator.llm.schemas import response_schema, sendable_tool, strict_schema
 from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_of
@@ -456,7 +456,7 @@ def _is_same(part: Part, item: Mapping[str, Any], *, is_done: bool) -> bool:
     return is_done or not isinstance(part, CallPart) or not (known and given) or known == given
 
 
-class OpenAiResponsesClient(OpenAiClient):
+class OpenAiResponsesClient(OpenAiModel):
     """A client of the Responses API."""
 
     api_path = "/responses"

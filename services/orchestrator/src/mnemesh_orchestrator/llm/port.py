@@ -1,11 +1,9 @@
-"""The port to a model: a stateless call that streams the answer and ends with all of it; attempts and retries."""
+"""The port to a model: a stateless call that streams the answer and ends with all of it, and its limits."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from mnemesh_kit.retries import Backoff
 from mnemesh_types.agents import ModelSettings
@@ -15,7 +13,6 @@ from mnemesh_types.usage import Usage
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
 
-Event = TypeVar("Event")
 Sleep = Callable[[float], Awaitable[None]]
 
 SHORT_SECONDS = 10.0
@@ -87,43 +84,6 @@ class AttemptBudget:
             or self.waited + self.due > self.limits.retry_budget_seconds
         )
         return not self.is_spent
-
-    async def wait(self, sleep: Sleep) -> None:
-        """Waits as long as the last failure requires."""
-        if self.due:
-            due, self.due = self.due, 0.0
-            self.waited += due
-            await sleep(due)
-
-
-async def with_retries(
-    attempt_call: Callable[[], AsyncIterator[Event]],
-    limits: CallLimits,
-    sleep: Sleep = asyncio.sleep,
-    secrets: tuple[str, ...] = (),
-    budget: AttemptBudget | None = None,
-) -> AsyncIterator[Event]:
-    """Yields the events of the first attempt that starts to answer.
-
-    A rate limit, an overload or a broken connection is retried after the provider's Retry-After, or with exponential
-    back-off and jitter, within the budget. After the first event an error is final here, because the consumer has seen
-    a part of the answer. No error quotes any of the secrets.
-    """
-    budget = budget or AttemptBudget()
-    budget.limits = limits
-    while True:
-        await budget.wait(sleep)
-        has_begun = False
-        try:
-            async with aclosing(attempt_call()) as events:  # type: ignore[type-var]
-                async for event in events:
-                    has_begun = True
-                    yield event
-            return
-        except ProviderError as error:
-            error.redact(secrets)
-            if has_begun or not error.is_retryable or not budget.may_repeat(error):
-                raise
 
 
 class ToolChoiceKind(StrEnum):

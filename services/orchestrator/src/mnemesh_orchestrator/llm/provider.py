@@ -16,6 +16,7 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient, thinks
 from mnemesh_orchestrator.llm.assembly import objects_of
+from mnemesh_orchestrator.llm.calls import SdkModel
 from mnemesh_orchestrator.llm.errors import (
     ProviderBadAnswer,
     ProviderError,
@@ -24,7 +25,6 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderUnavailable,
 )
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient, reasons
-from mnemesh_orchestrator.llm.openai_client import OpenAiEndpoint
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import CallLimits, Sleep
 from mnemesh_orchestrator.llm.settings import Api, Listing, ProviderSettings, dialect_of
@@ -41,7 +41,6 @@ OLLAMA_WINDOW: Final = 4096
 """Ollama's window for a model that is not loaded and has no setting. It truncates longer prompts silently."""
 _CONCURRENT_DETAILS: Final = 4
 
-RemoteClient = OpenAiChatClient | OpenAiResponsesClient | AnthropicMessagesClient
 
 _DEFAULTS: Final = {"openai": "gpt-6-luna", "anthropic": "claude-haiku-5-5"}
 # A vendor's list contains these in addition to its language models, with similar names.
@@ -182,16 +181,16 @@ def known_model(table: tuple[KnownModel, ...], name: str) -> KnownModel | None:
     return max(candidates, key=lambda entry: len(entry.name), default=None)
 
 
-async def list_served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[ServedModel, ...]:
+async def list_served_models(client: SdkModel, listing: Listing) -> tuple[ServedModel, ...]:
     """Returns the models of an endpoint in its own order.
 
     Raises:
         ProviderError: the endpoint could not be called.
     """
-    if listing is Listing.LM_STUDIO and (models := await _lm_studio_models(endpoint)) is not None:
+    if listing is Listing.LM_STUDIO and (models := await _lm_studio_models(client)) is not None:
         return models
-    models = models_of_page(endpoint.name, await endpoint.get("/models"))
-    return await _with_ollama_windows(endpoint, models) if listing is Listing.OLLAMA else models
+    models = models_of_page(client.name, await client.get("/models"))
+    return await _with_ollama_windows(client, models) if listing is Listing.OLLAMA else models
 
 
 def models_of_page(provider: str, page: Any) -> tuple[ServedModel, ...]:
@@ -218,11 +217,11 @@ def _is_chat(row: Mapping[str, Any]) -> bool:
     return str(row.get("type") or "").lower() not in _NOT_CHAT
 
 
-async def _with_ollama_windows(endpoint: OpenAiEndpoint, models: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
+async def _with_ollama_windows(client: SdkModel, models: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
     """Adds the windows that Ollama uses: of the loaded model, otherwise of the model file."""
-    root = str(endpoint.client.base_url).rstrip("/").removesuffix("/v1")
+    root = str(client.sdk_client.client.base_url).rstrip("/").removesuffix("/v1")
     try:
-        running = await endpoint.get(f"{root}/api/ps")
+        running = await client.get(f"{root}/api/ps")
     except ProviderError:  # A proxy in between may allow /v1 only.
         return models
     loaded = {
@@ -234,15 +233,15 @@ async def _with_ollama_windows(endpoint: OpenAiEndpoint, models: tuple[ServedMod
     async def with_window(model: ServedModel) -> ServedModel:
         if (window := loaded.get(model.name)) is None:
             async with semaphore:
-                window = await _ollama_window(endpoint, root, model.name)
+                window = await _ollama_window(client, root, model.name)
         return replace(model, context_window=window)
 
     return tuple(await asyncio.gather(*(with_window(model) for model in models)))
 
 
-async def _ollama_window(endpoint: OpenAiEndpoint, root: str, name: str) -> int:
+async def _ollama_window(client: SdkModel, root: str, name: str) -> int:
     try:
-        details = await endpoint.post(f"{root}/api/show", {"model": name})
+        details = await client.post(f"{root}/api/show", {"model": name})
     except ProviderError:
         return OLLAMA_WINDOW
     details = details if isinstance(details, Mapping) else {}
@@ -259,12 +258,12 @@ async def _ollama_window(endpoint: OpenAiEndpoint, root: str, name: str) -> int:
     return min([OLLAMA_WINDOW, *lengths])
 
 
-async def _lm_studio_models(endpoint: OpenAiEndpoint) -> tuple[ServedModel, ...] | None:
+async def _lm_studio_models(client: SdkModel) -> tuple[ServedModel, ...] | None:
     """Reads LM Studio's own API, the newer one first. Returns None if it has neither."""
-    root = str(endpoint.client.base_url).rstrip("/").removesuffix("/v1")
+    root = str(client.sdk_client.client.base_url).rstrip("/").removesuffix("/v1")
     for path, key, name_key in (("/api/v1/models", "models", "key"), ("/api/v0/models", "data", "id")):
         try:
-            page = await endpoint.get(f"{root}{path}")
+            page = await client.get(f"{root}{path}")
         except ProviderError:
             continue
         rows = objects_of(page.get(key) if isinstance(page, Mapping) else None)
@@ -298,7 +297,7 @@ def _positive_int(row: Mapping[str, Any], *names: str) -> int | None:
 _TABLES: Final = {"openai": OPENAI, "anthropic": ANTHROPIC, "azure": OPENAI}
 
 
-def make_client(settings: ProviderSettings, limits: CallLimits, sleep: Sleep = asyncio.sleep) -> RemoteClient:
+def make_client(settings: ProviderSettings, limits: CallLimits, sleep: Sleep = asyncio.sleep) -> SdkModel:
     """Creates the client of a provider for its API. Nothing is opened or imported before its first call."""
     match settings.api_in_use:
         case Api.MESSAGES:
@@ -309,7 +308,7 @@ def make_client(settings: ProviderSettings, limits: CallLimits, sleep: Sleep = a
             return OpenAiChatClient(settings, limits, sleep)
 
 
-async def read_models(client: RemoteClient, settings: ProviderSettings) -> tuple[ServedModel, ...]:
+async def read_models(client: SdkModel, settings: ProviderSettings) -> tuple[ServedModel, ...]:
     """Returns the models that a provider lists, in its own order.
 
     Raises:
@@ -320,7 +319,7 @@ async def read_models(client: RemoteClient, settings: ProviderSettings) -> tuple
     try:
         if isinstance(client, AnthropicMessagesClient):
             return models_of_page(settings.name, await client.get(_ALL_MODELS))
-        return await list_served_models(client.endpoint, settings.dialect.listing)
+        return await list_served_models(client, settings.dialect.listing)
     except ProviderRefused as error:
         raise ProviderBadAnswer(
             f"{settings.name} gives no list of models at {settings.endpoint}: {error.message}",
@@ -419,7 +418,7 @@ class Provider:
                 self._has_list = self._served is not None
 
     @asynccontextmanager
-    async def borrow_client(self) -> AsyncIterator[RemoteClient]:
+    async def borrow_client(self) -> AsyncIterator[SdkModel]:
         """Provides the client, whose connections stay open while it is used."""
         self._in_use += 1
         try:

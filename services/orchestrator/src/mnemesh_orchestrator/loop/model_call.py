@@ -12,7 +12,7 @@ from mnemesh_kit.unicode import well_formed
 from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.answers import failed_response, rendered, well_formed_events
+from mnemesh_orchestrator.llm.calls import failed_response, rendered, well_formed_events
 from mnemesh_orchestrator.llm.errors import (
     ProviderBadAnswer,
     ProviderContentFilter,

@@ -25,7 +25,7 @@ from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
-from mnemesh_orchestrator.llm.answers import well_formed_events
+from mnemesh_orchestrator.llm.calls import well_formed_events
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderTimeout
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest

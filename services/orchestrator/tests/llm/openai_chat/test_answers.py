@@ -321,7 +321,7 @@ async def test_abandoned_stream_leaves_client_usable(fake: FakeOpenAI, client: O
 async def test_models_are_listed_by_the_server() -> None:
     async with FakeOpenAI(models=["llama3", "qwen"]) as fake:
         adapter = OpenAiChatClient(at(fake.base_url))
-        served = await list_served_models(adapter.endpoint, Listing.MODELS)
+        served = await list_served_models(adapter, Listing.MODELS)
         assert [model.name for model in served] == ["llama3", "qwen"]
         await adapter.close()
 

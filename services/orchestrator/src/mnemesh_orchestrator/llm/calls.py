@@ -1,4 +1,4 @@
-"""Makes each answer of a provider well-formed and bounded before the loop receives it.
+"""Calls of models through the SDKs of their vendors, whose answers are made well-formed and bounded.
 
 A step whose tools ran must be stored, so whatever cannot be stored is replaced or refused here, before a tool runs. The
 bounds are those of recall's messages.
@@ -6,15 +6,17 @@ bounds are those of recall's messages.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any, Final
+from importlib import import_module
+from typing import Any, ClassVar, Final
 
 import structlog
 from mnemesh_kit.errors import MnemeshError, typed_error
 from mnemesh_kit.failpoints import async_failpoint
-from mnemesh_kit.unicode import MAX_TEXT_BYTES, PieceJoiner, well_formed, well_formed_json
+from mnemesh_kit.unicode import MAX_TEXT_BYTES, PieceJoiner, well_formed, well_formed_json, well_formed_value
 from mnemesh_types.messages import (
     ContentPart,
     ImagePart,
@@ -29,18 +31,26 @@ from msgspec import structs
 
 from mnemesh_orchestrator.llm.assembly import MAX_ANSWER_BYTES, MAX_CALLS, StreamedAnswer
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
+from mnemesh_orchestrator.llm.history import HistoryForm, HistoryForms
 from mnemesh_orchestrator.llm.port import (
+    DEFAULT_LIMITS,
+    SHORT_SECONDS,
     AnsweredCall,
+    AttemptBudget,
+    CallLimits,
     LlmAnswer,
     LlmClient,
     LlmEvent,
     LlmRequest,
     ReasoningDelta,
+    Sleep,
     TextDelta,
     ToolCallDelta,
 )
 from mnemesh_orchestrator.llm.schemas import with_own_arguments
-from mnemesh_orchestrator.llm.transport import DONE, SdkClient, read_events, translate_error
+from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.llm.transport import DONE, SdkClient, read_events, remove_environment, translate_error
+from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 
 _log = structlog.get_logger("mnemesh.llm")
 
@@ -51,6 +61,7 @@ TOO_LONG: Final = "(The arguments had "
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """The exceptions of reading an answer that has another form than the API documents."""
 
+_SHORT: Final[Any] = {"timeout": SHORT_SECONDS}
 _MAX_NAME: Final = 512
 _MAX_OPAQUE_BYTES: Final = 10 << 20
 _MAX_TOKENS: Final = 10**12
@@ -262,6 +273,163 @@ def _add_partial_answer(error: ProviderError, answer: StreamedAnswer) -> None:
         error.usage = valid_usage(answer.usage)
         if answer.content or answer.tool_calls or error.usage != Usage():
             error.response_body = well_formed(json.dumps(answer.body, ensure_ascii=False))
+
+
+async def with_retries(
+    attempt_call: Callable[[], AsyncIterator[LlmEvent]],
+    limits: CallLimits,
+    sleep: Sleep,
+    secrets: tuple[str, ...],
+    budget: AttemptBudget,
+) -> AsyncIterator[LlmEvent]:
+    """Yields the events of the first attempt that starts to answer.
+
+    A rate limit, an overload or a broken connection is retried after the provider's Retry-After, or with exponential
+    back-off and jitter, within the budget. After the first event an error is final here, because the consumer has seen
+    a part of the answer. No error quotes any of the secrets.
+    """
+    budget.limits = limits
+    while True:
+        if budget.due:
+            due, budget.due = budget.due, 0.0
+            budget.waited += due
+            await sleep(due)
+        has_begun = False
+        try:
+            async with aclosing(attempt_call()) as events:  # type: ignore[type-var]
+                async for event in events:
+                    has_begun = True
+                    yield event
+            return
+        except ProviderError as error:
+            error.redact(secrets)
+            if has_begun or not error.is_retryable or not budget.may_repeat(error):
+                raise
+
+
+class SdkModel(ABC):
+    """An LlmClient for one endpoint. The first call imports the SDK of its vendor, which takes a second."""
+
+    sdk: ClassVar[str]
+    """The module of the SDK."""
+    api_path: ClassVar[str]
+
+    def __init__(
+        self, settings: ProviderSettings, limits: CallLimits = DEFAULT_LIMITS, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self.name = settings.name
+        """The name of the provider, for messages."""
+        self._settings = settings
+        self._secrets = settings.secrets
+        self._limits = limits
+        self._sleep = sleep
+        self._cache = RenderCache()
+        self._forms = HistoryForms()
+        self._opened: SdkClient | None = None
+
+    @abstractmethod
+    def _body(self, request: LlmRequest, cache: RenderCache, form: HistoryForm) -> dict[str, Any]:
+        """Renders the request for the API, in a form of history."""
+
+    @abstractmethod
+    def _answer(self, provider: str) -> StreamedAnswer:
+        """Creates an empty answer."""
+
+    @abstractmethod
+    def _open(self, sdk: Any, headers: dict[str, str], **options: Any) -> Any:
+        """Returns a client of the SDK with these options, and the headers of the API in addition to these."""
+
+    def render(self, request: LlmRequest) -> str:
+        """Returns the request body as JSON text."""
+        return self._encoded(request, self._forms.form(request)).decode()
+
+    def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
+        """Calls the model; see the port."""
+        spent = budget or AttemptBudget()
+        return with_retries(lambda: self._attempt(request, spent), self._limits, self._sleep, self._secrets, spent)
+
+    def prepare(self) -> None:
+        """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
+        _ = self.sdk_client
+
+    @property
+    def sdk_client(self) -> SdkClient:
+        """The SDK's client with its HTTP client. It is opened on first use."""
+        if self._opened is None:
+            from mnemesh_orchestrator.llm.http_client import as_provider_errors, open_http_client
+
+            settings, headers, sdk = self._settings, dict(self._settings.headers), import_module(self.sdk)
+            http = open_http_client(settings, self._limits)
+            with as_provider_errors(settings.name):
+                client = self._open(
+                    sdk,
+                    headers,
+                    api_key=settings.api_key or "none",  # A local server needs no key, but the SDK requires one.
+                    base_url=settings.endpoint,
+                    max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
+                    http_client=http,
+                )
+            if settings.is_registered:
+                remove_environment(client, headers)
+            self._opened = SdkClient(sdk, client, http, settings)
+        return self._opened
+
+    async def get(self, path: str) -> Any:
+        """Returns the decoded answer to a GET below the base URL, or at an absolute URL.
+
+        Raises:
+            ProviderError: the endpoint could not be called.
+        """
+        return await self._ask(self.sdk_client.client.get, path)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Returns the decoded answer to a POST without streaming.
+
+        Raises:
+            ProviderError: the endpoint could not be called.
+        """
+        return await self._ask(self.sdk_client.client.post, path, body=body)
+
+    async def _ask(self, method: Callable[..., Awaitable[Any]], path: str, **arguments: Any) -> Any:
+        sdk = self.sdk_client.sdk
+        try:
+            return well_formed_value(await method(path, cast_to=object, options=_SHORT, **arguments))
+        except (sdk.APIError, ValueError) as error:
+            raise translate_error(sdk, self.name, error, self._secrets) from None
+
+    async def close(self) -> None:
+        """Closes the connection pool."""
+        if self._opened is not None:
+            await self._opened.client.close()
+            self._opened = None
+
+    def _encoded(self, request: LlmRequest, form: HistoryForm) -> bytes:
+        return encode_body(self._body(request, self._cache, form))
+
+    def _attempt(self, request: LlmRequest, budget: AttemptBudget) -> AsyncIterator[LlmEvent]:
+        return self._forms.stream(
+            request, lambda form: self._encoded(request, form), lambda body: self._send(request, body), budget
+        )
+
+    def _path(self, model: str) -> str:  # noqa: ARG002
+        return self.api_path
+
+    def _send(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+        path = self._path(request.model.provider_model)
+        return stream_answer(self.sdk_client, path, body, self._answer(self.name), request)
+
+
+class OpenAiModel(SdkModel):
+    """A client of the openai SDK. A subclass chooses the API."""
+
+    sdk = "openai"
+
+    def _open(self, sdk: Any, headers: dict[str, str], **options: Any) -> Any:
+        settings = self._settings
+        if settings.type == "azure" and settings.api_key:
+            headers.setdefault("api-key", settings.api_key)
+        query = {"api-version": settings.api_version} if settings.api_version else None
+        return sdk.AsyncOpenAI(default_headers=headers or None, default_query=query, **options)
 
 
 def rendered(client: LlmClient, request: LlmRequest) -> str:
