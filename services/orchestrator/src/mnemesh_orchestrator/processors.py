@@ -123,16 +123,8 @@ class Processors:
         self._results = results
         self._seconds = seconds
         self._abandoned: set[asyncio.Task[str]] = set()
-
-    @property
-    def has_input_processors(self) -> bool:
-        """True if any processor handles inputs."""
-        return bool(self._inputs)
-
-    @property
-    def has_result_processors(self) -> bool:
-        """True if any processor handles tool results."""
-        return bool(self._results)
+        self.has_input_processors = bool(inputs)
+        self.has_result_processors = bool(results)
 
     async def process_input(self, run: Run) -> tuple[InputMessage, ...]:
         """Returns the input of a new run as it is stored.

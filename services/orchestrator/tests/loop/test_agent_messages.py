@@ -8,6 +8,7 @@ import pytest
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import Internal
 from mnemesh_kit.ids import new_id
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft
@@ -210,7 +211,7 @@ async def test_cancelled_sender_cancels_the_reply(world: World, process: Process
 async def test_messages_outside_of_a_turn_are_refused(world: World, process: Process, tool: str) -> None:
     ann, ben = await named(world, process, "Ann"), await named(world, process, "Ben", tags=("x",))
     arguments = {"message": "Tea?", "other_agent_id": ben.id, "match_all": ["x"], "match_some": []}
-    known = process.orchestrator.tool_runner.builtin.schema(tool).parameters["properties"]
+    known = BUILTIN_SCHEMAS[tool].parameters["properties"]
     given = {name: value for name, value in arguments.items() if name in known}
     returned = await process.tool_runner.run(ME, None, ann.id, tool, json.dumps(given))
     assert returned.status is ToolStatus.ERROR

@@ -24,7 +24,6 @@ from mnemesh_orchestrator.clients.archival import ArchivalClient
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient, WebClient
-from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.model.rules import Program, ProgramResult, ToolResult, WebPart, WebQuery
 
 _STREAM_CHARACTERS: Final = 20_000
@@ -236,15 +235,7 @@ class BuiltinTools:
             RUN_CODE: partial(run_code, tools),
             RUN_CODE_WITH_TOOLS: outside_of_turn,
         }
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the tools."""
-        return tuple(self._tools)
-
-    def schema(self, name: str) -> ToolSchema:
-        """Returns the schema of a tool, without the arguments that mnemesh adds."""
-        return BUILTIN_SCHEMAS[name]
+        self.names = tuple(self._tools)
 
     async def execute(self, call: BuiltinCall) -> ToolResult:
         """Runs a tool. A repeat under the same effect prefix has no further effect.
@@ -256,7 +247,7 @@ class BuiltinTools:
             MnemeshError: a service could not be reached, exceeded its deadline or failed. The effect may have taken
                 place. The same call may be repeated.
         """
-        arguments = check(call.arguments, self.schema(call.name))
+        arguments = check(call.arguments, BUILTIN_SCHEMAS[call.name])
         if isinstance(arguments, ParseFailure):
             return _failed(call, "ARGUMENTS_INVALID", arguments.text)
         call = replace(call, arguments=arguments)

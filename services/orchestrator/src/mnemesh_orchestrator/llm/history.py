@@ -31,7 +31,7 @@ from mnemesh_types.messages import (
 
 from mnemesh_orchestrator.llm.errors import ProviderError, ProviderRefused, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import MAX_OTHER_FORMS, AttemptBudget, LlmEvent, LlmRequest
-from mnemesh_orchestrator.llm.settings import Api, CallIds, dialect_of
+from mnemesh_orchestrator.llm.settings import Api, CallIds, dialect_for
 from mnemesh_orchestrator.llm.wire import (
     AssistantTurn,
     RenderCache,
@@ -331,7 +331,7 @@ def history_turns(request: LlmRequest, cache: RenderCache, form: HistoryForm = P
     key = (
         messages[0].id,
         request.model.handle,
-        dialect_of(request.model).type,
+        dialect_for(*request.model.vendor).type,
         request.time_zone,
         request.tool_return_char_limit,
         request.inner_thoughts,
@@ -474,7 +474,7 @@ def _return_images(message: Message, ordinal: int) -> tuple[WireImage, ...]:
 def _wire_calls(
     request: LlmRequest, cache: RenderCache, message: Message, used_ids: set[str], thinking_tools: frozenset[str]
 ) -> Iterator[WireCall]:
-    id_format = dialect_of(request.model).call_ids
+    id_format = dialect_for(*request.model.vendor).call_ids
     # What its provider signed may name its own ids.
     is_own = message.model == request.model.handle
     for ordinal, call in enumerate(message.tool_calls):

@@ -27,7 +27,7 @@ from mnemesh_orchestrator.llm.errors import ProviderUnavailable, error_from_resp
 from mnemesh_orchestrator.llm.history import BRIDGE, CLOSING, OPENING, PLAIN, HistoryForm, history_turns
 from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent, LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.schemas import response_schema, sendable_tool, strict_schema
-from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_of
+from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_for
 from mnemesh_orchestrator.llm.wire import (
     AssistantTurn,
     MergedFields,
@@ -357,14 +357,14 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None, form: His
         ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
     """
     cache = cache if cache is not None else RenderCache()
-    dialect = dialect_of(request.model)
+    dialect = dialect_for(*request.model.vendor)
     body: dict[str, Any] = {"model": request.model.provider_model}
     body["messages"] = _messages(history_turns(request, cache, form), cache, dialect, form)
     if request.tools:
         is_strict = bool(request.settings.strict_tool_schemas) and dialect.strict_tools
         body["tools"] = [_tool(sendable_tool(tool, dialect), is_strict) for tool in request.tools]
         body["tool_choice"] = _tool_choice(request, dialect)
-        if dialect.parallel_flag and not _refuses_parallel_flag(request.model):
+        if dialect.parallel_flag and not _is_official(request.model, _REFUSES_PARALLEL_FLAG):
             body["parallel_tool_calls"] = request.parallel_tool_calls
     if request.response_format.kind != "text":
         body["response_format"] = _response_format(request.response_format, dialect)
@@ -378,7 +378,11 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None, form: His
 
 def reasons(model: ModelInfo) -> bool:
     """Returns whether this is one of OpenAI's reasoning models, which refuse a temperature."""
-    return dialect_of(model).type in _OFFICIAL and _REASONS.match(model.provider_model) is not None
+    return _is_official(model, _REASONS)
+
+
+def _is_official(model: ModelInfo, names: re.Pattern[str]) -> bool:
+    return dialect_for(*model.vendor).type in _OFFICIAL and names.match(model.provider_model) is not None
 
 
 def _parameters(model: ModelInfo, dialect: Dialect) -> dict[str, str]:
@@ -393,10 +397,6 @@ def _parameters(model: ModelInfo, dialect: Dialect) -> dict[str, str]:
     if dialect.type == "mistral":
         names["seed"] = "random_seed"
     return names
-
-
-def _refuses_parallel_flag(model: ModelInfo) -> bool:
-    return dialect_of(model).type in _OFFICIAL and _REFUSES_PARALLEL_FLAG.match(model.provider_model) is not None
 
 
 def _sampling(request: LlmRequest, dialect: Dialect) -> dict[str, Any]:

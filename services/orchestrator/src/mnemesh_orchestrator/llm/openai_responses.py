@@ -22,7 +22,7 @@ from mnemesh_orchestrator.llm.history import PLAIN, HistoryForm, history_turns
 from mnemesh_orchestrator.llm.openai_chat import reasons
 from mnemesh_orchestrator.llm.port import FinishReason, LlmRequest, ReasoningDelta, ToolChoiceKind
 from mnemesh_orchestrator.llm.schemas import response_schema, sendable_tool, strict_schema
-from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_of
+from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_for
 from mnemesh_orchestrator.llm.wire import (
     CALL,
     REASONING,
@@ -80,7 +80,7 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None, form: His
         ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
     """
     cache = cache if cache is not None else RenderCache()
-    dialect, settings = dialect_of(request.model), request.settings
+    dialect, settings = dialect_for(*request.model.vendor), request.settings
     history = history_turns(request, cache, form)
     body: dict[str, Any] = {"model": request.model.provider_model}
     if heads := [turn.text for turn in history if isinstance(turn, SystemTurn)]:

@@ -27,7 +27,7 @@ from mnemesh_orchestrator.llm.errors import (
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient, reasons
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import CallLimits, Sleep
-from mnemesh_orchestrator.llm.settings import Api, Listing, ProviderSettings, dialect_of
+from mnemesh_orchestrator.llm.settings import Api, Listing, ProviderSettings, dialect_for
 from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ServedModel
 
 _VERSION: Final = re.compile(r"-(?:latest|\d{4}-\d{2}-\d{2}|\d{8}|\d{4})(?:-v\d+(?::\d+)?)?$|-v\d+:\d+$")
@@ -509,7 +509,7 @@ def with_capabilities(info: ModelInfo) -> ModelInfo:
 
     They say what the API accepts. No API reports how well a model does something.
     """
-    dialect = dialect_of(info)
+    dialect = dialect_for(*info.vendor)
     is_remote = info.api != Api.REHEARSAL
     known = {
         "streaming": True,

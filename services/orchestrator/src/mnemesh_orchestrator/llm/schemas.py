@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmRequest
-from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_of
+from mnemesh_orchestrator.llm.settings import Api, Dialect, dialect_for
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema, first_line, validator
 
 Node = dict[str, Any]
@@ -519,7 +519,7 @@ def format_instruction(response_format: ResponseFormat, model: ModelInfo) -> str
     Plain JSON always needs one: OpenAI requires the word in the prompt, and other APIs have no field for it.
     """
     has_schema = response_format.kind == "json_schema"
-    if has_schema and dialect_of(model).json_schema and model.api != Api.REHEARSAL:
+    if has_schema and dialect_for(*model.vendor).json_schema and model.api != Api.REHEARSAL:
         return None
     suffix = f" that fits this JSON schema: {response_format.schema}" if has_schema else ""
     return f"When you answer in plain text, answer with one JSON object and nothing else{suffix or '.'}"

@@ -5,13 +5,14 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from mnemesh_kit.sealing import SecretBox
 
 from mnemesh_orchestrator.llm.port import DEFAULT_LIMITS, CallLimits
-from mnemesh_orchestrator.model.models import Credentials, ModelInfo, ProviderDraft, ProviderRecord, SealedCredentials
+from mnemesh_orchestrator.model.models import Credentials, ProviderDraft, ProviderRecord, SealedCredentials
 
 
 class Api(StrEnum):
@@ -240,11 +241,7 @@ _TABLE: Final = (
 DIALECTS: Final[Mapping[str, Dialect]] = {dialect.type: dialect for dialect in _TABLE}
 
 
-def dialect_of(model: ModelInfo) -> Dialect:
-    """Returns the dialect of the vendor of a model."""
-    return dialect_for(model.provider_type or model.provider, model.endpoint)
-
-
+@lru_cache
 def dialect_for(provider_type: str, endpoint: str | None) -> Dialect:
     """Returns the dialect of a type at an endpoint. A foreign server under OpenAI's name is treated as unknown."""
     if provider_type == "openai" and not is_official_endpoint(endpoint):
@@ -288,6 +285,8 @@ class ProviderSettings:
     """Headers that are sent with each request."""
     is_registered: bool = False
     """True for an organization's own provider: nothing of the operator's environment is sent."""
+    dialect: Dialect = field(init=False, repr=False)
+    """The dialect of its vendor."""
 
     def __post_init__(self) -> None:
         """Moves credentials in the base URL, `https://user:password@host`, to a header of basic authentication."""
@@ -296,6 +295,7 @@ class ProviderSettings:
             object.__setattr__(self, "base_url", f"{found['scheme']}{found['rest']}")
             basic = b64encode(unquote(found["credentials"]).encode()).decode()
             object.__setattr__(self, "headers", {"Authorization": f"Basic {basic}", **self.headers})
+        object.__setattr__(self, "dialect", dialect_for(self.type, self.base_url))
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -304,11 +304,6 @@ class ProviderSettings:
         return tuple(
             sorted({secret for secret in values if len(secret) >= _MIN_SECRET_CHARACTERS}, key=len, reverse=True)
         )
-
-    @property
-    def dialect(self) -> Dialect:
-        """The dialect of its vendor."""
-        return dialect_for(self.type, self.base_url)
 
     @property
     def api_in_use(self) -> Api:

@@ -194,7 +194,8 @@ class Engine:
             LeaseLost: another process holds the run now.
         """
         context, state = turn.context, turn.state
-        await self.compaction.finish(turn)
+        if context.journal.entries:
+            await self.compaction.finish(turn)
         resumption = context.run.resumes
         try:
             verdict = await (self._run_step(turn) if resumption is None else self._resume(turn, resumption))

@@ -13,7 +13,7 @@ from mnemesh_types.messages import Message, ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse, storage_problem
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, with_heartbeat, with_thinking
+from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, BUILTIN_SCHEMAS, with_heartbeat, with_thinking
 from mnemesh_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow, ToolsMissing
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
@@ -468,7 +468,7 @@ def make_toolbox(
         if (tool := stored.get(attached.name)) is not None:
             plain.append(msgspec.json.decode(tool.json_schema, type=ToolSchema))
         elif attached.builtin and attached.name in builtin.names:
-            plain.append(builtin.schema(attached.name))
+            plain.append(BUILTIN_SCHEMAS[attached.name])
     plain += [ToolSchema(tool.name, tool.description, json.loads(tool.parameters)) for tool in client_tools]
     offered = []
     for schema in plain:

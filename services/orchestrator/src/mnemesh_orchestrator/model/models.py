@@ -102,6 +102,11 @@ class ModelInfo:
     """Capabilities that the organization set. They override those of the provider's API."""
 
     @property
+    def vendor(self) -> tuple[str, str | None]:
+        """The type of its provider, and the endpoint."""
+        return self.provider_type or self.provider, self.endpoint
+
+    @property
     def context_window(self) -> int:
         """The size of the context window in tokens, prompt and answer together."""
         return self.defaults.context_window or 32_000

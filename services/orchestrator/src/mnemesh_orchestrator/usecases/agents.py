@@ -23,6 +23,7 @@ from mnemesh_types.usage import Usage
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.llm.calls import well_formed_events
@@ -359,7 +360,7 @@ class ToolRunner:
         step = derive_id("step", *identity)
         call = call_id(step, 0)
         if attached.tool_id is None:
-            values = _values(arguments, self.builtin.schema(name))
+            values = _values(arguments, BUILTIN_SCHEMAS[name])
             await self.agents.record_request(key)
             built_in = BuiltinCall(
                 name,
