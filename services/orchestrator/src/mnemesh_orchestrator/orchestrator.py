@@ -14,7 +14,7 @@ from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.compaction.compactor import model_compactor
 from mnemesh_orchestrator.compaction.episodic import FactExtractor, StoredMemory
-from mnemesh_orchestrator.compaction.tokens import TokenEstimator
+from mnemesh_orchestrator.compaction.planner import TokenEstimator
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.executor import GroupExecutor
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
@@ -23,10 +23,9 @@ from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.loop.compaction import TurnCompaction, WindowCompactor, WindowReplacement
 from mnemesh_orchestrator.loop.engine import Engine, StepAnswers
 from mnemesh_orchestrator.loop.journal import Journals
-from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.request_assembly import ContextBudget, RequestAssembler, RequestImages
-from mnemesh_orchestrator.loop.services import ContextReader, OptionalServices, RecallWrites, RetryPolicy
+from mnemesh_orchestrator.loop.services import ContextReader, OptionalServices, RecallWrites, RetryPolicy, TurnMetrics
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
 from mnemesh_orchestrator.loop.step_messages import DeltaLog
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from mnemesh_orchestrator.compaction.tokens import schemas_tokens, tokenizer_for, unsent_message_ids
+from mnemesh_orchestrator.compaction.planner import schemas_tokens, tokenizer_for, unsent_message_ids
 from mnemesh_orchestrator.loop.state import longest_prompt, prompt_limit
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.models import ToolSchema

@@ -10,7 +10,7 @@ from mnemesh_orchestrator.compaction.episodic import EPISODIC_HEADING
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.approvals import open_request
+from mnemesh_orchestrator.model.conversations import open_request
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_types.agents import CompactionSettings

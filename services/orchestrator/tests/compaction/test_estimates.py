@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from mnemesh_orchestrator.compaction.tokens import Corrections, TokenEstimator
+from mnemesh_orchestrator.compaction.planner import Corrections, TokenEstimator
 from mnemesh_orchestrator.model.agents import Agent, AgentType, Correction
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowReport
 

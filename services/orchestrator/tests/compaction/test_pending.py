@@ -3,7 +3,7 @@
 import pytest
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.approvals import open_request
+from mnemesh_orchestrator.model.conversations import open_request
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_types.agents import CompactionSettings

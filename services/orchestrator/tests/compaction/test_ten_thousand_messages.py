@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from mnemesh_kit.ids import derive_id
-from mnemesh_orchestrator.compaction.planner import MODES
-from mnemesh_orchestrator.compaction.tokens import Tokenizer, schemas_tokens
+from mnemesh_orchestrator.compaction.planner import MODES, Tokenizer, schemas_tokens
 from mnemesh_orchestrator.llm.anthropic_messages import render_body as anthropic
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_chat import render_body as openai_chat

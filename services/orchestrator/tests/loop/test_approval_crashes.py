@@ -12,7 +12,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.approvals import ApprovalFilter
+from mnemesh_orchestrator.model.conversations import ApprovalFilter
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import ClientTool, InputMessage, RunConfig
 from mnemesh_orchestrator.model.rules import RequiresApproval

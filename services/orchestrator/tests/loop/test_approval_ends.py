@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.errors import NoPendingApproval
-from mnemesh_orchestrator.model.approvals import ApprovalFilter
-from mnemesh_orchestrator.model.conversations import ConversationDraft
+from mnemesh_orchestrator.model.conversations import ApprovalFilter, ConversationDraft
 from mnemesh_orchestrator.model.events import StopEvent
 from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.rules import RequiresApproval

@@ -9,8 +9,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.conversations import ConversationDraft
+from mnemesh_orchestrator.model.conversations import ConversationDraft, open_request
 from mnemesh_orchestrator.model.events import StopEvent
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, RequiresApproval, RunFirst
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason

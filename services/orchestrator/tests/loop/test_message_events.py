@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.rpc.convert.events import event_to_proto
+from mnemesh_orchestrator.rpc.convert.runs import event_to_proto
 from mnemesh_types.messages import (
     Approve,
     ContentPart,

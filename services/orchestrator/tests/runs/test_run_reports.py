@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from mnemesh_orchestrator.llm.errors import ProviderUnavailable
-from mnemesh_orchestrator.loop.metrics import MAX_MODELS, TurnMetrics
+from mnemesh_orchestrator.loop.services import MAX_MODELS, TurnMetrics
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.store.leases import QueueCounts

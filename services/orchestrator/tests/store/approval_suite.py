@@ -10,7 +10,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, AskedStep, PlannedCall
+from mnemesh_orchestrator.model.conversations import Approval, ApprovalAnswer, ApprovalFilter, AskedStep, PlannedCall
 from mnemesh_orchestrator.model.events import Claim, EntryKind, JournalEntry, RunEnd, UnfinishedDecision
 from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason

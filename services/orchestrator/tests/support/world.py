@@ -20,8 +20,7 @@ from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.conversations import ContextWindow
+from mnemesh_orchestrator.model.conversations import ApprovalAnswer, ContextWindow
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig

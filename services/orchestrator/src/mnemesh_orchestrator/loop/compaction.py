@@ -30,13 +30,13 @@ from mnemesh_orchestrator.compaction.compactor import Compactor, summary_tokens
 from mnemesh_orchestrator.compaction.planner import (
     CompactionPlan,
     CompactionRequest,
+    Measured,
     Sizes,
     SummaryCall,
+    TokenEstimator,
     effective_settings,
 )
-from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.errors import LeaseLost, WindowMoved
-from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.request_assembly import (
     SHORT_RETURN,
     Assembled,
@@ -47,7 +47,7 @@ from mnemesh_orchestrator.loop.request_assembly import (
     trigger,
 )
 from mnemesh_orchestrator.loop.rules import failure
-from mnemesh_orchestrator.loop.services import ContextReader, RecallWrites, RetryPolicy
+from mnemesh_orchestrator.loop.services import ContextReader, RecallWrites, RetryPolicy, TurnMetrics
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import summary_event
 from mnemesh_orchestrator.model.agents import Compaction

@@ -23,7 +23,7 @@ from mnemesh_orchestrator.loop.services import RetryPolicy
 from mnemesh_orchestrator.loop.state import TurnContext
 from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.approvals import PlannedCall
+from mnemesh_orchestrator.model.conversations import PlannedCall
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory, SeenRevisions
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, ToolProgress
 from mnemesh_orchestrator.model.rules import (

@@ -53,7 +53,7 @@ from mnemesh_orchestrator.loop.step_commit import (
 )
 from mnemesh_orchestrator.loop.step_messages import answer_events, answer_id, approval_response_event, step_id
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution, hold_committed
-from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.conversations import Resumption
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import StepStatus, StopReason

@@ -30,12 +30,12 @@ from mnemesh_orchestrator.llm.port import (
 )
 from mnemesh_orchestrator.llm.provider import cost_of
 from mnemesh_orchestrator.llm.schemas import is_structured, text_problem
-from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.request_assembly import MAX_COMPACTIONS, Assembled
 from mnemesh_orchestrator.loop.rules import plan_calls
+from mnemesh_orchestrator.loop.services import TurnMetrics
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import DeltaStream, answer_id, answer_message, call_id
-from mnemesh_orchestrator.model.approvals import PlannedCall
+from mnemesh_orchestrator.model.conversations import PlannedCall
 from mnemesh_orchestrator.model.events import JournalledAnswer, StepStarted
 from mnemesh_orchestrator.model.runs import RunPool, Step
 

@@ -18,8 +18,7 @@ from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPa
 
 from mnemesh_orchestrator.clients.files import FilesClient
 from mnemesh_orchestrator.compaction.compactor import MIN_GAIN
-from mnemesh_orchestrator.compaction.planner import trigger_ratio, trigger_tokens, turn_start
-from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
+from mnemesh_orchestrator.compaction.planner import Measured, TokenEstimator, trigger_ratio, trigger_tokens, turn_start
 from mnemesh_orchestrator.errors import ContextWindowOverflow, SystemPromptOverflow
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
@@ -27,8 +26,7 @@ from mnemesh_orchestrator.llm.provider import reads_images
 from mnemesh_orchestrator.loop.services import ContextReader, OptionalServices
 from mnemesh_orchestrator.loop.state import StepState, TokenCounts, TurnContext, TurnState
 from mnemesh_orchestrator.model.agents import Agent, PromptPolicy, shows_line_numbers
-from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.conversations import ContextWindow
+from mnemesh_orchestrator.model.conversations import ContextWindow, open_request
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.files import MAX_SHOWN_BYTES, MAX_SHOWN_IMAGES, ImageFile, refused_image
 from mnemesh_orchestrator.model.inputs import ClientSkill

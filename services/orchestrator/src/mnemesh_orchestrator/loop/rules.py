@@ -24,7 +24,7 @@ from mnemesh_orchestrator.llm.errors import (
 )
 from mnemesh_orchestrator.llm.schemas import is_structured, text_problem, value_problem, with_message_format
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.approvals import PlannedCall
+from mnemesh_orchestrator.model.conversations import PlannedCall
 from mnemesh_orchestrator.model.inputs import ClientTool
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema, validator
 from mnemesh_orchestrator.model.rules import (

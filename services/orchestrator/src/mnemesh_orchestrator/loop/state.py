@@ -17,8 +17,7 @@ from mnemesh_orchestrator.llm.port import LlmClient
 from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.rules import LoopPolicy, RulesSolver, Toolbox
 from mnemesh_orchestrator.model.agents import Agent, AgentTypeSpec, Correction
-from mnemesh_orchestrator.model.approvals import Approval, PlannedCall
-from mnemesh_orchestrator.model.conversations import ContextWindow, Conversation
+from mnemesh_orchestrator.model.conversations import Approval, ContextWindow, Conversation, PlannedCall
 from mnemesh_orchestrator.model.core_memory import CoreMemory, SeenRevisions
 from mnemesh_orchestrator.model.events import JournalledAnswer, Lease
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat

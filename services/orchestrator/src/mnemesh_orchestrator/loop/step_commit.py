@@ -34,8 +34,16 @@ from mnemesh_orchestrator.loop.step_messages import (
     returns_message,
     stored_answer,
 )
-from mnemesh_orchestrator.model.approvals import Approval, AskedStep, OpenRequest, PlannedCall, Resumption, open_request
-from mnemesh_orchestrator.model.conversations import ContextWindow, StepCommit
+from mnemesh_orchestrator.model.conversations import (
+    Approval,
+    AskedStep,
+    ContextWindow,
+    OpenRequest,
+    PlannedCall,
+    Resumption,
+    StepCommit,
+    open_request,
+)
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer, MessageEvent
 from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.model.runs import Run, StopReason

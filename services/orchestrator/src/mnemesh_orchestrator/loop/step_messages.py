@@ -31,8 +31,7 @@ from msgspec import structs
 from mnemesh_orchestrator.builtin.arguments import storable_arguments
 from mnemesh_orchestrator.builtin.schemas import THINKING
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from mnemesh_orchestrator.model.approvals import PlannedCall
-from mnemesh_orchestrator.model.conversations import ContextWindow
+from mnemesh_orchestrator.model.conversations import ContextWindow, PlannedCall
 from mnemesh_orchestrator.model.events import Delta, Lease, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, RunConfig
 from mnemesh_orchestrator.model.runs import Run

@@ -21,14 +21,13 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.loop import step_commit
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, CustomCalls, ProgramCalls, Programs, earlier_calls
-from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
-from mnemesh_orchestrator.loop.services import RetryPolicy
+from mnemesh_orchestrator.loop.services import RetryPolicy, TurnMetrics
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_commit import CallResult
 from mnemesh_orchestrator.loop.step_messages import input_id, return_event
 from mnemesh_orchestrator.model.agents import PromptPolicy
-from mnemesh_orchestrator.model.approvals import PlannedCall
+from mnemesh_orchestrator.model.conversations import PlannedCall
 from mnemesh_orchestrator.model.core_memory import CoreMemory, MemoryAccess, SeenRevisions, memory_access
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, MessageEvent
 from mnemesh_orchestrator.model.rules import CustomTool, ToolResult

@@ -12,8 +12,7 @@ from mnemesh_types.usage import Usage
 from msgspec import Struct, structs
 
 from mnemesh_orchestrator.model.agents import Agent, Compaction, Correction, MessageBuffer
-from mnemesh_orchestrator.model.approvals import Approval, Resumption
-from mnemesh_orchestrator.model.conversations import Conversation
+from mnemesh_orchestrator.model.conversations import Approval, Conversation, Resumption
 from mnemesh_orchestrator.model.groups import GroupPlan, MemberTurn, SleeptimeTurn
 from mnemesh_orchestrator.model.runs import Run, RunStatus, Step, StepStatus, StepTrace, StopReason
 

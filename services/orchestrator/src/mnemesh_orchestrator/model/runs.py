@@ -11,7 +11,7 @@ from mnemesh_kit.text import require_searchable_fields, require_texts
 from mnemesh_types.agents import RunError
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.conversations import Resumption
 from mnemesh_orchestrator.model.groups import GroupPlan, TranscriptRange
 from mnemesh_orchestrator.model.inputs import CallbackResult, InputMessage, OnBusy, RunConfig, SentMessage
 

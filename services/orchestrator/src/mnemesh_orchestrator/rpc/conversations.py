@@ -19,7 +19,7 @@ from mnemesh_orchestrator.rpc.convert.conversations import (
     conversation_filter_from_proto,
     conversation_update_from_proto,
 )
-from mnemesh_orchestrator.rpc.convert.fields import any_conversation_id_from_proto
+from mnemesh_orchestrator.rpc.convert.runs import any_conversation_id_from_proto
 from mnemesh_orchestrator.usecases.conversations import ConversationService
 
 Context = grpc.aio.ServicerContext[Any, Any]

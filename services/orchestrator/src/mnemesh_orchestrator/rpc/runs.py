@@ -16,8 +16,6 @@ from mnemesh_types.twin import optional_field
 
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.inputs import RunConfig
-from mnemesh_orchestrator.rpc.convert.events import event_to_proto
-from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto
 from mnemesh_orchestrator.rpc.convert.runs import (
     STEP,
     TRACE,
@@ -27,7 +25,9 @@ from mnemesh_orchestrator.rpc.convert.runs import (
     batch_to_proto,
     cancel_target_from_proto,
     config_from_proto,
+    conversation_id_from_proto,
     due_callback_to_proto,
+    event_to_proto,
     inputs_from_proto,
     outcomes_to_proto,
     run_filter_from_proto,

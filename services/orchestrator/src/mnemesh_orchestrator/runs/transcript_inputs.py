@@ -8,7 +8,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, TextPart
 
 from mnemesh_orchestrator.clients.recall import RecallClient
-from mnemesh_orchestrator.compaction.tokens import TokenEstimator
+from mnemesh_orchestrator.compaction.planner import TokenEstimator
 from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, require_space
 from mnemesh_orchestrator.loop.services import RetryPolicy

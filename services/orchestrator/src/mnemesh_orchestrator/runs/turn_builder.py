@@ -35,8 +35,13 @@ from mnemesh_orchestrator.loop.state import CalledModel, Turn, TurnContext, Turn
 from mnemesh_orchestrator.loop.step_commit import closing_messages
 from mnemesh_orchestrator.loop.step_messages import input_messages, recorded_input
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentTypeSpec, AttachedTool
-from mnemesh_orchestrator.model.approvals import OpenRequest, open_request
-from mnemesh_orchestrator.model.conversations import ContextWindow, Conversation, default_conversation_id
+from mnemesh_orchestrator.model.conversations import (
+    ContextWindow,
+    Conversation,
+    OpenRequest,
+    default_conversation_id,
+    open_request,
+)
 from mnemesh_orchestrator.model.events import TurnClaim, UnfinishedDecision
 from mnemesh_orchestrator.model.groups import start_of_kept
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, settings_over

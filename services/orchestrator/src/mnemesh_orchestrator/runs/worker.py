@@ -19,9 +19,9 @@ from mnemesh_kit.paging import PageQuery
 from structlog.contextvars import bind_contextvars
 
 from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.loop.metrics import TurnMetrics
+from mnemesh_orchestrator.loop.services import TurnMetrics
 from mnemesh_orchestrator.loop.step_messages import DeltaLog
-from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.conversations import ApprovalAnswer
 from mnemesh_orchestrator.model.events import Claim, Lease, RunEvent, RunHead, StartedRun
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution, report_end

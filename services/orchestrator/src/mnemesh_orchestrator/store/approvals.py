@@ -15,8 +15,13 @@ from mnemesh_types.messages import ApprovalDecision, Approve
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
 from mnemesh_orchestrator.model.agents import AgentState
-from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, Resumption
-from mnemesh_orchestrator.model.conversations import ConversationState
+from mnemesh_orchestrator.model.conversations import (
+    Approval,
+    ApprovalAnswer,
+    ApprovalFilter,
+    ConversationState,
+    Resumption,
+)
 from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.store.tables import agents, approvals, conversations, runs

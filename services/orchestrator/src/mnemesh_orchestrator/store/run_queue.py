@@ -9,7 +9,7 @@ from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.errors import NoPendingApproval, RunUnderWay
-from mnemesh_orchestrator.model.approvals import ApprovalAnswer, require_no_approval
+from mnemesh_orchestrator.model.conversations import ApprovalAnswer, require_no_approval
 from mnemesh_orchestrator.model.events import Claim, GroupClaim, Lease, StartedRun, TurnClaim
 from mnemesh_orchestrator.model.groups import GroupState, buffer_of
 from mnemesh_orchestrator.model.inputs import KnownMessage, repeated_run_id

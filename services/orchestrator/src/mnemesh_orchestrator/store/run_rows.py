@@ -17,7 +17,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_types.agents import RunError
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.conversations import Resumption
 from mnemesh_orchestrator.model.events import DurableBody, JournalEntry, Lease, RunEvent, UnfinishedDecision
 from mnemesh_orchestrator.model.groups import GroupPlan, TranscriptRange
 from mnemesh_orchestrator.model.inputs import CallbackResult, InputMessage, RunConfig

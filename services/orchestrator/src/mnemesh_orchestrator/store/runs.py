@@ -16,7 +16,7 @@ from mnemesh_kit.sql.prepared import Answer
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import RunUnderWay
-from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.conversations import ApprovalAnswer
 from mnemesh_orchestrator.model.events import (
     Claim,
     FinishedRun,

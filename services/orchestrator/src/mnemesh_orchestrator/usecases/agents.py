@@ -41,8 +41,7 @@ from mnemesh_orchestrator.model.agents import (
     AttachedTool,
     require_valid_agent_filter,
 )
-from mnemesh_orchestrator.model.approvals import ApprovalFilter
-from mnemesh_orchestrator.model.conversations import Conversation
+from mnemesh_orchestrator.model.conversations import ApprovalFilter, Conversation
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, CoreMemory, memory_access
 from mnemesh_orchestrator.model.groups import require_valid_count
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema, require_valid_format, settings_over

@@ -10,7 +10,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_types.messages import Deny
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
-from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, require_valid_answer
+from mnemesh_orchestrator.model.conversations import Approval, ApprovalAnswer, ApprovalFilter, require_valid_answer
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig, require_valid_inputs, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter

@@ -16,7 +16,7 @@ from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, Te
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.clients.recall import RecallClient
-from mnemesh_orchestrator.compaction.tokens import TokenEstimator
+from mnemesh_orchestrator.compaction.planner import TokenEstimator
 from mnemesh_orchestrator.errors import PendingApproval
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, return_limit
@@ -33,8 +33,8 @@ from mnemesh_orchestrator.model.agents import (
     require_prompt_key,
     shows_line_numbers,
 )
-from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.conversations import (
+    ApprovalFilter,
     ContextWindow,
     ContextWindowReport,
     Conversation,

@@ -28,7 +28,7 @@ from mnemesh_orchestrator.clients.recall import EpisodesClient, RecallClient
 from mnemesh_orchestrator.compaction.episodic import FactExtractor, Passage, UnreadableMemories
 from mnemesh_orchestrator.compaction.extraction import rendered_length
 from mnemesh_orchestrator.compaction.planner import SummaryCall
-from mnemesh_orchestrator.loop.metrics import TurnMetrics
+from mnemesh_orchestrator.loop.services import TurnMetrics
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.conversations import MessageQuery
 from mnemesh_orchestrator.model.core_memory import memory_access

@@ -17,8 +17,7 @@ from mnemesh_types.usage import Usage
 from mnemesh_orchestrator.errors import GroupUnusable, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, require_served, require_usable_settings
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
-from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.conversations import default_conversation_id
+from mnemesh_orchestrator.model.conversations import ApprovalAnswer, default_conversation_id
 from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StartedRun, StopEvent, UsageEvent, retried_plan
 from mnemesh_orchestrator.model.groups import (
     BACKGROUND_TYPES,

@@ -28,8 +28,7 @@ from mnemesh_orchestrator.model.conversations import ContextWindowReport
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.files import limits_in_effect
 from mnemesh_orchestrator.rpc.convert.agent_settings import with_mode
-from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS, conversation_id_from_proto
-from mnemesh_orchestrator.rpc.convert.runs import inputs_from_proto
+from mnemesh_orchestrator.rpc.convert.runs import PROVENANCE_IDS, conversation_id_from_proto, inputs_from_proto
 
 R = TypeVar("R", rpc.CreateAgentRequest, rpc.UpdateAgentRequest)
 

@@ -9,7 +9,7 @@ from mnemesh_kit.ids import require_id, require_ids
 from mnemesh_types.twin import Conversion, enum_of
 
 from mnemesh_orchestrator.model.conversations import ConversationDraft, ConversationFilter, ConversationOrder
-from mnemesh_orchestrator.rpc.convert.fields import any_conversation_id_from_proto
+from mnemesh_orchestrator.rpc.convert.runs import any_conversation_id_from_proto
 
 enum_of(rpc.ConversationOrderBy, ConversationOrder, "CREATED_AT")
 _DRAFT: Final = Conversion(pb.Conversation, ConversationDraft)

@@ -25,7 +25,7 @@ from mnemesh_orchestrator.model.groups import (
     SleeptimeSettings,
     SleeptimeTarget,
 )
-from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS
+from mnemesh_orchestrator.rpc.convert.runs import PROVENANCE_IDS
 
 enum_of(pb.ManagerType, ManagerType)
 enum_of(rpc.GroupOrderBy, GroupOrder, "CREATED_AT")

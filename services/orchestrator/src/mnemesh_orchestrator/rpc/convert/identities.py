@@ -18,7 +18,7 @@ from mnemesh_orchestrator.model.identities import (
     IdentityType,
     PropertyChange,
 )
-from mnemesh_orchestrator.rpc.convert.fields import PROVENANCE_IDS
+from mnemesh_orchestrator.rpc.convert.runs import PROVENANCE_IDS
 
 enum_of(pb.IdentityType, IdentityType)
 enum_of(rpc.IdentityOrderBy, IdentityOrder, "CREATED_AT")
