@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.llm import errors
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
-from mnemesh_orchestrator.llm.errors import error_from_response, report_in_answer
+from mnemesh_orchestrator.llm.errors import error_from_response
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import AttemptBudget, LlmClient
+from mnemesh_orchestrator.llm.transport import report_in_answer
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.openai_responses import FakeResponses

@@ -191,7 +191,6 @@ _TEXT_KEYS: Final = ("message", "msg", "error_msg", "error_message", "errorMessa
 _TEXT_KEYS_2: Final = ("error_description", "Message", "title")
 _NESTED_KEYS: Final = ("error", "errors", "innererror", "inner_error", "last_error", "detail", "details", "violations")
 _NESTED_KEYS_2: Final = ("metadata", "raw", "base_resp", "cause", "Error")
-_ANSWER_KEYS: Final = frozenset({"choices", "output", "content", "candidates", "response", "delta", "item", "usage"})
 
 _OVERFLOW_TEXT: Final = re.compile(
     # OpenAI, Azure, DeepSeek, OpenRouter, Mistral, Groq, vLLM, Fireworks, Ollama, llama.cpp, LM Studio, Anthropic
@@ -429,17 +428,6 @@ def error_from_response(
     return error
 
 
-def report_in_answer(document: object, event: str | None = None) -> object | None:
-    """Returns the report of an error that a document of a good response is, or has; None if it is part of an answer.
-
-    Args:
-        document: a decoded body with status 200, or the decoded data of an event.
-        event: the name of the event, if it has one.
-    """
-    found = _reported(document)
-    return document if found is None and event == "error" else found
-
-
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """Returns the wait that the provider requests: Retry-After-Ms, or Retry-After in seconds or as a date."""
     for header, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
@@ -461,34 +449,6 @@ def quote(text: str) -> str:
         return "(a page of HTML)"
     line = " ".join(_KEYS.sub("[key]", text[:20_000]).split())
     return line if len(line) <= _MAX_QUOTE_CHARACTERS else line[: _MAX_QUOTE_CHARACTERS - 1] + "…"
-
-
-def _reported(document: object) -> object | None:
-    """Returns the report of an error in a document; None if there is none."""
-    if isinstance(document, list):
-        return next((row for row in map(_reported, document[:1]) if row is not None), None)
-    if not isinstance(document, Mapping):
-        return None
-    if document.get("error"):
-        return document
-    if "choices" in document:
-        choices = document["choices"]
-        first = choices[0] if isinstance(choices, list) and choices else None
-        if isinstance(first, Mapping) and isinstance(first.get("error"), Mapping):
-            return {"error": first["error"]}
-        if choices:
-            return None
-    if document.get("type") == "error" or document.get("object") == "error":
-        return document
-    base = document.get("base_resp")
-    if isinstance(base, Mapping) and base.get("status_code"):
-        return document
-    if not _ANSWER_KEYS.isdisjoint(key for key, value in document.items() if value):
-        return None
-    names = ("errors", "detail", "error_code", "error_msg")
-    is_report = any(document.get(name) for name in names) or document.get("success") is False
-    words = document.get("message") or document.get("msg")
-    return document if is_report or (isinstance(words, str) and words.strip()) else None
 
 
 def _read(value: object, report: _Report, depth: int) -> None:

@@ -28,7 +28,6 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderError,
     error_from_response,
     quote,
-    report_in_answer,
 )
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 
@@ -54,6 +53,7 @@ _MAX_BLANK_BYTES: Final = 64 << 10
 _STREAM_LINE: Final = re.compile(rb":|data|event|id|retry")
 _KEEPALIVE_NAMES: Final = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
 _KEEPALIVE: Final = re.compile(r"(?i)\W*(?:ping|pong|keep[-_ ]?alive|heart[-_ ]?beat|processing|waiting)?\W*")
+_ANSWER_KEYS: Final = frozenset({"choices", "output", "content", "candidates", "response", "delta", "item", "usage"})
 DONE: Final = object()
 """The event that ends a stream of OpenAI's form."""
 
@@ -352,6 +352,45 @@ async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(_REST_SECONDS):
             async for _ in pieces:
                 pass
+
+
+def report_in_answer(document: object, event: str | None = None) -> object | None:
+    """Returns the report of an error that a document of a good response is, or has; None if it is part of an answer.
+
+    Args:
+        document: a decoded body with status 200, or the decoded data of an event.
+        event: the name of the event, if it has one.
+    """
+    found = _reported(document)
+    return document if found is None and event == "error" else found
+
+
+def _reported(document: object) -> object | None:
+    """Returns the report of an error in a document; None if there is none."""
+    if isinstance(document, list):
+        return next((row for row in map(_reported, document[:1]) if row is not None), None)
+    if not isinstance(document, Mapping):
+        return None
+    if document.get("error"):
+        return document
+    if "choices" in document:
+        choices = document["choices"]
+        first = choices[0] if isinstance(choices, list) and choices else None
+        if isinstance(first, Mapping) and isinstance(first.get("error"), Mapping):
+            return {"error": first["error"]}
+        if choices:
+            return None
+    if document.get("type") == "error" or document.get("object") == "error":
+        return document
+    base = document.get("base_resp")
+    if isinstance(base, Mapping) and base.get("status_code"):
+        return document
+    if not _ANSWER_KEYS.isdisjoint(key for key, value in document.items() if value):
+        return None
+    names = ("errors", "detail", "error_code", "error_msg")
+    is_report = any(document.get(name) for name in names) or document.get("success") is False
+    words = document.get("message") or document.get("msg")
+    return document if is_report or (isinstance(words, str) and words.strip()) else None
 
 
 def translate_error(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
