@@ -150,7 +150,6 @@ class BuiltinCall:
 
     @property
     def conversation_id(self) -> str | None:
-        """The id of the conversation of the call, if any."""
         if self.conversation is not None:
             return self.conversation.id
         return None if self.run is None else self.run.conversation_id

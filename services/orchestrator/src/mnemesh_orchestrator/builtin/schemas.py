@@ -46,7 +46,6 @@ _NO_NUMBERS: Final = "Without the displayed line numbers."
 
 
 def text(description: str) -> dict[str, Any]:
-    """Returns the schema of a text."""
     return {"type": "string", "description": description}
 
 

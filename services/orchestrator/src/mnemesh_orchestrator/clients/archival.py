@@ -104,7 +104,6 @@ class ArchivalClient:
         return None if response.not_modified else ArchivalSummary.from_proto(response)
 
     async def attach(self, request_id: str, agent_id: str, archive_id: str) -> None:
-        """Attaches an archive to the agent."""
         request = archives_rpc.AttachArchiveRequest(request_id=request_id, agent_id=agent_id, archive_id=archive_id)
         await self._archives.AttachArchive(request, timeout=deadlines.WRITE)
 
@@ -172,7 +171,6 @@ class ArchivalRecords:
         self._passages = PassageServiceStub(channel)
 
     async def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
-        """See RecordPart."""
         filter_ = archives_rpc.ArchiveFilter(agent_id=scope.agent_id)
         async for archive in self._list(filter_):
             if kind is RecordType.ARCHIVE:
@@ -211,7 +209,6 @@ class ArchivalRecords:
             request.page_token = page.next_page_token
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:
-        """See RecordPart."""
         ids = {target.ids.of("archive", record.id): record.id for record in records}
         wanted = sorted(ids)
         found: dict[str, str] = {}
@@ -224,7 +221,6 @@ class ArchivalRecords:
     async def restore(
         self, request_id: str, target: ImportTarget, records: Sequence[Record], existing: Mapping[str, str]
     ) -> Outcome:
-        """See RecordPart."""
         if records[0].type is RecordType.ARCHIVE:
             notes = [
                 (record, note)

@@ -219,7 +219,6 @@ class BlockRecords:
         self._stub = BlockServiceStub(channel)
 
     async def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
-        """See RecordPart."""
         for holder in (None, *scope.conversation_ids):
             held = await self._list_held(scope.agent_id, holder)
             for block in held:
@@ -253,7 +252,6 @@ class BlockRecords:
             request.page_token = page.next_page_token
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:
-        """See RecordPart."""
         ids = {target.ids.of("block", record.id): record.id for record in records}
         found: dict[str, str] = {}
         wanted = sorted(ids)
@@ -273,7 +271,6 @@ class BlockRecords:
     async def restore(
         self, request_id: str, target: ImportTarget, records: Sequence[Record], existing: Mapping[str, str]
     ) -> Outcome:
-        """See RecordPart."""
         if records[0].type is RecordType.BLOCK_REVISION:
             revisions = [_revision(record.body, target) for record in records]
             request = rpc.ImportBlocksRequest(request_id=request_id, agent_id=target.agent_id, revisions=revisions)

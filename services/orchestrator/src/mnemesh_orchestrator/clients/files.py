@@ -175,7 +175,6 @@ class FileRecords:
         self._files = FileServiceStub(channel)
 
     async def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
-        """See RecordPart."""
         async for folder in self._list_held(scope.agent_id):
             if kind is RecordType.FOLDER:
                 for name in ("archive_id", "file_count", "size_bytes"):
@@ -208,7 +207,6 @@ class FileRecords:
             request.page_token = page.next_page_token
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:  # noqa: ARG002
-        """See RecordPart."""
         found: dict[str, str] = {}
         for record in records:
             filter_ = folders_rpc.FolderFilter(name=record.body.name)

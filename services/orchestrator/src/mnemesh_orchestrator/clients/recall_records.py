@@ -39,7 +39,6 @@ class MessageRecords:
         self._stub = MessageServiceStub(channel)
 
     async def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
-        """See RecordPart."""
         request = rpc.ListMessagesRequest(
             page_size=_PAGE,
             order=paging_pb2.SORT_ORDER_ASCENDING,
@@ -66,7 +65,6 @@ class MessageRecords:
         records: Sequence[Record],
         existing: Mapping[str, str],  # noqa: ARG002
     ) -> Outcome:
-        """See RecordPart."""
         messages = [_message(record.body, target) for record in records]
         request = rpc.AppendMessagesRequest(request_id=request_id, agent_id=target.agent_id, messages=messages)
         with named_record(records):
@@ -83,7 +81,6 @@ class TraceRecords:
         self._stub = TraceServiceStub(channel)
 
     async def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
-        """See RecordPart."""
         number, field = _TRACE_TYPES[kind]
         names = [] if scope.memory_scope is None else [scope.memory_scope]
         request = traces_rpc.ExportTracesRequest(agent_id=scope.agent_id, record_types=[number], scope_names=names)
@@ -105,7 +102,6 @@ class TraceRecords:
         records: Sequence[Record],
         existing: Mapping[str, str],  # noqa: ARG002
     ) -> Outcome:
-        """See RecordPart."""
         kind = records[0].type
         header = traces_rpc.ImportTracesHeader(
             agent_id=target.agent_id, record_count=len(records), exact=True, extend_window=False

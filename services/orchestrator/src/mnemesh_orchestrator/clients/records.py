@@ -52,7 +52,6 @@ RecordParts = Mapping[RecordType, RecordPart]
 
 
 def record_of(kind: RecordType, id_: str, body: Message) -> Record:
-    """Returns the record of a message."""
     return Record(kind, id_, body, body.ByteSize())
 
 

@@ -292,7 +292,6 @@ class ToolRecords:
         self._stub = ToolServiceStub(channel)
 
     async def export(self, kind: RecordType, scope: ExportScope) -> AsyncIterator[Record]:
-        """See RecordPart."""
         for start in range(0, len(scope.tool_ids), _MAX_BATCH):
             request = rpc.BatchGetToolsRequest(tool_ids=scope.tool_ids[start : start + _MAX_BATCH])
             response = await self._definitions(request)
@@ -304,7 +303,6 @@ class ToolRecords:
         return await whole_answer(self._stub.BatchGetTools, request, seconds=deadlines.IMPORT, field="tools")
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:  # noqa: ARG002
-        """See RecordPart."""
         names = {record.body.name: record.id for record in records}
         request = rpc.BatchGetToolsRequest(names=list(names))
         response = await self._definitions(request)
@@ -313,7 +311,6 @@ class ToolRecords:
     async def restore(
         self, request_id: str, target: ImportTarget, records: Sequence[Record], existing: Mapping[str, str]
     ) -> Outcome:
-        """See RecordPart."""
         skipped: list[tuple[Record, str]] = []
         for number, record in enumerate(records):
             if record.body.type not in _KINDS:

@@ -339,7 +339,6 @@ class EpisodicSummarizer:
     call_seconds: float = CALL_SECONDS
 
     async def summarize(self, request: SummaryRequest, down: set[str]) -> Summary:
-        """See Summarizer."""
         bundle, shown, material = await self._material(request)
         problem = "no model can extract memories"
         for summary_model in await summary_models(self.models, request):

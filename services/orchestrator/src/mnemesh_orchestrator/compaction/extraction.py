@@ -357,7 +357,6 @@ class _AnswerReader:
         return _deduplicated(change for change in changes if change is not None)
 
     def commits(self, value: Memories, model: str) -> tuple[EpisodeCommit, ...]:
-        """See `parse_commits`."""
         episodes = [self._episode(item) for item in value["episodes"][:_MAX_EPISODES]]
         episodes = [episode for episode in episodes if episode.summary]
         own_changes = self.changes(value["facts"])

@@ -157,7 +157,6 @@ class Corrections:
 
 
 def schemas_tokens(schemas: Iterable[ToolSchema], tokenizer: Tokenizer) -> int:
-    """Returns the tokens of tool schemas."""
     return sum(tokenizer.schema(schema) for schema in schemas)
 
 
@@ -208,11 +207,9 @@ class TokenEstimator:
         ]
 
     def schemas(self, agent: Agent, model: str, schemas: Sequence[ToolSchema]) -> int:
-        """Returns the tokens of tool schemas."""
         return int(schemas_tokens(schemas, tokenizer_for(model)) * self._factor(agent, model))
 
     def text(self, agent: Agent, model: str, text: str) -> int:
-        """Returns the tokens of a text."""
         return int(tokenizer_for(model).text(text) * self._factor(agent, model))
 
     def corrected(self, agent: Agent, model: str, estimate: int) -> int:

@@ -138,7 +138,6 @@ class TranscriptSummarizer:
     call_seconds: float = CALL_SECONDS
 
     async def summarize(self, request: SummaryRequest, down: set[str]) -> Summary:
-        """See Summarizer."""
         problem = "no model can write a summary"
         for summary_model in await summary_models(self.models, request):
             handle = summary_model.info.handle
@@ -194,7 +193,6 @@ class SelfSummarizer:
     call_seconds: float = CALL_SECONDS
 
     async def summarize(self, request: SummaryRequest, down: set[str]) -> Summary:
-        """See Summarizer."""
         compaction = request.compaction
         info, client = compaction.llm_request.model, compaction.client
         if compaction.settings.model is not None and compaction.settings.model != info.handle:

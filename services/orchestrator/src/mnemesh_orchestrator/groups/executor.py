@@ -128,7 +128,6 @@ class OpenTurn:
         return event.step_id, MemberEvent(run.agent_id, run.id, event.body, event.sequence or 0)
 
     def ended(self) -> EndedTurn:
-        """Returns the turn as it ended."""
         outcome, reason = _OUTCOMES[status_of(self.stop_reason)], self.stop_reason
         if reason is StopReason.REQUIRES_APPROVAL:
             # The approval was withdrawn with the agent's window, so that no one can answer it.
@@ -144,7 +143,6 @@ class OpenTurn:
         return EndedTurn(turn, reason, self.usage, self.step_count, self.error)
 
     def end_event(self, ended: EndedTurn) -> StampedBody:
-        """Returns the event that ends the turn."""
         body = MemberTurnEnded(ended.turn.number, ended.stop_reason, ended.usage, ended.error)
         return None, MemberEvent(ended.turn.agent_id, self.run_id, body)
 
@@ -288,7 +286,6 @@ class Progress:
 
 
 async def read_progress(store: RunStore, journal: JournalWriter, run: Run, plan: GroupPlan) -> Progress:
-    """Returns the progress of a run as it is stored."""
     await journal.reload()
     entries = [entry.turn for entry in journal.entries.values() if entry.kind is EntryKind.TURN]
     ended = {item.turn.number: item for item in entries if item is not None}
@@ -340,7 +337,6 @@ class GroupWork:
         self._first_token_ms: int | None = None
 
     async def run(self) -> tuple[StopReason, RunError | None]:
-        """See Work."""
         if self._claim.resumed:
             await self._reload()
         while isinstance(step := self._progress.next(), NextTurn):
@@ -352,7 +348,6 @@ class GroupWork:
         return ending(self._plan, self._progress.by_number, step)
 
     async def cancel(self, *, keeps_input: bool) -> None:  # noqa: ARG002 -- the runs of the agents keep their inputs
-        """See Work. The run of the agent whose turn it is has been cancelled before."""
         await self._reload()
         step = self._progress.next()
         if not isinstance(step, NextTurn):
@@ -374,7 +369,6 @@ class GroupWork:
         return run.lineage.parent_run_id == self._run.id
 
     async def record_input(self) -> bool:
-        """See Work. The runs of the agents record the input that they received."""
         return True
 
     async def compact(self) -> None:
@@ -382,7 +376,6 @@ class GroupWork:
 
     @property
     def result(self) -> WorkResult:
-        """See Work."""
         return WorkResult(
             run=self._run,
             usage=self._progress.usage,

@@ -72,7 +72,6 @@ def max_turns(plan: GroupPlan) -> int:
 
 
 def manager_of(plan: GroupPlan) -> Speaker:
-    """Returns the manager of a plan that has one."""
     return Speaker(plan.manager.manager_agent_id or "", plan.manager_name or "")
 
 

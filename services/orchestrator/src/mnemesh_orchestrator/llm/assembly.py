@@ -143,7 +143,6 @@ class Part:
 
     @property
     def text(self) -> str:
-        """The text of a part with one text."""
         return str(self.texts.get(None, ""))
 
     @property

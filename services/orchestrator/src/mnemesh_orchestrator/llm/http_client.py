@@ -201,7 +201,6 @@ class ProviderHttpClient(Httpx2AiohttpClient):
         )
 
     def target(self, url: str, headers: httpx2.Headers, query: Any) -> Target:
-        """Returns the target of a URL. Its headers are these and those of the client."""
         with as_provider_errors(self._provider):
             request = self.build_request("POST", url, headers=headers, params=query)
         del request.headers["Content-Length"]

@@ -393,7 +393,6 @@ class Provider:
         return tuple(entry.name for entry in _TABLES.get(self.settings.dialect.type, ()) if entry.is_listed)
 
     def set_listed_models(self, served: tuple[ServedModel, ...], refreshed_at: datetime | None) -> None:
-        """Stores the models that the provider listed."""
         self._served = {model.name: model for model in language_models(self.settings, served)}
         self.refreshed_at = refreshed_at
         self._infos.clear()
@@ -479,7 +478,6 @@ class Provider:
 
 
 def _first_known(*figures: tuple[int | None, FigureSource]) -> tuple[int | None, FigureSource]:
-    """Returns the first known figure and its source."""
     return next(((figure, source) for figure, source in figures if figure), (None, FigureSource.DEFAULT))
 
 

@@ -235,7 +235,6 @@ class ProgramCalls:
         return bool(self.made) or self.running is not None
 
     def after(self, solver: RulesSolver) -> RulesSolver:
-        """Returns the solver after these calls."""
         for name, text in self.made:
             solver = solver.after(name, text)
         return solver

@@ -362,7 +362,6 @@ class Engine:
         return StepState(new_step(turn.context, turn.state, id_, self.clock.now()))
 
     def _restore_answer(self, turn: Turn, step: StepState, entry: JournalEntry) -> None:
-        """Takes the answer of a step from the journal."""
         context, state, answer = turn.context, turn.state, entry.answer
         if answer is None:
             raise Internal("a journalled answer has no payload")

@@ -323,7 +323,6 @@ class HeartbeatPolicy:
     compacts_late = True
 
     def decide(self, outcome: StepOutcome) -> Verdict:
-        """See LoopPolicy."""
         heartbeat = self._heartbeat(outcome)
         if heartbeat is None:
             missing = outcome.solver.uncalled_required(outcome.available)
@@ -359,7 +358,6 @@ class ToolLoopPolicy:
     compacts_late = False
 
     def decide(self, outcome: StepOutcome) -> Verdict:
-        """See LoopPolicy."""
         missing = outcome.solver.uncalled_required(outcome.available)
         if not outcome.calls:
             if outcome.filtered:

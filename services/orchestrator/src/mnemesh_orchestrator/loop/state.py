@@ -208,7 +208,6 @@ class StepState:
 
     @property
     def given(self) -> JournalledAnswer:
-        """The answer of a step that has one."""
         if self.answer is None:
             raise Internal("the step has no answer yet")
         return self.answer

@@ -529,7 +529,6 @@ class DeltaStream:
             self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._batch_over)
 
     def _part_index(self, slot: str) -> int:
-        """Returns the index of the message part in a slot."""
         return self._indexes.setdefault(slot, len(self._indexes))
 
     def _batch_over(self) -> None:

@@ -232,7 +232,6 @@ class Agent:
         return None if self.compaction_settings is None else self.compaction_settings.memory_scope
 
     def tool(self, name: str) -> AttachedTool | None:
-        """Returns the attached tool with this name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
 

@@ -112,7 +112,6 @@ class ConversationOrder(StrEnum):
 
 
 def default_conversation_id(agent_id: str) -> str:
-    """Returns the id of the default conversation of an agent."""
     return derive_id("conv", agent_id)
 
 
@@ -431,7 +430,6 @@ class ApprovalAnswer:
     withdrawn: bool = False
 
     def config_after(self, asking: RunConfig) -> RunConfig:
-        """Returns the config of the answering run."""
         if self.config is None:
             return asking
         return self.config if self.config.client_tools else replace(self.config, client_tools=asking.client_tools)

@@ -324,7 +324,6 @@ class Deletion:
 
     @property
     def scope(self) -> ErasureScope:
-        """The scope of the erasure."""
         return ErasureScope(self.unshared_blocks, self.unshared_archives)
 
 

@@ -298,7 +298,6 @@ class Lease:
 
     @property
     def recall_epoch(self) -> int:
-        """The epoch of writes to recall."""
         return self.epoch + self.lead
 
 

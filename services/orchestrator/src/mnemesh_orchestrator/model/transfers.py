@@ -220,7 +220,6 @@ class ImportReport:
             self.vector_uses[use] = self.vector_uses.get(use, 0) + count
 
     def skip(self, record: Record, reason: str) -> None:
-        """Adds a record that was not imported."""
         self.of(record.type).skipped += 1
         self.note(record, record.id, reason)
 
@@ -230,7 +229,6 @@ class ImportReport:
             self.skipped.append(Skipped(record.index, record.type, id_, reason))
 
     def of(self, kind: RecordType) -> Counts:
-        """Returns the counts of a type."""
         return self.counts.setdefault(int(kind), Counts())
 
 

@@ -111,13 +111,11 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         self._extractions = extractions
 
     async def CreateAgent(self, request: rpc.CreateAgentRequest, context: Context) -> rpc.CreateAgentResponse:
-        """Creates an agent with all its parts."""
         key = request_key(request_without_secrets(request, self._service.fingerprint), "CreateAgent")
         agent = await self._lifecycle.create(current_principal(), key, draft_from_proto(request))
         return rpc.CreateAgentResponse(agent=self._agent_to_proto(agent))
 
     async def GetAgent(self, request: rpc.GetAgentRequest, context: Context) -> rpc.GetAgentResponse:
-        """Returns an agent with the parts of the view."""
         caller = current_principal()
         agent = await self._service.get(caller, _agent_id(request.agent_id))
         (message,) = await self._agents_to_proto((agent,), request.view)
@@ -129,7 +127,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return response
 
     async def ListAgents(self, request: rpc.ListAgentsRequest, context: Context) -> rpc.ListAgentsResponse:
-        """Returns a page of agents with the parts of the view."""
         caller, order = current_principal(), enum_from_proto(AgentOrder, request.order_by, "order_by")
         query = page_query(request, default_ascending=False)
         found = await self._service.list(caller, agent_filter_from_proto(request.filter), order, query)
@@ -143,12 +140,10 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         )
 
     async def CountAgents(self, request: rpc.CountAgentsRequest, context: Context) -> rpc.CountAgentsResponse:
-        """Returns the number of agents."""
         count = await self._service.count(current_principal(), agent_filter_from_proto(request.filter))
         return rpc.CountAgentsResponse(count=count)
 
     async def UpdateAgent(self, request: rpc.UpdateAgentRequest, context: Context) -> rpc.UpdateAgentResponse:
-        """Changes the fields that the mask names, or the context window."""
         caller = current_principal()
         key = request_key(request_without_secrets(request, self._service.fingerprint), "UpdateAgent")
         message_ids = window_update_from_proto(request)
@@ -170,19 +165,16 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return rpc.UpdateAgentResponse(agent=self._agent_to_proto(agent))
 
     async def DeleteAgent(self, request: rpc.DeleteAgentRequest, context: Context) -> rpc.DeleteAgentResponse:
-        """Deletes an agent and what was created for it."""
         scope = ErasureScope(request.delete_unshared_blocks, request.delete_unshared_archives)
         erased = await self._lifecycle.delete(current_principal(), _agent_id(request.agent_id), scope)
         return rpc.DeleteAgentResponse(report=erased.to_proto())
 
     async def AttachTool(self, request: rpc.AttachToolRequest, context: Context) -> rpc.AttachToolResponse:
-        """Attaches a tool to an agent."""
         key, agent_id = request_key(request, "AttachTool"), _agent_id(request.agent_id)
         agent = await self._service.attach_tool(current_principal(), key, agent_id, *tool_from_proto(request))
         return rpc.AttachToolResponse(agent=self._agent_to_proto(agent))
 
     async def DetachTool(self, request: rpc.DetachToolRequest, context: Context) -> rpc.DetachToolResponse:
-        """Detaches a tool from an agent."""
         key, agent_id = request_key(request, "DetachTool"), _agent_id(request.agent_id)
         agent = await self._service.detach_tool(current_principal(), key, agent_id, *tool_from_proto(request))
         return rpc.DetachToolResponse(agent=self._agent_to_proto(agent))
@@ -190,7 +182,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def SetToolApproval(
         self, request: rpc.SetToolApprovalRequest, context: Context
     ) -> rpc.SetToolApprovalResponse:
-        """Sets whether calls of a tool wait for approval."""
         agent = await self._service.set_tool_approval(
             current_principal(),
             request_key(request, "SetToolApproval"),
@@ -201,7 +192,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return rpc.SetToolApprovalResponse(agent=self._agent_to_proto(agent))
 
     async def RecordFolders(self, request: rpc.RecordFoldersRequest, context: Context) -> rpc.RecordFoldersResponse:
-        """Records whether an agent holds folders."""
         await self._service.record_folders(
             current_principal(),
             _agent_id(request.agent_id),
@@ -211,19 +201,16 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return rpc.RecordFoldersResponse()
 
     async def RunTool(self, request: rpc.RunToolRequest, context: Context) -> rpc.RunToolResponse:
-        """Runs an attached tool outside of a turn."""
         key, agent_id = request_key(request, "RunTool"), _agent_id(request.agent_id)
         returned = await self._runner.run(current_principal(), key, agent_id, request.tool_name, request.arguments)
         return rpc.RunToolResponse(tool_return=tool_return_to_proto(returned))
 
     async def PreviewRequest(self, request: rpc.PreviewRequestRequest, context: Context) -> rpc.PreviewRequestResponse:
-        """Returns the model request that messages would cause, without sending it."""
         messages, config = inputs_from_proto(request.messages), config_from_proto(request.config)
         body = await self._previews.render(current_principal(), *address_from_proto(request), messages, config)
         return rpc.PreviewRequestResponse(request_body=body)
 
     async def GenerateText(self, request: rpc.GenerateTextRequest, context: Context) -> rpc.GenerateTextResponse:
-        """Returns the answer of a model to one prompt."""
         generated = await self._generation.generate(
             current_principal(),
             _agent_id(request.agent_id),
@@ -237,7 +224,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def GetContextWindow(
         self, request: rpc.GetContextWindowRequest, context: Context
     ) -> rpc.GetContextWindowResponse:
-        """Returns the content of the next request to the model, with its token counts."""
         caller = current_principal()
         agent, conversation = await self._windows.resolve(caller, *address_from_proto(request))
         settings = self._service.effective_settings(agent, conversation)
@@ -245,7 +231,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return rpc.GetContextWindowResponse(context_window=context_window_to_proto(report))
 
     async def RecompileAgent(self, request: rpc.RecompileAgentRequest, context: Context) -> rpc.RecompileAgentResponse:
-        """Renders the system message again."""
         text, changed = await self._windows.recompile(
             current_principal(),
             request_key(request, "RecompileAgent"),
@@ -256,7 +241,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return rpc.RecompileAgentResponse(system_text=text, changed=changed)
 
     async def ResetMessages(self, request: rpc.ResetMessagesRequest, context: Context) -> rpc.ResetMessagesResponse:
-        """Removes all messages except the system message from a window."""
         agent = await self._windows.reset(
             current_principal(),
             request_key(request, "ResetMessages"),
@@ -269,7 +253,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def CompactConversation(
         self, request: rpc.CompactConversationRequest, context: Context
     ) -> rpc.CompactConversationResponse:
-        """Compacts a window, or returns the figures that a compaction would have."""
         result = await self._compactions.compact(
             current_principal(),
             request_key(request, "CompactConversation"),
@@ -283,7 +266,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def ExtractMemories(
         self, request: rpc.ExtractMemoriesRequest, context: Context
     ) -> rpc.ExtractMemoriesResponse:
-        """Extracts facts from messages that are not processed yet. A repeat processes what is new."""
         request_key(request, "ExtractMemories")
         agent_id = _agent_id(request.agent_id)
         return extraction_report_to_proto(
@@ -291,7 +273,6 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         )
 
     async def ListTags(self, request: rpc.ListTagsRequest, context: Context) -> rpc.ListTagsResponse:
-        """Returns a page of the tags of agents."""
         query = page_query(request)
         page = bounded(
             query, await self._service.tags(current_principal(), query, optional_field(request, "text_search"))
@@ -301,14 +282,12 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def GetSystemPrompt(
         self, request: rpc.GetSystemPromptRequest, context: Context
     ) -> rpc.GetSystemPromptResponse:
-        """Returns the system prompt under a key."""
         prompt = self._prompts.get(current_principal(), request.key)
         return rpc.GetSystemPromptResponse(system_prompt=prompt.to_proto())
 
     async def ListSystemPrompts(
         self, request: rpc.ListSystemPromptsRequest, context: Context
     ) -> rpc.ListSystemPromptsResponse:
-        """Returns a page of the system prompts that agents can be created with."""
         if request.order_by not in rpc.SystemPromptOrderBy.values():
             raise InvalidArgument("order_by must be a known value of SystemPromptOrderBy.", field="order_by")
         query = page_query(request)
@@ -319,14 +298,12 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def ExportAgent(
         self, request: rpc.ExportAgentRequest, context: Context
     ) -> AsyncIterator[rpc.ExportAgentResponse]:
-        """Streams the records of an agent."""
         async for response in self._transfers.export_agent(request):
             yield response
 
     async def ImportAgent(
         self, request_iterator: AsyncIterator[rpc.ImportAgentRequest], context: Context
     ) -> rpc.ImportAgentResponse:
-        """Creates an agent from records."""
         return await self._transfers.import_agent(request_iterator)
 
     async def _agents_to_proto(self, agents: tuple[Agent, ...], view: rpc.AgentView) -> list[pb.Agent]:

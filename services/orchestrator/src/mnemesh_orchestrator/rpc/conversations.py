@@ -34,7 +34,6 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
     async def CreateConversation(
         self, request: rpc.CreateConversationRequest, context: Context
     ) -> rpc.CreateConversationResponse:
-        """Creates a conversation, whose window has only a system message."""
         draft = conversation_draft_from_proto(request)
         key = request_key(request, "CreateConversation")
         conversation = await self._service.create(current_principal(), key, draft)
@@ -43,7 +42,6 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
     async def GetConversation(
         self, request: rpc.GetConversationRequest, context: Context
     ) -> rpc.GetConversationResponse:
-        """Returns a conversation, with the ids of its messages if the request asks for them."""
         caller = current_principal()
         conversation = await self._service.get(caller, any_conversation_id_from_proto(request.conversation_id))
         ids = await self._service.message_ids(caller, conversation.id) if request.include_message_ids else ()
@@ -52,7 +50,6 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
     async def ListConversations(
         self, request: rpc.ListConversationsRequest, context: Context
     ) -> rpc.ListConversationsResponse:
-        """Returns a page of conversations."""
         order = enum_from_proto(ConversationOrder, request.order_by, "order_by")
         query = page_query(request, default_ascending=False)
         filter_ = conversation_filter_from_proto(request)
@@ -63,7 +60,6 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
     async def UpdateConversation(
         self, request: rpc.UpdateConversationRequest, context: Context
     ) -> rpc.UpdateConversationResponse:
-        """Changes the fields that the mask names."""
         conversation_id, changes = conversation_update_from_proto(request)
         key = request_key(request, "UpdateConversation")
         conversation = await self._service.update(current_principal(), key, conversation_id, changes)
@@ -72,7 +68,6 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
     async def DeleteConversation(
         self, request: rpc.DeleteConversationRequest, context: Context
     ) -> rpc.DeleteConversationResponse:
-        """Deletes a conversation with its window."""
         key = request_key(request, "DeleteConversation")
         await self._service.delete(current_principal(), key, any_conversation_id_from_proto(request.conversation_id))
         return rpc.DeleteConversationResponse()
@@ -80,7 +75,6 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
     async def ForkConversation(
         self, request: rpc.ForkConversationRequest, context: Context
     ) -> rpc.ForkConversationResponse:
-        """Creates a conversation that shares the messages of another one."""
         source_id = any_conversation_id_from_proto(request.conversation_id)
         until = optional_field(request, "until_message_id")
         if until is not None:

@@ -40,18 +40,15 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
         self._sleeptime = sleeptime
 
     async def CreateGroup(self, request: rpc.CreateGroupRequest, context: Context) -> rpc.CreateGroupResponse:
-        """Creates a group."""
         key, draft = request_key(request, "CreateGroup"), group_draft_from_proto(request.group)
         group = await self._service.create(current_principal(), key, draft)
         return rpc.CreateGroupResponse(group=group_to_proto(group))
 
     async def GetGroup(self, request: rpc.GetGroupRequest, context: Context) -> rpc.GetGroupResponse:
-        """Returns a group."""
         group = await self._service.get(current_principal(), _group_id(request.group_id))
         return rpc.GetGroupResponse(group=group_to_proto(group))
 
     async def ListGroups(self, request: rpc.ListGroupsRequest, context: Context) -> rpc.ListGroupsResponse:
-        """Returns a page of groups."""
         order, query = enum_from_proto(GroupOrder, request.order_by, "order_by"), page_query(request)
         found = await self._service.list(
             current_principal(), GROUP_FILTER.from_proto(request.filter, "filter"), order, query
@@ -60,19 +57,16 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
         return rpc.ListGroupsResponse(groups=page.items, next_page_token=next_page_token(query, page))
 
     async def CountGroups(self, request: rpc.CountGroupsRequest, context: Context) -> rpc.CountGroupsResponse:
-        """Returns the number of groups."""
         count = await self._service.count(current_principal(), GROUP_FILTER.from_proto(request.filter, "filter"))
         return rpc.CountGroupsResponse(count=count)
 
     async def UpdateGroup(self, request: rpc.UpdateGroupRequest, context: Context) -> rpc.UpdateGroupResponse:
-        """Changes the fields that the mask names."""
         key, (group_id, changes) = request_key(request, "UpdateGroup"), group_update_from_proto(request)
         if_revision = optional_field(request, "if_revision")
         group = await self._service.update(current_principal(), key, group_id, changes, if_revision=if_revision)
         return rpc.UpdateGroupResponse(group=group_to_proto(group))
 
     async def DeleteGroup(self, request: rpc.DeleteGroupRequest, context: Context) -> rpc.DeleteGroupResponse:
-        """Deletes a group."""
         key = request_key(request, "DeleteGroup")
         await self._service.delete(current_principal(), key, _group_id(request.group_id))
         return rpc.DeleteGroupResponse()
@@ -80,7 +74,6 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
     async def ListGroupMessages(
         self, request: rpc.ListGroupMessagesRequest, context: Context
     ) -> rpc.ListGroupMessagesResponse:
-        """Returns a page of the messages of a group's runs."""
         group_id, query = _group_id(request.group_id), page_query(request)
         page = await self._service.messages(current_principal(), group_id, message_query_from_proto(request, query))
         messages = [message_to_proto(message) for message in page.messages]
@@ -89,7 +82,6 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
     async def ResetGroupMessages(
         self, request: rpc.ResetGroupMessagesRequest, context: Context
     ) -> rpc.ResetGroupMessagesResponse:
-        """Removes all messages except the system messages from the windows of the agents."""
         key = request_key(request, "ResetGroupMessages")
         group_id, keep = _group_id(request.group_id), request.keep_turns_counter
         group = await self._service.reset(current_principal(), key, group_id, keep_turns_counter=keep)
@@ -98,7 +90,6 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
     async def StartSleeptimeRuns(
         self, request: rpc.StartSleeptimeRunsRequest, context: Context
     ) -> rpc.StartSleeptimeRunsResponse:
-        """Starts the background runs of a sleeptime group now."""
         key = request_key(request, "StartSleeptimeRuns")
         runs = await self._sleeptime.start(current_principal(), key, target_from_proto(request))
         return rpc.StartSleeptimeRunsResponse(runs=[run_to_proto(run) for run in runs])
@@ -106,21 +97,18 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
     async def PreviewSleeptimeRuns(
         self, request: rpc.PreviewSleeptimeRunsRequest, context: Context
     ) -> rpc.PreviewSleeptimeRunsResponse:
-        """Returns what StartSleeptimeRuns would send."""
         preview = await self._sleeptime.preview(current_principal(), target_from_proto(request))
         return preview_to_proto(preview)
 
     async def GetSleeptimeSettings(
         self, request: rpc.GetSleeptimeSettingsRequest, context: Context
     ) -> rpc.GetSleeptimeSettingsResponse:
-        """Returns the settings of sleeptime runs of the organization."""
         settings = await self._sleeptime.settings(current_principal())
         return rpc.GetSleeptimeSettingsResponse(settings=SLEEPTIME_SETTINGS.to_proto(settings))
 
     async def UpdateSleeptimeSettings(
         self, request: rpc.UpdateSleeptimeSettingsRequest, context: Context
     ) -> rpc.UpdateSleeptimeSettingsResponse:
-        """Changes the fields that the mask names."""
         key, changes = request_key(request, "UpdateSleeptimeSettings"), settings_update_from_proto(request)
         settings = await self._sleeptime.update_settings(current_principal(), key, changes)
         return rpc.UpdateSleeptimeSettingsResponse(settings=SLEEPTIME_SETTINGS.to_proto(settings))

@@ -36,22 +36,18 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
         self._service = service
 
     async def CreateIdentity(self, request: rpc.CreateIdentityRequest, context: Context) -> rpc.CreateIdentityResponse:
-        """Creates an identity."""
         identity, _ = await self._create(request, "CreateIdentity", merges=False)
         return rpc.CreateIdentityResponse(identity=identity)
 
     async def UpsertIdentity(self, request: rpc.UpsertIdentityRequest, context: Context) -> rpc.UpsertIdentityResponse:
-        """Creates an identity, or replaces the one with the same key."""
         identity, created = await self._create(request, "UpsertIdentity", merges=True)
         return rpc.UpsertIdentityResponse(identity=identity, created=created)
 
     async def GetIdentity(self, request: rpc.GetIdentityRequest, context: Context) -> rpc.GetIdentityResponse:
-        """Returns an identity with the parts of the view."""
         identity = await self._service.get(current_principal(), _identity_id(request.identity_id))
         return rpc.GetIdentityResponse(identity=await self._with_view(identity, request.view))
 
     async def ListIdentities(self, request: rpc.ListIdentitiesRequest, context: Context) -> rpc.ListIdentitiesResponse:
-        """Returns a page of identities with the parts of the view."""
         order, query = enum_from_proto(IdentityOrder, request.order_by, "order_by"), page_query(request)
         filter_, block_id = identity_filter_from_proto(request.filter)
         found = await self._service.list(current_principal(), filter_, order, query, block_id=block_id)
@@ -62,13 +58,11 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
     async def CountIdentities(
         self, request: rpc.CountIdentitiesRequest, context: Context
     ) -> rpc.CountIdentitiesResponse:
-        """Returns the number of identities."""
         filter_, block_id = identity_filter_from_proto(request.filter)
         count = await self._service.count(current_principal(), filter_, block_id=block_id)
         return rpc.CountIdentitiesResponse(count=count)
 
     async def UpdateIdentity(self, request: rpc.UpdateIdentityRequest, context: Context) -> rpc.UpdateIdentityResponse:
-        """Changes the fields that the mask names."""
         identity_id, changes = identity_update_from_proto(request)
         key = request_key(request, "UpdateIdentity")
         identity = await self._service.update(
@@ -79,31 +73,26 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
     async def UpsertIdentityProperties(
         self, request: rpc.UpsertIdentityPropertiesRequest, context: Context
     ) -> rpc.UpsertIdentityPropertiesResponse:
-        """Sets and removes properties by key."""
         key, changes = request_key(request, "UpsertIdentityProperties"), property_changes_from_proto(request.properties)
         identity_id = _identity_id(request.identity_id)
         identity = await self._service.change_properties(current_principal(), key, identity_id, changes)
         return rpc.UpsertIdentityPropertiesResponse(identity=IDENTITY.to_proto(identity))
 
     async def DeleteIdentity(self, request: rpc.DeleteIdentityRequest, context: Context) -> rpc.DeleteIdentityResponse:
-        """Deletes an identity."""
         key = request_key(request, "DeleteIdentity")
         await self._service.delete(current_principal(), key, _identity_id(request.identity_id))
         return rpc.DeleteIdentityResponse()
 
     async def EraseIdentity(self, request: rpc.EraseIdentityRequest, context: Context) -> rpc.EraseIdentityResponse:
-        """Erases an identity with its agents and blocks."""
         erased = await self._service.erase(current_principal(), _identity_id(request.identity_id))
         return rpc.EraseIdentityResponse(report=erased.to_proto())
 
     async def AttachIdentity(self, request: rpc.AttachIdentityRequest, context: Context) -> rpc.AttachIdentityResponse:
-        """Attaches an identity to an agent or a block."""
         key, identity_id = request_key(request, "AttachIdentity"), _identity_id(request.identity_id)
         await self._service.attach(current_principal(), key, identity_id, **target_from_proto(request))
         return rpc.AttachIdentityResponse()
 
     async def DetachIdentity(self, request: rpc.DetachIdentityRequest, context: Context) -> rpc.DetachIdentityResponse:
-        """Detaches an identity from an agent or a block."""
         key, identity_id = request_key(request, "DetachIdentity"), _identity_id(request.identity_id)
         await self._service.detach(current_principal(), key, identity_id, **target_from_proto(request))
         return rpc.DetachIdentityResponse()
@@ -111,7 +100,6 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
     async def ListIdentityAgents(
         self, request: rpc.ListIdentityAgentsRequest, context: Context
     ) -> rpc.ListIdentityAgentsResponse:
-        """Returns a page of the agents of an identity."""
         query = page_query(request)
         found = await self._service.agent_ids(current_principal(), _identity_id(request.identity_id), query)
         page = bounded(query, found)
@@ -120,7 +108,6 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
     async def ListIdentityBlocks(
         self, request: rpc.ListIdentityBlocksRequest, context: Context
     ) -> rpc.ListIdentityBlocksResponse:
-        """Returns a page of the blocks of an identity."""
         query = page_query(request)
         block_ids = await self._service.block_ids(current_principal(), _identity_id(request.identity_id))
         page = bounded(query, page_of(block_ids, query, str))

@@ -77,18 +77,15 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         self._providers = providers
 
     async def GetModel(self, request: rpc.GetModelRequest, context: Context) -> rpc.GetModelResponse:
-        """Returns a model. An empty handle means the default model of new agents."""
         return rpc.GetModelResponse(model=model_to_proto(await self._models.get(current_principal(), request.handle)))
 
     async def ListModels(self, request: rpc.ListModelsRequest, context: Context) -> rpc.ListModelsResponse:
-        """Returns a page of models ordered by handle."""
         query = page_query(request)
         models = await self._models.list(current_principal(), MODEL_FILTER.from_proto(request))
         page = bounded(query, page_of(models, query, lambda model: model.handle).map(model_to_proto))
         return rpc.ListModelsResponse(models=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateModel(self, request: rpc.UpdateModelRequest, context: Context) -> rpc.UpdateModelResponse:
-        """Changes the organization's override of a model."""
         changes, capabilities = override_from_proto(request.model, request.update_mask.paths)
         key = request_key(request, "UpdateModel")
         info = await self._models.update(current_principal(), key, request.model.handle, changes, capabilities)
@@ -97,7 +94,6 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
     async def ListEmbeddingModels(
         self, request: rpc.ListEmbeddingModelsRequest, context: Context
     ) -> rpc.ListEmbeddingModelsResponse:
-        """Returns a page of embedding models ordered by handle."""
         query = page_query(request)
         filter_ = EmbedderFilter(tuple(request.providers), request.handle)
         models = await self._models.embedders(current_principal(), filter_)
@@ -105,19 +101,16 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         return rpc.ListEmbeddingModelsResponse(models=page.items, next_page_token=next_page_token(query, page))
 
     async def CreateProvider(self, request: rpc.CreateProviderRequest, context: Context) -> rpc.CreateProviderResponse:
-        """Registers a provider of the organization."""
         draft, credentials = provider_draft_from_proto(request.provider), credentials_from_proto(request.credentials)
         key = request_key(request_without_credentials(request, self._providers.fingerprint), "CreateProvider")
         provider = await self._providers.create(current_principal(), key, draft, credentials)
         return rpc.CreateProviderResponse(provider=provider_to_proto(provider))
 
     async def GetProvider(self, request: rpc.GetProviderRequest, context: Context) -> rpc.GetProviderResponse:
-        """Returns a provider."""
         provider = await self._providers.get(current_principal(), provider_id_from_proto(request.provider_id))
         return rpc.GetProviderResponse(provider=provider_to_proto(provider))
 
     async def ListProviders(self, request: rpc.ListProvidersRequest, context: Context) -> rpc.ListProvidersResponse:
-        """Returns a page of the providers of the organization and the operator."""
         order, query = enum_from_proto(ProviderOrder, request.order_by, "order_by"), page_query(request)
         filter_ = PROVIDER_FILTER.from_proto(request)
         visible = await self._providers.list(current_principal(), ProviderFilter())
@@ -126,7 +119,6 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         return rpc.ListProvidersResponse(providers=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateProvider(self, request: rpc.UpdateProviderRequest, context: Context) -> rpc.UpdateProviderResponse:
-        """Changes the fields that the mask names, and the credentials of the request."""
         provider_id = provider_id_from_proto(request.provider.id, "provider.id")
         changes, credentials = provider_update_from_proto(request), credentials_from_proto(request.credentials)
         key = request_key(request_without_credentials(request, self._providers.fingerprint), "UpdateProvider")
@@ -134,7 +126,6 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         return rpc.UpdateProviderResponse(provider=provider_to_proto(provider))
 
     async def DeleteProvider(self, request: rpc.DeleteProviderRequest, context: Context) -> rpc.DeleteProviderResponse:
-        """Deletes a provider and its credentials."""
         key = request_key(request, "DeleteProvider")
         await self._providers.delete(current_principal(), key, provider_id_from_proto(request.provider_id))
         return rpc.DeleteProviderResponse()
@@ -142,7 +133,6 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
     async def RefreshProvider(
         self, request: rpc.RefreshProviderRequest, context: Context
     ) -> rpc.RefreshProviderResponse:
-        """Reads the models of a provider again."""
         key = request_key(request, "RefreshProvider")
         provider_id = provider_id_from_proto(request.provider_id)
         refresh = await self._providers.refresh(current_principal(), key, provider_id)
@@ -151,7 +141,6 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         )
 
     async def CheckProvider(self, request: rpc.CheckProviderRequest, context: Context) -> rpc.CheckProviderResponse:
-        """Returns the models that a provider lists."""
         caller, credentials = current_principal(), credentials_from_proto(request.credentials)
         match request.WhichOneof("target"):
             case "provider_id":

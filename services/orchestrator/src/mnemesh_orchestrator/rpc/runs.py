@@ -62,7 +62,6 @@ class BatchRpcs(runs_service_pb2_grpc.RunServiceServicer):
         return rpc.StartBatchResponse(batch=batch_to_proto(batch))
 
     async def GetBatch(self, request: rpc.GetBatchRequest, context: Context) -> rpc.GetBatchResponse:
-        """Returns a batch."""
         batch = await self._batches.get(current_principal(), _batch_id(request.batch_id))
         return rpc.GetBatchResponse(batch=batch_to_proto(batch))
 
@@ -118,7 +117,6 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
     async def SendMessage(
         self, request: rpc.SendMessageRequest, context: Context
     ) -> AsyncIterator[rpc.SendMessageResponse]:
-        """Starts a run and streams its events."""
         async with aclosing(self._send(request)) as events:
             async for event in events:
                 yield rpc.SendMessageResponse(event=await _event_to_proto(event))
@@ -126,7 +124,6 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
     async def SendMessageAndWait(
         self, request: rpc.SendMessageAndWaitRequest, context: Context
     ) -> rpc.SendMessageAndWaitResponse:
-        """Starts a run and returns its events when it has ended."""
         found: list[runs_pb2.RunEvent] = []
         size = 0
         async with aclosing(self._send(request)) as events:
@@ -141,7 +138,6 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         return rpc.SendMessageAndWaitResponse(events=found)
 
     async def StartRun(self, request: rpc.StartRunRequest, context: Context) -> rpc.StartRunResponse:
-        """Starts a run in the background."""
         config = config_from_proto(request.config)
         messages = inputs_from_proto(request.messages)
         key = request_key(request, _SENDING)
@@ -154,7 +150,6 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
     async def AnswerApproval(
         self, request: rpc.AnswerApprovalRequest, context: Context
     ) -> AsyncIterator[rpc.AnswerApprovalResponse]:
-        """Answers an approval and streams the events of the run that continues the turn."""
         agent_id = require_id(request.agent_id, "agent", "agent_id")
         config: RunConfig | None = config_from_proto(request.config) if request.HasField("config") else None
         run, events = await self._approvals.answer(
@@ -171,36 +166,30 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
                     yield rpc.AnswerApprovalResponse(event=await _event_to_proto(event))
 
     async def GetRun(self, request: rpc.GetRunRequest, context: Context) -> rpc.GetRunResponse:
-        """Returns a run."""
         run = await self._service.get(current_principal(), _run_id(request.run_id))
         return rpc.GetRunResponse(run=run_to_proto(run))
 
     async def ListRuns(self, request: rpc.ListRunsRequest, context: Context) -> rpc.ListRunsResponse:
-        """Returns a page of runs."""
         query = page_query(request, default_ascending=False)
         found = await self._service.list(current_principal(), run_filter_from_proto(request.filter), query)
         page = bounded(query, found.map(run_to_proto))
         return rpc.ListRunsResponse(runs=page.items, next_page_token=next_page_token(query, page))
 
     async def CancelRuns(self, request: rpc.CancelRunsRequest, context: Context) -> rpc.CancelRunsResponse:
-        """Cancels runs and withdraws the approvals that they wait for."""
         filter_, run_ids = cancel_target_from_proto(request)
         outcomes = await self._approvals.cancel(current_principal(), filter_, run_ids)
         return rpc.CancelRunsResponse(outcomes=outcomes_to_proto(outcomes))
 
     async def RetryRun(self, request: rpc.RetryRunRequest, context: Context) -> rpc.RetryRunResponse:
-        """Starts a run with the input of a failed one."""
         key = request_key(request, "RetryRun")
         run = await self._service.retry(current_principal(), key, _run_id(request.run_id))
         return rpc.RetryRunResponse(run=run_to_proto(run))
 
     async def DeleteRun(self, request: rpc.DeleteRunRequest, context: Context) -> rpc.DeleteRunResponse:
-        """Deletes the record of an ended run."""
         await self._service.delete(current_principal(), _run_id(request.run_id))
         return rpc.DeleteRunResponse()
 
     async def StreamRun(self, request: rpc.StreamRunRequest, context: Context) -> AsyncIterator[rpc.StreamRunResponse]:
-        """Streams the stored events of a run, then the new ones."""
         keepalive = (
             request.keepalive_seconds if request.HasField("keepalive_seconds") else RunConfig().keepalive_seconds
         )
@@ -217,26 +206,22 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
                     yield rpc.StreamRunResponse(event=await _event_to_proto(event))
 
     async def ListSteps(self, request: rpc.ListStepsRequest, context: Context) -> rpc.ListStepsResponse:
-        """Returns a page of ended steps."""
         query = page_query(request)
         found = await self._steps.list(current_principal(), step_filter_from_proto(request.filter), query)
         page = bounded(query, found.map(STEP.to_proto))
         return rpc.ListStepsResponse(steps=page.items, next_page_token=next_page_token(query, page))
 
     async def GetStep(self, request: rpc.GetStepRequest, context: Context) -> rpc.GetStepResponse:
-        """Returns an ended step."""
         step = await self._steps.get(current_principal(), _step_id(request.step_id))
         return rpc.GetStepResponse(step=STEP.to_proto(step))
 
     async def GetStepTrace(self, request: rpc.GetStepTraceRequest, context: Context) -> rpc.GetStepTraceResponse:
-        """Returns the request to the model at a step and its response."""
         trace = await self._steps.trace(current_principal(), _step_id(request.step_id))
         return rpc.GetStepTraceResponse(trace=TRACE.to_proto(trace))
 
     async def SetStepFeedback(
         self, request: rpc.SetStepFeedbackRequest, context: Context
     ) -> rpc.SetStepFeedbackResponse:
-        """Replaces the feedback and the tags of a step."""
         key, feedback = request_key(request, "SetStepFeedback"), optional_field(request, "feedback")
         step_id = _step_id(request.step_id)
         step = await self._steps.set_feedback(current_principal(), key, step_id, feedback, request.tags)

@@ -136,7 +136,6 @@ class ChildRuns:
         return self._starter
 
     async def start(self, parent: Run, request: ChildRequest) -> Run:
-        """See ChildRunsPort."""
         await self._require_free(parent, request)
         run = self._new_run(parent, request)
         if request.origin is RunOrigin.AGENT:
@@ -213,7 +212,6 @@ class ChildRuns:
         return replace(run, input=await self._processors.process_input(run))
 
     async def outcome(self, parent: Run, run_id: str, show_approval: ShowApproval) -> ChildOutcome:
-        """See ChildRunsPort."""
         words = SpokenWords()
         while True:
             run = await self._wait_for_end(parent, run_id, show_approval)
@@ -267,7 +265,6 @@ class ChildRuns:
             )
 
     async def wait_for_answering_run(self, asking: Run) -> str | None:
-        """See ChildRunsPort."""
         while True:
             subscription = self._broker.subscribe(asking.id)
             try:
@@ -287,12 +284,10 @@ class ChildRuns:
             last = batch[-1].sequence or 0
 
     async def withdraw(self, parent: Run, run_id: str) -> bool:
-        """See ChildRunsPort."""
         run = await self._store.get(parent.organization_id, run_id)
         return run.status is RunStatus.CREATED and await self._runs.cancel_unbegun(run)
 
     async def cancel(self, parent: Run) -> None:
-        """See ChildRunsPort."""
         children = await self.list_children(parent)
         open_ = [child.id for child in children if child.is_awaited and _may_continue(child)]
         if open_:
@@ -300,11 +295,9 @@ class ChildRuns:
             await self._runs.cancel(caller, RunFilter(), open_)
 
     async def list_children(self, parent: Run) -> tuple[ChildRun, ...]:
-        """See ChildRunsPort."""
         return await self._relations.list_children(parent.organization_id, parent.id)
 
     def run_id(self, parent: Run, effect_id: str) -> str:
-        """See ChildRunsPort."""
         return derive_id("run", parent.first_run_id, effect_id)
 
 

@@ -119,13 +119,11 @@ class TurnWork:
         self._turn: Turn | None = None
 
     async def run(self) -> tuple[StopReason, RunError | None]:
-        """See Work."""
         self._turn = await self._turns.build(self._claim, self._journal)
         reason = await self._engine.run(self._turn)
         return reason, STOP_ERRORS.get(reason)
 
     async def cancel(self, *, keeps_input: bool) -> None:
-        """See Work."""
         if self._turn is None:
             # A run that has done nothing is cancelled soon, also without the services that its turn would need.
             seconds = None if self._claim.resumed or self._claim.run.resumes is not None else RESTART_SECONDS
@@ -133,17 +131,14 @@ class TurnWork:
         await self._engine.cancel(self._turn, keeps_input=keeps_input)
 
     async def record_input(self) -> bool:
-        """See Work."""
         return await self._inputs.record_end(self._claim.run, self._turn)
 
     async def compact(self) -> None:
-        """See Work."""
         if self._turn is not None:
             await self._compaction.after_run(self._turn)
 
     @property
     def result(self) -> WorkResult:
-        """See Work."""
         if self._turn is None:
             return WorkResult(self._claim.run)
         state = self._turn.state
@@ -206,17 +201,14 @@ class SleeptimeWork:
             await self._turn.cancel(keeps_input=keeps_input)
 
     async def record_input(self) -> bool:
-        """See Work."""
         return self._turn is None or await self._turn.record_input()
 
     async def compact(self) -> None:
-        """See Work."""
         if self._turn is not None:
             await self._turn.compact()
 
     @property
     def result(self) -> WorkResult:
-        """See Work."""
         if self._turn is None:
             return WorkResult(self._claim.run)
         result = self._turn.result

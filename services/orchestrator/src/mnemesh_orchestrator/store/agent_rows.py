@@ -111,7 +111,6 @@ def agents_with_link_query(organization_id: str, kind: LinkKind, value: str) -> 
 def new_conversation_row(
     conversation: Conversation, state: ConversationState, creation: bytes | None = None
 ) -> dict[str, Any]:
-    """Returns the row of a new conversation."""
     return {
         "id": conversation.id,
         "organization_id": conversation.organization_id,
@@ -144,7 +143,6 @@ def decode_conversation(document: bytes) -> Conversation:
 
 
 def conversation_of(row: Any) -> Conversation:
-    """Returns the conversation of a row of `conversations`."""
     return replace(decode_conversation(row.document), last_message_at=row.last_message_at)
 
 
@@ -426,7 +424,6 @@ def group_missing(group_id: str) -> NotFound:
 
 
 def begin_change(conn: sa.Connection, change: GroupChange) -> None:
-    """See GroupStore.begin."""
     if change.after is None:
         _begin_deletion(conn, change)
     elif change.before is None:
@@ -486,7 +483,6 @@ def _with_take_over(conn: sa.Connection, change: GroupChange) -> GroupChange:
 
 
 def unfinished_groups(conn: sa.Connection, group_id: str | None) -> tuple[UnfinishedGroup, ...]:
-    """See GroupStore.list_unfinished."""
     query = sa.select(groups).where(sa.text("groups.state <> 'active'")).order_by(_c.created_at)
     if group_id is not None:
         query = query.where(_c.id == group_id)
@@ -498,13 +494,11 @@ def unfinished_groups(conn: sa.Connection, group_id: str | None) -> tuple[Unfini
 
 
 def change_in_progress(conn: sa.Connection, group_id: str) -> GroupChange | None:
-    """Returns the change of a group that is in progress, or None."""
     change = conn.execute(sa.select(_c.change).where(_c.id == group_id)).scalar()
     return None if change is None else _CHANGE.decode(change)
 
 
 def finish_change(conn: sa.Connection, change: GroupChange) -> bool:
-    """See GroupStore.finish."""
     row = conn.execute(sa.select(groups).where(_c.id == change.group_id)).first()
     stored = _in_progress(row, change)
     if stored is None or stored.is_undone:
@@ -528,7 +522,6 @@ def finish_change(conn: sa.Connection, change: GroupChange) -> bool:
 
 
 def mark_undone(conn: sa.Connection, change: GroupChange) -> bool:
-    """See GroupStore.begin_undo."""
     row = conn.execute(sa.select(groups).where(_c.id == change.group_id)).first()
     if _in_progress(row, change) is None:
         return False
@@ -538,7 +531,6 @@ def mark_undone(conn: sa.Connection, change: GroupChange) -> bool:
 
 
 def end_undo(conn: sa.Connection, change: GroupChange) -> None:
-    """See GroupStore.end_undo."""
     row = conn.execute(sa.select(groups).where(_c.id == change.group_id)).first()
     if _in_progress(row, change) is None:
         return

@@ -60,7 +60,6 @@ from mnemesh_orchestrator.store.tables import (
 
 
 def agent_conditions(organization_id: str, filter_: AgentFilter) -> list[sa.ColumnElement[bool]]:
-    """Returns the conditions that a filter sets."""
     conditions = matching(
         (
             (agents.c.id, filter_.agent_ids),

@@ -98,7 +98,6 @@ def ask(conn: sa.Connection, approval: Approval) -> None:
 
 
 def pending_id(conn: sa.Connection, conversation_id: str) -> str | None:
-    """Returns the id of the pending approval of a conversation, or None."""
     found: str | None = conn.execute(PENDING_ID, {"p_conversation": conversation_id}).scalar()
     return found
 
@@ -240,7 +239,6 @@ def _conditions(filter_: ApprovalFilter) -> list[sa.ColumnElement[bool]]:
 
 
 def answering_runs(conn: sa.Connection, run_ids: Sequence[str]) -> list[str]:
-    """Returns the runs that answered the approvals of other runs."""
     answering = sa.select(approvals.c.decided_by_run_id).where(
         approvals.c.run_id.in_(run_ids), approvals.c.decided_by_run_id.is_not(None)
     )
@@ -248,5 +246,4 @@ def answering_runs(conn: sa.Connection, run_ids: Sequence[str]) -> list[str]:
 
 
 def delete_decided(conn: sa.Connection, run_id: str) -> None:
-    """Deletes the approvals of a run that were decided."""
     conn.execute(approvals.delete().where(approvals.c.run_id == run_id, approvals.c.state != ApprovalState.PENDING))

@@ -99,7 +99,6 @@ class GroupStore:
     async def list(
         self, organization_id: str, filter_: GroupFilter, order_by: GroupOrder, page: PageQuery
     ) -> Page[Group]:
-        """Returns a page of groups."""
         scope = visible(organization_id)
         query = sa.select(groups).where(scope, *_conditions(filter_))
 

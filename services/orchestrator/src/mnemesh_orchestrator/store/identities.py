@@ -26,7 +26,6 @@ _c = identities.c
 
 
 def identity_row(identity: Identity) -> dict[str, Any]:
-    """Returns the row of an identity."""
     return {
         "id": identity.id,
         "organization_id": identity.organization_id,
@@ -42,7 +41,6 @@ def identity_row(identity: Identity) -> dict[str, Any]:
 
 
 def decode_identity(row: Any) -> Identity:
-    """Returns the identity of a row of `identities`."""
     return _IDENTITY.decode(row.document)
 
 

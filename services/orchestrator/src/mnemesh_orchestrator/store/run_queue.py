@@ -38,7 +38,6 @@ from mnemesh_orchestrator.store.tables import runs
 
 
 def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:
-    """See RunStore.find_repeated."""
     if key is not None:
         request = {"p_organization": key.organization_id, "p_method": key.method, "p_request": key.request_id}
         row = sql.RUN_BY_REQUEST.first(conn, request)
@@ -71,7 +70,6 @@ def find_asking_run(conn: sa.Connection, organization_id: str, run_id: str) -> R
 
 
 def newest_attempt(conn: sa.Connection, organization_id: str, run_id: str) -> Run:
-    """See RunStore.newest_attempt."""
     run = _run(conn, organization_id, run_id)
     return _newest_retry(conn, organization_id, run.first_run_id) or run
 
@@ -110,7 +108,6 @@ def start_run(
     reject_busy: bool,
     answer: ApprovalAnswer | None,
 ) -> StartedRun:
-    """See RunStore.start."""
     found = find_conversation(conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, queued=True)
     before = find_child_run(conn, run) if run.lineage.parent_run_id else find_repeated_run(conn, key, run)
     if before is not None:
@@ -174,7 +171,6 @@ def _is_held_by_ended_run(conn: sa.Connection, conversation: Any, ahead: Any) ->
 def claim_next_run(
     conn: sa.Connection, lease_clock: LeaseClock, pools: RunPools, conversation_id: str, instance_id: str
 ) -> Claim | None:
-    """See RunStore.claim_next."""
     first = first_unfinished_run(conn, conversation_id)
     if first is None:
         return None

@@ -117,7 +117,6 @@ _BODY = msgspec.json.Decoder(DurableBody)
 
 
 def microseconds(time: datetime) -> int:
-    """Returns the microseconds from 1970 to a time."""
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -166,7 +165,6 @@ def encode_document(run: Run) -> bytes:
 
 
 def decode_run(row: Any) -> Run:
-    """Returns the run of a row of `runs`."""
     fixed = _DOCUMENT.decode(row.document)
     run = Run(
         id=row.id,
@@ -234,7 +232,6 @@ def ended_values(run: Run) -> dict[str, Any]:
 
 
 def entry_row(lease: Lease, entry: JournalEntry) -> dict[str, Any]:
-    """Returns the row of a journal entry."""
     return {
         "run_id": lease.run_id,
         "step_id": entry.step_id,
@@ -257,17 +254,14 @@ def event_row(event: RunEvent) -> dict[str, Any]:
 
 
 def decode_entry(document: bytes) -> JournalEntry:
-    """Returns the journal entry of a document."""
     return _ENTRY.decode(document)
 
 
 def decode_event(row: Any) -> RunEvent:
-    """Returns the event of a row of `events`."""
     return RunEvent(row.run_id, row.created_at, _BODY.decode(row.body), row.sequence, row.step_id)
 
 
 def insert_callback(conn: sa.Connection, target: Run | BatchDraft, url: str) -> None:
-    """Inserts the callback of a run or of a batch."""
     row = {
         "target_id": target.id,
         "organization_id": target.organization_id,
@@ -360,7 +354,6 @@ def forget_journal(conn: sa.Connection, run: Run) -> None:
 
 
 def unfinished_decision(conn: sa.Connection, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
-    """See RunStore.find_unfinished_decision."""
     run_id = approval_statements.decided_by(conn, conversation_id, approval_id)
     row = conn.execute(sa.select(runs).where(runs.c.id == run_id)).first()
     resumption = None if row is None else decode_run(row).resumes
@@ -450,7 +443,6 @@ def step_row(step: Step) -> dict[str, Any]:
 
 
 def decode_step(document: bytes) -> Step:
-    """Returns the step of a document."""
     return _STEP.decode(document)
 
 

@@ -83,7 +83,6 @@ def with_callbacks(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]
 
 
 def run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
-    """Returns the conditions of a filter."""
     conditions = matching(
         (
             (runs.c.agent_id, filter_.agent_ids),

@@ -294,7 +294,6 @@ class SleeptimeStore:
         return await self._database.write(write, name="sleeptime.start_due")
 
     async def settings(self, organization_id: str) -> SleeptimeSettings:
-        """Returns the settings of an organization."""
         return await self._database.read(lambda conn: _settings(conn, organization_id))
 
     async def update_settings(
@@ -360,7 +359,6 @@ def store_transcript(
     rest: Run | None,
     last_message_id: str | None,
 ) -> Run:
-    """See RunStore.store_transcript. The lease is held."""
     row = conn.execute(_FIND, {"p_id": run.id}).one()
     stored = decode_run(row)
     if stored.input:

@@ -144,7 +144,6 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
                     return agent
 
     def _new_partner(self, record: PartnerCreation, agent: Agent, group: Group | None) -> tuple[Agent, bytes]:
-        """Returns a partner and the record of its creation in the group, or in a new one."""
         partner_id = self.ids.new("agent")
         partner = partner_of(agent, partner_id, self._system(agent), record.subject_id, self.clock.now())
         group_id = partner_group_id(partner_id) if group is None else group.id
@@ -178,7 +177,6 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
         return checked
 
     def origin(self, work: UnfinishedAgent) -> WorkOrigin:
-        """See Saga."""
         partner, creation = work
         record = msgspec.json.decode(creation, type=PartnerCreation)
         return WorkOrigin(
@@ -206,11 +204,9 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
         return done if done is not None else await self.agents.get(partner.organization_id, record.agent_id)
 
     async def begin_undo(self, work: UnfinishedAgent, key: RequestKey | None) -> bool:
-        """See Saga."""
         return await self.agents.abandon(work[0].id, key, Deletion())
 
     async def remove_effects(self, work: UnfinishedAgent) -> None:
-        """See Saga."""
         await self.deletion.finish(work[0].organization_id, work[0].id, Deletion())
 
 
@@ -296,7 +292,6 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
         return text
 
     def origin(self, work: UnfinishedAgent) -> WorkOrigin:
-        """See Saga."""
         agent, creation = work[0], msgspec.json.decode(work[1], type=Creation)
         subject_id = agent.provenance.created_by_id
         return WorkOrigin(
@@ -321,11 +316,9 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
         return replace(complete, state=AgentState.ACTIVE)
 
     async def begin_undo(self, work: UnfinishedAgent, key: RequestKey | None) -> bool:
-        """See Saga."""
         return await self.store.abandon(work[0].id, key, self._undo(work[0]))
 
     async def remove_effects(self, work: UnfinishedAgent) -> None:
-        """See Saga."""
         await self.deletion.finish(work[0].organization_id, work[0].id, self._undo(work[0]))
 
     def _undo(self, agent: Agent) -> Deletion:

@@ -208,7 +208,6 @@ class FirstMessageFactory:
         self._speaks_by_tool = AGENT_TYPES[agent.type].policy == "v2"
 
     def system(self, text: str) -> Message:
-        """Returns the system message, which is not one of the first messages."""
         return Message(
             id=derive_id("message", *self._key, "system"),
             role=Role.SYSTEM,

@@ -234,7 +234,6 @@ class ConversationService(Saga[UnfinishedConversation, None]):
         return await self.store.get(conversation.organization_id, conversation_id)
 
     def origin(self, work: UnfinishedConversation) -> WorkOrigin:
-        """See Saga."""
         conversation, origin = work.conversation, work.origin
         return WorkOrigin(
             conversation.id,
@@ -257,11 +256,9 @@ class ConversationService(Saga[UnfinishedConversation, None]):
         await self.store.activate(replace(conversation, isolated_block_ids=block_ids), _last_message_at(window))
 
     async def begin_undo(self, work: UnfinishedConversation, key: RequestKey | None) -> bool:
-        """See Saga."""
         return await self.store.abandon(work.conversation.id, key)
 
     async def remove_effects(self, work: UnfinishedConversation) -> None:
-        """See Saga."""
         await self.parts.delete(work.conversation)
         await self.store.remove(work.conversation.id)
 

@@ -71,7 +71,6 @@ class GroupChanges(Saga[GroupChange, None]):
     _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(init=False, default_factory=WeakValueDictionary)
 
     def lock(self, work: GroupChange) -> asyncio.Lock:
-        """See Saga."""
         return self.lock_of(work.organization_id, work.group_id)
 
     def lock_of(self, organization_id: str, group_id: str) -> asyncio.Lock:
@@ -114,7 +113,6 @@ class GroupChanges(Saga[GroupChange, None]):
         return {agent_id: known[agent_id] for agent_id in agent_ids if agent_id in known}
 
     def origin(self, work: GroupChange) -> WorkOrigin:
-        """See Saga."""
         return WorkOrigin(
             work.group_id,
             work.organization_id,
@@ -212,11 +210,9 @@ class GroupChanges(Saga[GroupChange, None]):
                 raise _no_agent(pair.agent_id, change.after.manager) from error
 
     async def begin_undo(self, work: GroupChange, key: RequestKey | None) -> bool:
-        """See Saga."""
         return await self.store.begin_undo(work, key)
 
     async def remove_effects(self, work: GroupChange) -> None:
-        """See Saga."""
         await self._end_effects(work)
         for pair in work.detaches:
             try:
@@ -494,7 +490,6 @@ class GroupService:
 
 
 def _part(key: RequestKey | None, part: str) -> RequestKey | None:
-    """Returns the key of a part of a request."""
     return None if key is None else replace(key, request_id=f"{key.request_id}/{part}")
 
 

@@ -9,5 +9,4 @@ from importlib import resources
 
 @cache
 def summary_prompt(mode: str) -> str:
-    """Returns the prompt of a mode."""
     return (resources.files(__package__) / f"{mode}.txt").read_text(encoding="utf-8").removesuffix("\n")

@@ -157,7 +157,6 @@ def target_from_proto(request: rpc.StartSleeptimeRunsRequest | rpc.PreviewSleept
 
 
 def preview_to_proto(preview: SleeptimePreview) -> rpc.PreviewSleeptimeRunsResponse:
-    """Returns the response with a preview."""
     return rpc.PreviewSleeptimeRunsResponse(
         transcript=preview.transcript,
         message_count=preview.message_count,

@@ -183,7 +183,6 @@ def _input_from_proto(message: pb.InputMessage, field: str) -> InputMessage:
 
 
 def input_to_proto(message: InputMessage) -> pb.InputMessage:
-    """Returns the message of an input."""
     content = [part_to_proto(part) for part in message.content]
     return _INPUT.to_proto(message, role=_ROLE_TO_PROTO[message.role], content=content)
 
