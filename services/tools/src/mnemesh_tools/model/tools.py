@@ -150,7 +150,7 @@ class BuiltinTools:
     @cache
     def load(cls) -> Self:
         """Returns the built-in tools of this release, from `builtin_tools.json`."""
-        text = resources.files(__package__).joinpath("builtin_tools.json").read_text(encoding="utf-8")
+        text = resources.files("mnemesh_types").joinpath("builtin_tools.json").read_text(encoding="utf-8")
         specs = tuple(
             ToolSpec(
                 name=schema["name"],
