@@ -36,8 +36,8 @@ export function exact(time: Timestamp): string {
   return EXACT.format(milliseconds(time));
 }
 
-export function clock(time: Timestamp): string {
-  return CLOCK.format(milliseconds(time));
+export function clock(time: Timestamp | number): string {
+  return CLOCK.format(typeof time === "number" ? time : milliseconds(time));
 }
 
 /** Returns a duration such as "340 ms" or "2.4 s". */
@@ -45,7 +45,15 @@ export function duration(value: number): string {
   if (value < 1000) {
     return `${Math.round(value)} ms`;
   }
-  return value < 60_000 ? `${(value / 1000).toFixed(1)} s` : `${Math.floor(value / 60_000)} min ${Math.round((value % 60_000) / 1000)} s`;
+  if (value < 60_000) {
+    return `${(value / 1000).toFixed(1)} s`;
+  }
+  const minutes = Math.floor(value / 60_000);
+  if (minutes < 60) {
+    return `${minutes} min ${Math.floor((value % 60_000) / 1000)} s`;
+  }
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
 }
 
 export function number(value: number | bigint): string {

@@ -7,12 +7,13 @@ import { AgentList } from "./agents";
 import { baseUrl, needsToken, token } from "./api";
 import { Files } from "./files";
 import { Groups } from "./groups";
+import { MeshView } from "./mesh";
 import { Field } from "./parts";
 import { linkTo, linkToSection, route, type Section, SECTIONS } from "./route";
 import { Tools } from "./tools";
 
 const HEALTH_MS = 15_000;
-const TITLES: Record<Section, string> = { agents: "Agents", tools: "Tools", files: "Files", groups: "Groups" };
+const TITLES: Record<Section, string> = { agents: "Agents", tools: "Tools", files: "Files", groups: "Groups", mesh: "Mesh" };
 
 function Console() {
   const { section } = route.value;
@@ -58,6 +59,8 @@ function View() {
       return <Files key={itemId} folderId={itemId} />;
     case "groups":
       return <Groups key={itemId} groupId={itemId} />;
+    case "mesh":
+      return <MeshView />;
   }
 }
 

@@ -4,7 +4,7 @@
 import { signal } from "@preact/signals";
 
 /** What the mesh has, each with a list and a page per item. */
-export const SECTIONS = ["agents", "tools", "files", "groups"] as const;
+export const SECTIONS = ["agents", "tools", "files", "groups", "mesh"] as const;
 export type Section = (typeof SECTIONS)[number];
 export const PANELS = ["chat", "context", "memory", "runs"] as const;
 export type Panel = (typeof PANELS)[number];

@@ -183,7 +183,6 @@ function Editor({ tool, onChange }: ToolViewProps) {
     <div class="editor">
       <form
         class="card stack"
-        aria-label="Source"
         onSubmit={(event) => {
           event.preventDefault();
           void save();
@@ -330,6 +329,7 @@ function Preview({ preview: { schema, problem } }: { preview: SchemaPreview }) {
       <ProblemBox problem={problem} />
       {parsed && (
         <>
+          {problem && <p class="muted">Of the last source that has a schema:</p>}
           <p class="text">
             <code class="tool">{parsed.name}</code> {parsed.description}
           </p>

@@ -9,11 +9,12 @@ import pytest_asyncio
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 
 from tests.console.browsers import BrowserMissing, find_browser
 
 SECONDS = scaled(30)
+expect.set_options(timeout=SECONDS * 1000)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

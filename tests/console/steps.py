@@ -6,10 +6,6 @@ from mnemesh_client import Agent
 from mnemesh_testkit.mesh.in_process import Mesh
 from playwright.async_api import Page, expect
 
-from tests.console.conftest import SECONDS
-
-expect.set_options(timeout=SECONDS * 1000)
-
 
 async def open_agent(page: Page, mesh: Mesh, panel: str = "chat", **settings: object) -> Agent:
     """Creates an agent and opens one of its panels."""

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.server.v1 import server_service_pb2_grpc
-from mnemesh.server.v1.server_service_pb2 import GetServerInfoRequest
+from mnemesh.server.v1.server_service_pb2 import GetServerInfoRequest, GetServerStatusRequest
 from mnemesh_kit.call_context import Role, as_principal, current_correlation_id, current_principal, set_correlation_id
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.errors import DeadlineExceeded, ResourceExhausted, Unauthenticated, Unavailable
@@ -178,7 +178,10 @@ async def test_server_information_is_that_of_the_service() -> None:
         stub = server_service_pb2_grpc.ServerServiceStub(channel)
         for asked, answers in (("blocks", "blocks"), ("orchestrator", "orchestrator"), ("", "orchestrator")):
             assert (await stub.GetServerInfo(GetServerInfoRequest(service=asked))).service == answers
+            assert (await stub.GetServerStatus(GetServerStatusRequest(service=asked))).service == answers
         for unknown in ("recall", "x" * 10_000):
             with pytest.raises(grpc.aio.AioRpcError, match="is not served here") as caught:
                 await stub.GetServerInfo(GetServerInfoRequest(service=unknown))
             assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.aio.AioRpcError, match="is not served here"):
+            await stub.GetServerStatus(GetServerStatusRequest(service="recall"))

@@ -11,8 +11,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2 as pb
 from mnemesh.server.v1 import server_service_pb2_grpc
 from mnemesh_kit import run
+from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.metrics import Counter
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.server_info import SERVICE_NAME, version_of
 
@@ -42,6 +46,38 @@ async def test_server_reports_its_version_without_a_token(tmp_path: Path) -> Non
     )
     assert datetime.fromisoformat(info.properties["start_time"]).tzinfo is not None
     assert SERVICE_NAME in [service.name for service in answers[0].list_services_response.service]
+
+
+async def test_server_reports_its_metrics_to_the_default_organization_alone(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("0" * 32)
+    runs = Counter("mnemesh_runs", "Ended runs.", ["status"])
+    runs.inc("completed", by=3)
+    server = RunningServer()
+    assembly = Assembly(name="blocks", servicers=[], service_names=[], metrics=[runs])
+    address = await server.start(assembly, ServerConfig(auth_key_file=str(keys), shutdown_grace_seconds=0))
+    tenant = Principal(new_id("org"), new_id("user"))
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = server_service_pb2_grpc.ServerServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.GetServerStatus(pb.GetServerStatusRequest())
+            owned, seen = [
+                await stub.GetServerStatus(
+                    pb.GetServerStatusRequest(),
+                    metadata=(("authorization", f"Bearer {mint_token(b'0' * 32, principal, 60)}"),),
+                )
+                for principal in (DEFAULT_PRINCIPAL, tenant)
+            ]
+    finally:
+        await server.stop()
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    sample = pb.MetricSample(name="mnemesh_runs_total", labels={"status": "completed"}, value=3)
+    assert sample in owned.metrics
+    assert not owned.metrics_withheld
+    assert seen == pb.GetServerStatusResponse(
+        service="blocks", version=owned.version, start_time=owned.start_time, metrics_withheld=True
+    )
 
 
 def test_version_of_a_distribution_that_is_not_installed_is_empty() -> None:

@@ -185,6 +185,7 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         polled="GetMcpAuthorization",
     ),
     **_rules("mnemesh.tools.v1.WebService", client="SearchWeb FetchWebpage"),
+    **_rules("mnemesh.server.v1.ServerService", client="GetServerStatus", polled="GetServerStatus"),
 }
 """The path of each RPC, as `/package.Service/Method` → its rule."""
 

@@ -169,7 +169,7 @@ class _Forwarded:
             MnemeshError: the request is refused here.
             InvalidArgument: the call has no request.
         """
-        metadata = _end_to_end(self._context.invocation_metadata())
+        metadata = end_to_end(self._context.invocation_metadata())
         sent: Any = self._send(requests) if is_streamed else await anext(requests, None)
         if sent is None:
             raise InvalidArgument("The call has no request.")
@@ -187,7 +187,7 @@ class _Forwarded:
         except grpc.aio.AioRpcError as error:
             if self._refusal is not None:
                 raise self._refusal from None
-            trailers = _end_to_end(error.trailing_metadata())
+            trailers = end_to_end(error.trailing_metadata())
             if all(key != DETAILS_KEY for key, _ in trailers) and isinstance(from_rpc_error(error), Unavailable):
                 raise Unavailable("The service of this method cannot be reached. Try again.") from error
             await self._context.abort(error.code(), error.details() or "", trailers)
@@ -209,7 +209,7 @@ def _is_streamed(method: str) -> bool:
     return descriptor is None or bool(descriptor.methods_by_name[name].client_streaming)
 
 
-def _end_to_end(metadata: Any) -> tuple[tuple[str, str | bytes], ...]:
+def end_to_end(metadata: Any) -> tuple[tuple[str, str | bytes], ...]:
     """Returns the headers or trailers of a call without those of its connection."""
     return tuple(
         (key, value)

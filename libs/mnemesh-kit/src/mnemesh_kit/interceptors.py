@@ -41,7 +41,7 @@ from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.request_bounds import Unreadable, bounded_parser, discard, readable
 from mnemesh_kit.unicode import truncated
 
-EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.")
+EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.ServerService/GetServerInfo")
 """Methods that need no token, and are neither logged nor measured."""
 SEARCHES: Final = 16
 SEARCHES_OF_ONE: Final = 4

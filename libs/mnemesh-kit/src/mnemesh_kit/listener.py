@@ -19,7 +19,7 @@ from mnemesh_kit.config import ServerConfig, StartupError, TlsSettings
 from mnemesh_kit.forwarding import Forwarder, ForwardingHealth, import_contracts
 from mnemesh_kit.interceptors import Pipeline
 from mnemesh_kit.local_calls import LocalServer, LocalServers
-from mnemesh_kit.metrics import Metrics
+from mnemesh_kit.metrics import Metric, Metrics
 from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
 from mnemesh_kit.server_info import ServerInfoServicer
 from mnemesh_kit.tls.credentials import ClientTls
@@ -116,6 +116,7 @@ class GrpcListener:
         service_names: Sequence[str],
         properties: Mapping[str, str],
         forwarded: Mapping[str, str],
+        metrics: Sequence[Metric],
         parts: ListenerParts,
     ) -> None:
         """Builds the server. The arguments are those of an `Assembly`."""
@@ -135,7 +136,7 @@ class GrpcListener:
             add(servicer, registry)
             add(servicer, self._local)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
-        info = ServerInfoServicer(name, self._names, properties, self._forwarder)
+        info = ServerInfoServicer(name, self._names, properties, self._forwarder, metrics)
         server_service_pb2_grpc.add_ServerServiceServicer_to_server(info, registry)
         registry.add_generic_rpc_handlers((self._forwarder,))
         add_reflection((*self._names, *self._forwarder.names, SERVER_SERVICE, health.SERVICE_NAME), registry)

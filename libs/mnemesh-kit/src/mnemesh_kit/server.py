@@ -181,8 +181,9 @@ class RunningServer:
 
     def _create_listener(self, assembly: Assembly, config: ServerConfig) -> Listener:
         checked = authenticator(config, assembly.name)
+        own = (TRANSACTIONS[assembly.name], *assembly.metrics)
         if config.metrics_port is not None:
-            self.metrics = Metrics([TRANSACTIONS[assembly.name], *assembly.metrics])
+            self.metrics = Metrics(own)
             self.metrics.serve(config.host, config.metrics_port, self._readiness())
         parts = ListenerParts(config, checked, self.metrics, self._local)
         if assembly.listener is not None:
@@ -195,6 +196,7 @@ class RunningServer:
             assembly.service_names,
             assembly.properties,
             assembly.forwarded,
+            own,
             parts,
         )
 

@@ -1,5 +1,6 @@
-"""`ServerService`: a server's answer to the question for its name and version. Every server of the kit serves it."""
+"""`ServerService`: what a server says about itself. Every server of the kit serves it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -9,7 +10,10 @@ from typing import Any, Final
 import grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 
-from mnemesh_kit.forwarding import Forwarder
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, current_principal
+from mnemesh_kit.errors import NotFound, Unavailable, from_rpc_error
+from mnemesh_kit.forwarding import Forwarder, end_to_end
+from mnemesh_kit.metrics import Metric
 
 SERVICE_NAME: Final = server_service_pb2.DESCRIPTOR.services_by_name["ServerService"].full_name
 _CONTRACTS: Final = "mnemesh-proto"
@@ -34,6 +38,7 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
         proto_services: Sequence[str],
         properties: Mapping[str, str] | None = None,
         forwarder: Forwarder | None = None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         """Reads the versions of the service's distribution and of the contracts.
 
@@ -42,14 +47,17 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
             proto_services: full names of the gRPC services that the server serves.
             properties: what an operator wants to know about the server's host. They may change while the server runs.
             forwarder: forwards the calls of other services, which it can ask.
+            metrics: what the service counts and measures.
         """
         self._forwarder = forwarder
+        self._metrics = metrics
+        self._started = datetime.now(UTC)
         self._info = server_service_pb2.GetServerInfoResponse(
             service=service,
             version=version_of(f"mnemesh-{service}"),
             contract_version=version_of(_CONTRACTS),
             proto_services=proto_services,
-            properties={"start_time": datetime.now(UTC).isoformat(timespec="seconds")},
+            properties={"start_time": self._started.isoformat(timespec="seconds")},
         )
         self._properties = properties if properties is not None else {}
 
@@ -70,3 +78,51 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
             return await stub.GetServerInfo(server_service_pb2.GetServerInfoRequest(), timeout=_ANSWER_SECONDS)
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), f"The service {name} cannot be reached.")
+
+    async def GetServerStatus(
+        self, request: server_service_pb2.GetServerStatusRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> server_service_pb2.GetServerStatusResponse:
+        """Returns the version and the metrics, those to the operator only.
+
+        Raises:
+            NotFound: the service is not served here.
+            Unavailable: the service cannot be reached.
+        """
+        name = request.service
+        if name not in ("", self._info.service):
+            return await self._status_of(name, context)
+        status = server_service_pb2.GetServerStatusResponse(service=self._info.service, version=self._info.version)
+        status.start_time.FromDatetime(self._started)
+        # A tenant could learn from them what others do, and the names of their models.
+        status.metrics_withheld = current_principal().organization_id != DEFAULT_PRINCIPAL.organization_id
+        if not status.metrics_withheld:
+            status.metrics.extend(await asyncio.to_thread(_samples, self._metrics))
+        return status
+
+    async def _status_of(
+        self, name: str, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> server_service_pb2.GetServerStatusResponse:
+        channel = self._forwarder.channel_of(name, SERVICE_NAME) if self._forwarder is not None else None
+        if channel is None:
+            raise NotFound(f"The service {name[:100]!r} is not served here.")
+        stub = server_service_pb2_grpc.ServerServiceStub(channel)
+        try:
+            return await stub.GetServerStatus(
+                server_service_pb2.GetServerStatusRequest(),
+                timeout=_ANSWER_SECONDS,
+                metadata=end_to_end(context.invocation_metadata()),
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise Unavailable(f"The service {name} cannot be reached.") from error
+            raise from_rpc_error(error) from error
+
+
+def _samples(metrics: Sequence[Metric]) -> list[server_service_pb2.MetricSample]:
+    """Returns the numbers as the exposition has them. Runs in a thread, because gauges are read there."""
+    return [
+        server_service_pb2.MetricSample(name=sample.name, labels=sample.labels, value=sample.value)
+        for metric in metrics
+        for family in metric.families()
+        for sample in family.samples
+    ]

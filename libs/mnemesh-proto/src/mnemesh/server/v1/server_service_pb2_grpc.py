@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class ServerServiceStub:
     """Describes the server process that answers. Every service of the mesh serves
-    it, and calls need no token, like health checks.
+    it.
     """
 
     def __init__(self, channel):
@@ -41,16 +41,36 @@ class ServerServiceStub:
                 request_serializer=mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerInfoRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerInfoResponse.FromString,
                 _registered_method=True)
+        self.GetServerStatus = channel.unary_unary(
+                '/mnemesh.server.v1.ServerService/GetServerStatus',
+                request_serializer=mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerStatusRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerStatusResponse.FromString,
+                _registered_method=True)
 
 
 class ServerServiceServicer:
     """Describes the server process that answers. Every service of the mesh serves
-    it, and calls need no token, like health checks.
+    it.
     """
 
     def GetServerInfo(self, request, context):
         """Returns the name and the version of the server, or of a service whose
-        calls it forwards. The answer is constant while the process runs.
+        calls it forwards. The answer is constant while the process runs. The call
+        needs no token, like health checks.
+
+        Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetServerStatus(self, request, context):
+        """Returns the version of the server, or of a service whose calls it forwards,
+        and what it counts and measures now. Of several replicas, one answers.
+
+        Metrics are of the whole mesh, without the organizations that caused them.
+        Only callers of the default organization, which is the operator's, receive
+        them.
 
         Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
         """
@@ -66,6 +86,11 @@ def add_ServerServiceServicer_to_server(servicer, server):
                     request_deserializer=mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerInfoRequest.FromString,
                     response_serializer=mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerInfoResponse.SerializeToString,
             ),
+            'GetServerStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServerStatus,
+                    request_deserializer=mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerStatusRequest.FromString,
+                    response_serializer=mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerStatusResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'mnemesh.server.v1.ServerService', rpc_method_handlers)
@@ -76,7 +101,7 @@ def add_ServerServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ServerService:
     """Describes the server process that answers. Every service of the mesh serves
-    it, and calls need no token, like health checks.
+    it.
     """
 
     @staticmethod
@@ -96,6 +121,33 @@ class ServerService:
             '/mnemesh.server.v1.ServerService/GetServerInfo',
             mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerInfoRequest.SerializeToString,
             mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetServerStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.server.v1.ServerService/GetServerStatus',
+            mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerStatusRequest.SerializeToString,
+            mnemesh_dot_server_dot_v1_dot_server__service__pb2.GetServerStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

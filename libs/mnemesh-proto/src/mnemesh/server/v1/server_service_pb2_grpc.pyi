@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class ServerServiceStub:
     """Describes the server process that answers. Every service of the mesh serves
-    it, and calls need no token, like health checks.
+    it.
     """
 
     @_typing.overload
@@ -37,7 +37,18 @@ class ServerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ServerServiceAsyncStub: ...
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_server_service_pb2.GetServerInfoRequest, _server_service_pb2.GetServerInfoResponse]
     """Returns the name and the version of the server, or of a service whose
-    calls it forwards. The answer is constant while the process runs.
+    calls it forwards. The answer is constant while the process runs. The call
+    needs no token, like health checks.
+
+    Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
+    """
+    GetServerStatus: _grpc.UnaryUnaryMultiCallable[_server_service_pb2.GetServerStatusRequest, _server_service_pb2.GetServerStatusResponse]
+    """Returns the version of the server, or of a service whose calls it forwards,
+    and what it counts and measures now. Of several replicas, one answers.
+
+    Metrics are of the whole mesh, without the organizations that caused them.
+    Only callers of the default organization, which is the operator's, receive
+    them.
 
     Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
     """
@@ -45,20 +56,31 @@ class ServerServiceStub:
 @_typing.type_check_only
 class ServerServiceAsyncStub(ServerServiceStub):
     """Describes the server process that answers. Every service of the mesh serves
-    it, and calls need no token, like health checks.
+    it.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_server_service_pb2.GetServerInfoRequest, _server_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """Returns the name and the version of the server, or of a service whose
-    calls it forwards. The answer is constant while the process runs.
+    calls it forwards. The answer is constant while the process runs. The call
+    needs no token, like health checks.
+
+    Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
+    """
+    GetServerStatus: _aio.UnaryUnaryMultiCallable[_server_service_pb2.GetServerStatusRequest, _server_service_pb2.GetServerStatusResponse]  # type: ignore[assignment]
+    """Returns the version of the server, or of a service whose calls it forwards,
+    and what it counts and measures now. Of several replicas, one answers.
+
+    Metrics are of the whole mesh, without the organizations that caused them.
+    Only callers of the default organization, which is the operator's, receive
+    them.
 
     Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
     """
 
 class ServerServiceServicer:
     """Describes the server process that answers. Every service of the mesh serves
-    it, and calls need no token, like health checks.
+    it.
     """
 
     def GetServerInfo(
@@ -67,7 +89,23 @@ class ServerServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_server_service_pb2.GetServerInfoResponse, _abc.Awaitable[_server_service_pb2.GetServerInfoResponse]]:
         """Returns the name and the version of the server, or of a service whose
-        calls it forwards. The answer is constant while the process runs.
+        calls it forwards. The answer is constant while the process runs. The call
+        needs no token, like health checks.
+
+        Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
+        """
+
+    def GetServerStatus(
+        self,
+        request: _server_service_pb2.GetServerStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_server_service_pb2.GetServerStatusResponse, _abc.Awaitable[_server_service_pb2.GetServerStatusResponse]]:
+        """Returns the version of the server, or of a service whose calls it forwards,
+        and what it counts and measures now. Of several replicas, one answers.
+
+        Metrics are of the whole mesh, without the organizations that caused them.
+        Only callers of the default organization, which is the operator's, receive
+        them.
 
         Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
         """

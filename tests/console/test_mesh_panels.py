@@ -1,0 +1,218 @@
+"""The panels of the whole mesh in a browser: tools, files, groups, and the services."""
+
+import asyncio
+import random
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.services import STORE_NAMES
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.server import Reply
+from mnemesh_testkit.mesh.in_process import Mesh
+from playwright.async_api import Browser, Page, expect
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+DOUBLE = '''import sys
+
+
+def {name}(amount: int, unit: str = "kg") -> str:
+    """Double an amount.
+
+    Args:
+        amount: what is doubled.
+        unit: its unit.
+    """
+    print("doubling", amount)
+    print("no " + unit, file=sys.stderr)
+    return f"{{2 * amount}} {{unit}}"
+'''
+
+
+def new_name(kind: str) -> str:
+    """Returns a name that no other test uses."""
+    return f"{kind}_{uuid4().hex[:8]}"
+
+
+async def test_a_tool_is_written_tried_and_saved(page: Page, console_mesh: Mesh) -> None:
+    name = new_name("double")
+    await page.get_by_role("link", name="Tools").click()
+    await expect(page.get_by_text("There is no tool yet.")).to_be_visible()
+    await page.get_by_role("link", name="New tool").click()
+    source = page.get_by_label("Source", exact=True)
+    await expect(page.get_by_role("region", name="What the model sees")).to_contain_text("roll_dice")
+    await source.fill("def broken(:")
+    await expect(page.get_by_role("alert")).to_contain_text("TOOL_SOURCE_INVALID")
+    await source.fill(DOUBLE.format(name=name))
+    seen = page.get_by_role("region", name="What the model sees")
+    await expect(seen).to_contain_text(f"{name} Double an amount.")
+    await expect(seen).to_contain_text("unit string, optional")
+
+    await page.get_by_label("Arguments").fill('{"amount": 4}')
+    await page.get_by_role("button", name="Run", exact=True).click()
+    outcome = page.get_by_role("status", name="Outcome")
+    await expect(outcome).to_contain_text("success")
+    await expect(outcome.get_by_label("Result")).to_have_text("8 kg")
+    await expect(outcome.get_by_label("stdout")).to_have_text("doubling 4")
+    await expect(outcome.get_by_label("stderr")).to_contain_text("no kg")
+    assert name not in [tool.name async for tool in console_mesh.client.tools.list()]
+
+    await page.get_by_label("Ask a person before each call").check()
+    await page.get_by_role("button", name="Create tool").click()
+    await expect(page.get_by_role("heading", name=name)).to_be_visible()
+    stored = await console_mesh.client.tools.get(name)
+    assert (stored.source_code, stored.default_requires_approval) == (DOUBLE.format(name=name), True)
+    await source.fill(DOUBLE.format(name=name).replace("Double an", "Double the"))
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_text("revision 2")).to_be_visible()
+    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_role("button", name="Delete tool").click()
+    await expect(page.get_by_text("There is no tool yet.")).to_be_visible()
+
+
+async def test_enter_keeps_the_indentation_of_source(page: Page) -> None:
+    await page.goto("/console/#/tools/new")
+    source = page.get_by_label("Source", exact=True)
+    await source.fill("def add(a: int):")
+    await source.press("End")
+    for key in ("Enter", "x", "Enter", "y"):
+        await page.keyboard.press(key)
+    await expect(source).to_have_value("def add(a: int):\n    x\n    y")
+
+
+async def test_an_mcp_server_that_does_not_answer_says_so(page: Page) -> None:
+    await page.goto("/console/#/tools")
+    await page.get_by_role("button", name="Add a server").click()
+    await page.get_by_label("Name").fill("nowhere")
+    await page.get_by_label("URL").fill("http://127.0.0.1:9/mcp")
+    await page.get_by_role("button", name="Test it").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("unreachable")
+    await page.get_by_role("button", name="Add server").click()
+    await page.get_by_text("nowhere").click()
+    await page.get_by_role("button", name="Read its tools again").click()
+    await expect(page.get_by_role("alert")).to_contain_text("MCP_SERVER_UNREACHABLE")
+    await expect(page.locator("summary", has_text="nowhere")).to_contain_text("unreachable")
+    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_role("button", name="Delete server").click()
+    await expect(page.get_by_text("There is no MCP server yet.")).to_be_visible()
+
+
+async def test_files_are_uploaded_processed_and_opened_by_an_agent(page: Page, console_mesh: Mesh) -> None:
+    """The second file has several pieces, so that its order and its bytes are those of the upload."""
+    agent = await console_mesh.client.agents.create(new_name("reader"))
+    folder = new_name("reports")
+    await page.get_by_role("link", name="Files").click()
+    await expect(page.get_by_text("There is no folder yet.")).to_be_visible()
+    await page.get_by_role("button", name="New folder").click()
+    await page.get_by_label("Name").fill(folder)
+    await page.get_by_role("button", name="Create folder").click()
+    await expect(page.get_by_text("The folder is empty.")).to_be_visible()
+    large = random.Random(1).randbytes(2_500_000)
+    await page.get_by_label("Upload files").set_input_files(
+        [
+            {"name": "launch.md", "mimeType": "text/markdown", "buffer": b"# Launch\n\nIt is on Friday.\n"},
+            {"name": "large.bin", "mimeType": "application/octet-stream", "buffer": large},
+        ]
+    )
+    note = page.locator("details", has_text="launch.md")
+    await expect(note).to_contain_text("ready")
+    await note.locator("summary").click()
+    await expect(page.get_by_label("Text of launch.md")).to_contain_text("It is on Friday.")
+    await expect(page.locator("details", has_text="large.bin").locator(".tag")).to_have_text("error")
+    await expect(page.get_by_role("progressbar")).to_have_count(0)
+    found = await console_mesh.client.folders.find(folder)
+    files = {file.name: file async for file in console_mesh.client.files.list(folder_id=found.id)}
+    assert await console_mesh.client.files.read(files["large.bin"].id) == large
+
+    await page.get_by_label("Agent to attach the folder to").select_option(agent.name)
+    await page.get_by_role("button", name="Attach").click()
+    await expect(page.get_by_role("list", name="Agents that hold the folder")).to_contain_text("no file open")
+    await console_mesh.client.agent_files(agent.id).open(f"{folder}/launch.md")
+    await page.reload()
+    await expect(page.get_by_role("list", name="Agents that hold the folder")).to_contain_text(
+        "launch.md, lines 1 to 3"
+    )
+    await expect(page.locator("details", has_text="launch.md")).to_contain_text(f"open in {agent.name}")
+
+
+async def test_an_upload_shows_its_progress_and_is_cancelled(page: Page, console_mesh: Mesh) -> None:
+    folder = await console_mesh.client.folders.create(new_name("slow"))
+    held = asyncio.Event()
+    await page.route("**/UploadFile", lambda route: held.wait())
+    await page.goto(f"/console/#/files/{folder.id}")
+    file = {"name": "late.txt", "mimeType": "text/plain", "buffer": b"late"}
+    await page.get_by_label("Upload files").set_input_files([file])  # type: ignore[list-item]
+    await expect(page.get_by_role("progressbar", name="Upload of late.txt")).to_be_visible()
+    await page.get_by_role("button", name="Cancel late.txt").click()
+    await expect(page.get_by_role("progressbar")).to_have_count(0)
+    held.set()
+    await expect(page.get_by_text("The folder is empty.")).to_be_visible()
+
+
+async def test_a_group_is_created_and_shows_who_speaks(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
+    goes_on = asyncio.Event()
+    names = [new_name("ada"), new_name("bob")]
+    for name in names:
+        await console_mesh.client.agents.create(name, model="openai/fake-model")
+    await page.get_by_role("link", name="Groups").click()
+    await expect(page.get_by_text("There is no group yet.")).to_be_visible()
+    await page.get_by_role("button", name="New group").click()
+    await page.get_by_label("Name").fill("picnic")
+    for name in names:
+        await page.get_by_role("checkbox", name=name).check()
+    await page.get_by_role("button", name="Create group").click()
+    await expect(page.get_by_role("heading", name="picnic")).to_be_visible()
+
+    fake_model.script = [Reply(text="I bring tea.", gates=(goes_on,)), Reply(text="I bring bread.")]
+    graph = page.get_by_role("group", name="The graph of picnic")
+    await expect(graph.get_by_role("link")).to_have_count(2)
+    await page.get_by_label("Message to picnic").fill("Who brings what?")
+    await page.keyboard.press("Enter")
+    await expect(graph.get_by_role("link", name=f"{names[0]}, member, speaks now")).to_be_visible()
+    goes_on.set()
+    for _ in range(2):
+        turns = page.locator(".turn")
+        await expect(turns).to_have_count(2)
+        await expect(turns.nth(0)).to_contain_text("I bring tea.")
+        await expect(turns.nth(1)).to_contain_text("I bring bread.")
+        await expect(graph.get_by_role("link", name=f"{names[1]}, member, 1 turn")).to_be_visible()
+        await page.reload()
+
+
+async def test_the_mesh_shows_a_service_that_is_down_and_what_turns_cost(browser: Browser, tmp_path: Path) -> None:
+    async with Mesh(tmp_path, gateway=True) as mesh:
+        agent = await mesh.client.agents.create(new_name("ada"))
+        page = await browser.new_page()
+        await page.goto(f"http://{mesh.addresses['gateway']}/console/#/mesh")
+        services = page.get_by_role("list", name="Services")
+        await expect(services.get_by_text("answers")).to_have_count(7)
+        await expect(services.get_by_role("listitem").filter(has_text="orchestrator")).to_contain_text("runs waiting")
+        await agent.ask("My name is Ada.")
+        await expect(page.get_by_role("img", name="Tokens per second")).to_be_visible()
+        await mesh.stop("tools")
+        down = services.get_by_role("listitem").filter(has_text="The log of tools says why")
+        await expect(down).to_contain_text("cannot be reached")
+        await mesh.start("tools")
+        await expect(services.get_by_text("answers")).to_have_count(7)
+        await page.close()
+
+
+async def test_the_metrics_of_the_mesh_are_not_shown_to_other_organizations(browser: Browser, tmp_path: Path) -> None:
+    """All organizations see which services answer."""
+    keys = tmp_path / "keys"
+    keys.write_text("k" * 32)
+    settings = {name: {"auth_key_file": str(keys)} for name in ("gateway", *STORE_NAMES)}
+    tenant = Principal(new_id("org"), new_id("user"))
+    async with Mesh(tmp_path / "data", gateway=True, in_memory=True, settings=settings) as mesh:
+        for principal, is_shown in ((tenant, False), (DEFAULT_PRINCIPAL, True)):
+            page = await browser.new_page()
+            await page.goto(f"http://{mesh.addresses['gateway']}/console/#/mesh")
+            await page.get_by_label("Token").fill(mint_token(b"k" * 32, principal, 600))
+            await page.get_by_role("button", name="Log in").click()
+            await expect(page.get_by_role("list", name="Services").get_by_text("answers")).to_have_count(7)
+            await expect(page.get_by_text("Turns per second")).to_have_count(int(is_shown))
+            await expect(page.get_by_text("shown to tokens of the default organization")).to_have_count(1 - is_shown)
+            await page.close()
