@@ -1,14 +1,15 @@
-// The list of agents; creating and deleting them.
+// The list of agents, with the size of their memory; creating, moving and deleting them.
 
 import { create, toJsonString } from "@bufbuild/protobuf";
 import { useState } from "preact/hooks";
 import { type Agent, AgentType } from "../gen/mnemesh/agents/v1/agents_pb";
 import { AgentOrderBy, CreateAgentRequestSchema } from "../gen/mnemesh/agents/v1/agents_service_pb";
 import type { CoreMemory } from "../gen/mnemesh/blocks/v1/blocks_pb";
-import { agents, models, newRequestId } from "./api";
+import { agents, episodes, models, newRequestId, passages } from "./api";
 import { count, words } from "./format";
 import { Busy, Dialog, Empty, Field, Json, ProblemBox, Time, useAction, useLoad } from "./parts";
 import { linkTo } from "./route";
+import { ExportAgent, ImportAgent } from "./transfer";
 
 const PAGE = 50;
 const TYPES = [
@@ -23,18 +24,24 @@ const TYPES = [
 interface Listed {
   agent: Agent;
   memory: CoreMemory | undefined;
+  /** The facts and episodes of its own scope. */
+  learned: { facts: bigint; episodes: bigint } | undefined;
 }
+
+type Opened = { kind: "create" | "import" } | { kind: "delete" | "export"; row: Listed };
 
 export function AgentList() {
   const [search, setSearch] = useState("");
   const [older, setOlder] = useState<{ rows: Listed[]; token: string }>({ rows: [], token: "" });
-  const [dialog, setDialog] = useState<"create" | Listed>();
+  const [dialog, setDialog] = useState<Opened>();
   const more = useAction();
   const page = async (pageToken: string, signal?: AbortSignal) => {
     const filter = search ? { textSearch: search } : {};
     const request = { pageSize: PAGE, pageToken, filter, view: { blocks: true }, orderBy: AgentOrderBy.UPDATE_TIME };
-    const found = await agents.listAgents(request, { signal });
-    const rows = found.agents.map((agent, index) => ({ agent, memory: found.coreMemories[index] }));
+    const [found, learned] = await Promise.all([agents.listAgents(request, { signal }), learnedByAgent(signal)]);
+    const rows = found.agents.map((agent, index) => ({
+      ...{ agent, memory: found.coreMemories[index], learned: learned.get(agent.id) },
+    }));
     return { rows, token: found.nextPageToken };
   };
   const { value, problem, reload } = useLoad(async (signal) => {
@@ -48,6 +55,7 @@ export function AgentList() {
       const next = await page(older.token);
       setOlder({ rows: [...older.rows, ...next.rows], token: next.token });
     });
+  const close = () => setDialog(undefined);
   return (
     <section class="page" aria-labelledby="agents-title">
       <header class="page-head">
@@ -59,7 +67,10 @@ export function AgentList() {
           value={search}
           onChange={(event) => setSearch(event.currentTarget.value.trim())}
         />
-        <button type="button" class="primary" onClick={() => setDialog("create")}>
+        <button type="button" onClick={() => setDialog({ kind: "import" })}>
+          Import
+        </button>
+        <button type="button" class="primary" onClick={() => setDialog({ kind: "create" })}>
           New agent
         </button>
       </header>
@@ -69,7 +80,7 @@ export function AgentList() {
       {rows.length > 0 && (
         <ul class="agents">
           {rows.map((row) => (
-            <AgentRow key={row.agent.id} row={row} onDelete={() => setDialog(row)} />
+            <AgentRow key={row.agent.id} row={row} onOpen={(kind) => setDialog({ kind, row })} />
           ))}
         </ul>
       )}
@@ -79,9 +90,11 @@ export function AgentList() {
         </button>
       )}
       <ProblemBox problem={more.problem} />
-      {dialog === "create" && <CreateAgent onClose={() => setDialog(undefined)} />}
-      {dialog && dialog !== "create" && (
-        <DeleteAgent row={dialog} onClose={() => setDialog(undefined)} onDeleted={() => void reload()} />
+      {dialog?.kind === "create" && <CreateAgent onClose={close} />}
+      {dialog?.kind === "import" && <ImportAgent onClose={close} onImported={() => void reload()} />}
+      {dialog?.kind === "export" && <ExportAgent agent={dialog.row.agent} onClose={close} />}
+      {dialog?.kind === "delete" && (
+        <DeleteAgent row={dialog.row} onClose={close} onDeleted={() => void reload()} />
       )}
     </section>
   );
@@ -94,32 +107,70 @@ function NoAgents({ search }: { search: string }) {
     <Empty title="There is no agent yet.">
       <p>
         An agent has a model, core memory that it edits itself, and a record of all its conversations. Create the first
-        one with <strong>New agent</strong>. Without a configured provider, the model mnemesh/rehearsal answers by fixed
+        one with <strong>New agent</strong>, or bring one along with <strong>Import</strong>. Without a configured provider, the model mnemesh/rehearsal answers by fixed
         rules.
       </p>
     </Empty>
   );
 }
 
-function AgentRow({ row: { agent, memory }, onDelete }: { row: Listed; onDelete: () => void }) {
+const SCOPES = 1000;
+
+/** Returns how much each agent has learned. The list is shown without it if recall does not answer. */
+async function learnedByAgent(signal: AbortSignal | undefined) {
+  const { scopes } = await episodes.listMemoryScopes({ pageSize: SCOPES }, { signal }).catch(() => ({ scopes: [] }));
+  return new Map(
+    scopes.flatMap(({ scope, factCount, episodeCount }) =>
+      scope?.scope.case === "agentId" ? [[scope.scope.value, { facts: factCount, episodes: episodeCount }] as const] : [],
+    ),
+  );
+}
+
+/** The size of core memory, and below it that of the archives and of what was learned. */
+function MemorySize({ agent, memory, learned }: Listed) {
   const blocks = memory?.blocks ?? [];
-  const size = blocks.reduce((sum, block) => sum + block.value.length, 0);
+  const size = blocks.reduce((sum, block) => sum + Array.from(block.value).length, 0);
+  const { value } = useLoad((signal) => passages.getArchivalSummary({ agentId: agent.id }, { signal }), [agent.id]);
+  const further = [
+    value?.passageCount ? count(Number(value.passageCount), "passage") : "",
+    learned?.facts ? count(Number(learned.facts), "fact") : "",
+    learned?.episodes ? count(Number(learned.episodes), "episode") : "",
+  ].filter(Boolean);
   return (
-    <li class="card agent">
-      <a class="agent-name" href={linkTo(agent.id)}>
-        {agent.name}
-      </a>
-      <span class="agent-model">{agent.model}</span>
-      <span class="muted">
+    <span class="muted lines">
+      <span>
         {count(blocks.length, "block")}, {count(size, "character")}
       </span>
-      <span class="muted">
-        last run <Time at={agent.lastRunCompletionTime} />
+      {further.length > 0 && <span>{further.join(", ")}</span>}
+    </span>
+  );
+}
+
+function AgentRow({ row, onOpen }: { row: Listed; onOpen: (kind: "delete" | "export") => void }) {
+  const { agent } = row;
+  return (
+    <li class="card agent">
+      <span class="lines">
+        <a class="agent-name" href={linkTo(agent.id)}>
+          {agent.name}
+        </a>
+        <span class="agent-model">{agent.model}</span>
       </span>
-      {agent.pendingApprovalRequestId && <span class="tag warn">waits for approval</span>}
-      <button type="button" class="quiet danger" aria-label={`Delete ${agent.name}`} onClick={onDelete}>
-        Delete
-      </button>
+      <MemorySize {...row} />
+      <span class="muted lines">
+        <span>
+          last run <Time at={agent.lastRunCompletionTime} />
+        </span>
+        {agent.pendingApprovalRequestId && <span class="tag warn">waits for approval</span>}
+      </span>
+      <span class="row-actions">
+        <button type="button" class="quiet" aria-label={`Export ${agent.name}`} onClick={() => onOpen("export")}>
+          Export
+        </button>
+        <button type="button" class="quiet danger" aria-label={`Delete ${agent.name}`} onClick={() => onOpen("delete")}>
+          Delete
+        </button>
+      </span>
     </li>
   );
 }

@@ -148,6 +148,8 @@ interface DialogProps {
 
 /** A modal dialog: the browser keeps the focus inside, and Escape closes it. */
 export function Dialog({ title, onClose, children }: DialogProps) {
+  // A chooser of files that is left tells it with an event of the same name, which bubbles.
+  const cancel = (event: Event) => event.target === event.currentTarget && onClose();
   const element = useRef<HTMLDialogElement>(null);
   const id = useId();
   useEffect(() => {
@@ -156,7 +158,7 @@ export function Dialog({ title, onClose, children }: DialogProps) {
     return () => dialog.close();
   }, []);
   return (
-    <dialog ref={element} aria-labelledby={id} onCancel={onClose}>
+    <dialog ref={element} aria-labelledby={id} onCancel={cancel}>
       <header class="dialog-head">
         <h2 id={id}>{title}</h2>
         <button type="button" class="quiet" aria-label="Close" onClick={onClose}>
