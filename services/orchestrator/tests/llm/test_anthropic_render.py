@@ -32,6 +32,11 @@ def bare(request: LlmRequest) -> dict[str, Any]:
     return render_body(request, cache_breakpoints=False)
 
 
+def test_message_of_thinking_alone_is_left_out() -> None:
+    window = message(1, Role.USER, "Go."), message(2, Role.ASSISTANT, SIGNED), message(3, Role.USER, "And?")
+    assert [each["role"] for each in bare(ask(CLAUDE, *window, settings=THINKING))["messages"]] == ["user"]
+
+
 def test_whole_window_renders_as_expected() -> None:
     request = ask(
         CLAUDE,

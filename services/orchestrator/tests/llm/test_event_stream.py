@@ -35,6 +35,7 @@ CASES = [
     pytest.param("data: ä\u2028\u0085\x0b\x0cß😀\n\n".encode(), said("ä\u2028\u0085\x0b\x0cß😀"), id="other breaks"),
     pytest.param(b"data: a\xff\xc3b\n\ndata: \xf0\x9f\n\n", said("a\ufffd\ufffdb", "\ufffd"), id="not UTF-8"),
     pytest.param(b"data: a\n\ndata: b\n", said("a"), id="an event that does not end"),
+    pytest.param(b"data: a\n\nerror: b\n\n", [*said("a"), ServerEvent("error", "b")], id="a field of llama.cpp"),
     pytest.param(b"", [], id="nothing"),
 ]
 

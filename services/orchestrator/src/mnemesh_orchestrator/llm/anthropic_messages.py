@@ -69,6 +69,7 @@ _DELTAS: Final = {
     "input_json_delta": ("tool_use", "partial_json"),
 }
 """The type of the block that a delta continues, and the field of the delta that has its piece."""
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _STREAMED: Final = frozenset({"text", "thinking", "signature", "input"})
 """The fields of a block that arrive in pieces."""
 _HELD: Final = frozenset({"type", "text", "thinking", "signature", "data", "id", "name", "input"})
@@ -177,6 +178,8 @@ def _assistant(turn: AssistantTurn, has_thinking: bool, form: HistoryForm) -> li
                 blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": arguments, **fields})
             case None:
                 blocks.append(dict(fields))
+    if all(block["type"] in _THINKING for block in blocks):
+        return []  # Some servers refuse a message of thinking alone.
     if has_thinking and form.reasoning is not None and not any(_thoughts(turn)):
         blocks.insert(0, {"type": "thinking", "thinking": form.reasoning, "signature": ""})
     return blocks

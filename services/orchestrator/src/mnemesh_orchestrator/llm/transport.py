@@ -50,7 +50,7 @@ _FINISHED_SECONDS: Final = 5.0
 _SLICE_SECONDS: Final = 0.002
 """The time for which a fast stream keeps other coroutines waiting, and for which it waits then."""
 _MAX_BLANK_BYTES: Final = 64 << 10
-_STREAM_LINE: Final = re.compile(rb":|data|event|id|retry")
+_STREAM_LINE: Final = re.compile(rb":|data|event|id|retry|error")
 _KEEPALIVE_NAMES: Final = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
 _KEEPALIVE: Final = re.compile(r"(?i)\W*(?:ping|pong|keep[-_ ]?alive|heart[-_ ]?beat|processing|waiting)?\W*")
 _ANSWER_KEYS: Final = frozenset({"choices", "output", "content", "candidates", "response", "delta", "item", "usage"})
@@ -115,7 +115,8 @@ class EventStreamParser:
         line = "".join(self._line)
         self._line.clear()
         field, _, value = line.partition(":")
-        if field == "data":
+        if field in ("data", "error"):  # Older releases of llama.cpp send errors as a field of their own.
+            self._name = "error" if field == "error" else self._name
             self._data.append(value.removeprefix(" "))
             return None
         self._length -= len(line)
@@ -156,7 +157,8 @@ class SdkClient:
             ProviderError: the event is an error, or is not JSON.
         """
         data = event.data.strip()
-        if event.name in _KEEPALIVE_NAMES or (len(data) < 40 and _KEEPALIVE.fullmatch(data)):
+        # Some proxies send the comments of a stream as data.
+        if event.name in _KEEPALIVE_NAMES or data.startswith(":") or (len(data) < 40 and _KEEPALIVE.fullmatch(data)):
             return
         if event.name == "error":
             self.refuse_errors(_decoded(data.encode()), headers, event.name)

@@ -136,6 +136,7 @@ CALL = _piece(index=0, id="c", function={"name": "a", "arguments": '{"n":1}'})
         ["event: ping\n"],
         ["event: ping", "data: {}\n"],
         ["event: keepalive", 'data: {"type":"keepalive"}\n'],
+        ["data: : OPENROUTER PROCESSING\n"],
         [": OPENROUTER PROCESSING\n"],
         ["data: ping\n"],
         ["data: [HEARTBEAT]\n"],
