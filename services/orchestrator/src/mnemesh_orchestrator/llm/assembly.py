@@ -529,8 +529,8 @@ def _object_in(text: str) -> dict[str, Any] | None:
 def settled_arguments(text: str) -> str:
     """Returns the arguments of a call: an empty object for none, and those that were sent twice once.
 
-    Some servers open a call with an empty object before its arguments, and some repeat the arguments at the end. Other
-    text is returned unchanged, also if it is not JSON.
+    Some servers open a call with an empty object before its arguments, some repeat the arguments at the end, and some
+    write null or an empty list for none. Other text is returned unchanged, also if it is not JSON.
     """
     given, source, end, length = list[Any](), "{}", 0, len(text.rstrip())
     try:
@@ -539,7 +539,7 @@ def settled_arguments(text: str) -> str:
                 return source
             begin = end + len(_BLANK.match(text, end)[0])  # type: ignore[index]
             value, end = _DECODER.raw_decode(text, begin)
-            if value not in ({}, *given):
+            if value not in (None, [], {}, *given):
                 given.append(value)
                 source = text[begin:end]
             if len(given) > 1:
