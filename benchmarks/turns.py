@@ -99,19 +99,21 @@ async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool =
         agent_id=agent.id,
         messages=[runs_pb2.InputMessage(content=[text])],
         config=runs_pb2.RunConfig(stream_tokens=streamed),
+        batch_events=True,
     )
     started, first = time.perf_counter(), 0.0
     stop = agents_pb2.STOP_REASON_UNSPECIFIED
     async for response in connection.runs.SendMessage(request):
-        kind = response.event.WhichOneof("event")
-        if kind == "message":
-            _require_success(response.event.message)
-        if not first and kind in ("delta", "message"):
-            first = time.perf_counter()
-        elif kind == "error":
-            raise RuntimeError(f"a turn failed: {response.event.error.error.message}")
-        elif kind == "stop":
-            stop = response.event.stop.reason
+        for event in (response.event, *response.further_events):
+            kind = event.WhichOneof("event")
+            if kind == "message":
+                _require_success(event.message)
+            if not first and kind in ("delta", "message"):
+                first = time.perf_counter()
+            elif kind == "error":
+                raise RuntimeError(f"a turn failed: {event.error.error.message}")
+            elif kind == "stop":
+                stop = event.stop.reason
     ended = time.perf_counter()
     if stop not in (agents_pb2.STOP_REASON_END_TURN, agents_pb2.STOP_REASON_TOOL_RULE) or not first:
         raise RuntimeError(f"a turn ended with {agents_pb2.StopReason.Name(stop)}")

@@ -136,6 +136,45 @@ async def test_same_request_id_is_the_same_turn_as_a_stream_and_as_one_response(
     assert len(fake_openai.requests) == 1
 
 
+async def test_events_that_are_ready_together_come_in_one_response_to_clients_that_ask(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Once."]
+    request = runs_service_pb2.SendMessageRequest(
+        request_id="r-1",
+        agent_id=agent.id,
+        messages=[runs_pb2.InputMessage(content=[text_part("Hello.")])],
+        batch_events=True,
+    )
+    together = [response async for response in mesh.client.runs.stub.SendMessage(request)]
+    assert len(together) < 6
+    events = [event for response in together for event in (response.event, *response.further_events)]
+    assert kinds(events) == ["accepted", "user", "step_started", "assistant", *ENDING]
+    request.ClearField("batch_events")
+    single = [response async for response in mesh.client.runs.stub.SendMessage(request)]
+    assert not any(response.further_events for response in single)
+    assert [response.event for response in single][1:] == [event for event in events if event.HasField("sequence")]
+    again = runs_service_pb2.StreamRunRequest(run_id=events[0].run_id, batch_events=True)
+    replayed = [response async for response in mesh.client.runs.stub.StreamRun(again)]
+    stored = [event for response in replayed for event in (response.event, *response.further_events)]
+    assert stored[1:] == [response.event for response in single][1:]
+    assert len(fake_openai.requests) == 1
+
+
+async def test_responses_with_several_events_are_bounded(
+    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mnemesh_orchestrator.rpc.runs.MAX_PAGE_BYTES", 600)
+    agent = await create(mesh)
+    fake_openai.script = ["x" * 500]
+    events = await sent(mesh, agent)
+    again = runs_service_pb2.StreamRunRequest(run_id=events[0].run_id, batch_events=True)
+    responses = [response async for response in mesh.client.runs.stub.StreamRun(again)]
+    assert len(responses) > 2
+    assert all(response.ByteSize() < 900 for response in responses)
+
+
 async def test_response_ends_before_it_is_too_large(
     mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:

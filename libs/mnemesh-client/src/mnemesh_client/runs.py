@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import grpc
@@ -48,6 +47,7 @@ def send(
         MnemeshError: the request was refused.
     """
     progress = RunProgress()
+    request.batch_events = True
 
     def send_request() -> AsyncIterable[Any]:
         if isinstance(request, runs_service_pb2.AnswerApprovalRequest):
@@ -77,7 +77,7 @@ def send_and_wait(
     async def wait() -> AsyncIterator[Any]:
         answer = await stub.SendMessageAndWait(whole, timeout=STREAM_DEADLINE_SECONDS)
         for event in answer.events:
-            yield _Response(event)
+            yield runs_service_pb2.SendMessageResponse(event=event)
 
     def reattach() -> AsyncIterable[Any]:
         return stub.StreamRun(progress.stream_request()) if progress.run_id else wait()
@@ -100,13 +100,6 @@ def attach(
     return _stream(stub, reattach, reattach, progress, patience)
 
 
-@dataclass(frozen=True, slots=True)
-class _Response:
-    """An event of a whole response, as a stream has it."""
-
-    event: runs_pb2.RunEvent
-
-
 class RunProgress:
     """The position in the event stream of a run."""
 
@@ -118,7 +111,9 @@ class RunProgress:
 
     def stream_request(self) -> runs_service_pb2.StreamRunRequest:
         """Returns the request for the events after the current position."""
-        return runs_service_pb2.StreamRunRequest(run_id=self.run_id, starting_after=self.sequence, include_deltas=True)
+        return runs_service_pb2.StreamRunRequest(
+            run_id=self.run_id, starting_after=self.sequence, include_deltas=True, batch_events=True
+        )
 
     def advance(self, event: runs_pb2.RunEvent) -> bool:
         """Moves the position to an event. Returns False for a repeated event and for a keepalive."""
@@ -149,8 +144,9 @@ async def _stream(
             async with closing(source) as responses:
                 async for response in responses:
                     failures = 0
-                    if progress.advance(response.event):
-                        yield response.event
+                    for event in (response.event, *response.further_events):
+                        if progress.advance(event):
+                            yield event
             if progress.stopped or await _has_all(stub, progress):
                 return
             problem: MnemeshError = Unavailable("The stream ended before the run did.")

@@ -13,7 +13,7 @@ from mnemesh_types.messages import Approve, Deny
 
 from ..support.groups import Cast, bodies, start, waiting
 from ..support.model import call
-from ..support.world import ME, Process, World, require_valid
+from ..support.world import ME, Process, World, each, require_valid
 
 ONE = PageQuery(1, ascending=False)
 
@@ -136,7 +136,7 @@ async def test_request_can_be_answered_as_soon_as_the_stream_has_it(cast: Cast, 
 
     with observed_by(slow_end):
         run = await start(process, group, "Hello")
-        async for event in process.runs.follow(ME, run.id, 0, 30):
+        async for event in each(process.runs.follow(ME, run.id, 0, 30)):
             if isinstance(event.body, MemberEvent) and getattr(event.body.body, "kind", "") == "approval_request":
                 await process.answer(cast.agents["Eve"], Approve(await call_of(process, cast, "Eve")))
     assert (await process.runs.get(ME, run.id)).status is RunStatus.COMPLETED

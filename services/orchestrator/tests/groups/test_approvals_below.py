@@ -14,7 +14,7 @@ from ..loop.correspondents import ASK, BY_TAGS, TO_GROUP
 from ..support.faults import Faults
 from ..support.groups import Cast, start
 from ..support.model import Item, call, say
-from ..support.world import ME, Process, World, crashed, require_valid
+from ..support.world import ME, Process, World, crashed, each, require_valid
 
 NOTE = call("archival_memory_insert", content="a note")
 
@@ -51,7 +51,7 @@ class Following:
         self.task = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
-        async for event in self._process.runs.follow(ME, self._run.id, 0, 30):
+        async for event in each(self._process.runs.follow(ME, self._run.id, 0, 30)):
             self.events.append(event)
             self._news.set()
 

@@ -11,7 +11,7 @@ from mnemesh_orchestrator.model.runs import RunFilter, RunStatus
 
 from ..support.groups import Cast, bodies, send, start
 from ..support.model import Held, call, say
-from ..support.world import ME, Process, World
+from ..support.world import ME, Process, World, each
 
 ALL = PageQuery(50, ascending=True)
 
@@ -57,7 +57,7 @@ async def test_events_of_a_long_turn_arrive_while_it_runs(cast: Cast, process: P
     run = await start(process, group)
     await held.asked.wait()
     seen: list[RunEvent] = []
-    async for event in process.runs.follow(ME, run.id, 0, 30):
+    async for event in each(process.runs.follow(ME, run.id, 0, 30)):
         seen.append(event)
         if isinstance(event.body, MemberEvent) and getattr(event.body.body, "kind", "") == "tool_return":
             held.released.set()
@@ -134,10 +134,10 @@ async def test_events_that_follow_closely_share_a_batch() -> None:
     gate = asyncio.Event()
 
     async def stream():
-        for number in (1, 2, None, 3):
-            yield event(number)
+        yield [event(1)]
+        yield [event(2), event(None), event(3)]
         await gate.wait()
-        yield event(4)
+        yield [event(4)]
 
     seen = []
     async for batch in executor.yield_batches(stream()):

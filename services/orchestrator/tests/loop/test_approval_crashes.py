@@ -32,7 +32,7 @@ from mnemesh_types.messages import (
 
 from ..support.faults import Crash, Faults
 from ..support.model import by_place, call, say, together
-from ..support.world import ME, Process, World, crashed, kinds, lines, opened, require_valid
+from ..support.world import ME, Process, World, crashed, each, kinds, lines, opened, require_valid
 
 ALL = PageQuery(9, ascending=True)
 RULES = (RequiresApproval("archival_memory_insert"),)
@@ -92,7 +92,7 @@ async def whole(process: Process, agent: Agent) -> None:
 async def said(process: Process, agent: Agent, key: RequestKey) -> list[RunEvent]:
     config = RunConfig(client_tools=(CLIENT,))
     stream = process.runs.send(ME, key, agent.id, "", [InputMessage((TextPart("Do it all."),))], config)
-    return [event async for event in stream]
+    return [event async for event in each(stream)]
 
 
 async def answered(process: Process, agent: Agent) -> None:

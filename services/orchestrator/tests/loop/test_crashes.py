@@ -19,7 +19,7 @@ from mnemesh_types.messages import TextPart, ToolStatus
 
 from ..support.faults import Crash, Faults
 from ..support.model import by_place, call, say
-from ..support.world import ME, Process, World, crashed, kinds, lines, opened, require_valid
+from ..support.world import ME, Process, World, crashed, each, kinds, lines, opened, require_valid
 from .five_tools import FIVE_TOOLS, HEARTBEATS, require_each_effect_once, transcript
 from .process_crashes import die_in, next_life
 
@@ -221,7 +221,8 @@ async def test_repeated_request_after_a_crash_returns_the_same_run(world: World,
 
     async def send(process: Process) -> list[RunEvent]:
         message = InputMessage((TextPart("Keep this."),))
-        return [event async for event in process.runs.send(ME, request, agent.id, "", [message], RunConfig())]
+        stream = process.runs.send(ME, request, agent.id, "", [message], RunConfig())
+        return [event async for event in each(stream)]
 
     faults = first.faults
 
@@ -287,8 +288,8 @@ async def test_result_that_the_commit_alone_holds_is_shown_once_and_not_computed
             faults.crashes_at = faults.points - 1
 
     async def send() -> None:
-        async for event in first.runs.send(ME, None, agent.id, "", [InputMessage((TextPart("Go."),))], RunConfig()):
-            shown.append(event)
+        async for events in first.runs.send(ME, None, agent.id, "", [InputMessage((TextPart("Go."),))], RunConfig()):
+            shown.extend(events)
 
     faults.on_call = die_in_the_second_step
     with pytest.raises(Crash):

@@ -12,7 +12,7 @@ from mnemesh_types.messages import TextPart
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say
 from ..support.waiting import until
-from ..support.world import ME, Process, World, crashed, kinds, lines, require_valid, told
+from ..support.world import ME, Process, World, crashed, each, kinds, lines, require_valid, told
 
 
 async def looking(process: Process, task: asyncio.Task[list[RunEvent]]) -> list[RunEvent]:
@@ -200,7 +200,7 @@ async def test_streams_end_when_another_replica_deletes_the_agent(
     held = Held(say("Never."))
     world.model.follow(held)
     message = InputMessage((TextPart("Hello"),))
-    stream = process.runs.send(ME, None, agent.id, "", [message], RunConfig())
+    stream = each(process.runs.send(ME, None, agent.id, "", [message], RunConfig()))
     assert isinstance((await anext(stream)).body, RunAccepted)
     await held.asked.wait()
     await other.lifecycle.delete(ME, agent.id)

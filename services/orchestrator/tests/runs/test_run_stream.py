@@ -14,7 +14,7 @@ from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_types.messages import TextPart
 
 from ..support.model import Held, call, say
-from ..support.world import ME, Process, World, kinds, told
+from ..support.world import ME, Process, World, each, kinds, told
 
 
 def an_event(run_id: str, number: int | None) -> RunEvent:
@@ -75,7 +75,7 @@ async def test_keepalives_are_sent_without_events(world: World, process: Process
     world.model.follow(held)
     run = await process.start(agent)
     follower = process.runs.streamer
-    stream = follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0)
+    stream = each(follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0))
     async with aclosing(stream):
         received = []
         async for event in stream:
@@ -104,7 +104,7 @@ async def test_follower_of_a_committed_step_receives_what_was_published_before_a
     run = await process.start(agent)
     await committed.wait()
     follower = process.runs.streamer
-    stream = follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0)
+    stream = each(follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0))
     received = []
     async with aclosing(stream):
         async for event in stream:

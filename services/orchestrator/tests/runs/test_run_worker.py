@@ -15,7 +15,7 @@ from mnemesh_types.messages import Role
 
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say
-from ..support.world import ME, Process, World, kinds, lines, require_valid
+from ..support.world import ME, Process, World, each, kinds, lines, require_valid
 
 
 async def test_fifty_concurrent_messages_are_fifty_turns_in_order(world: World, process: Process) -> None:
@@ -200,7 +200,7 @@ async def test_deleted_agent_loses_its_runs(world: World, process: Process) -> N
     world.model.follow(held)
     runs = [await process.start(agent), await process.start(agent)]
     await held.asked.wait()
-    following = [process.runs.follow(ME, run.id, 0, 30) for run in runs]
+    following = [each(process.runs.follow(ME, run.id, 0, 30)) for run in runs]
     for stream in following:
         assert isinstance((await anext(stream)).body, RunAccepted)
     await process.lifecycle.delete(ME, agent.id)

@@ -14,7 +14,7 @@ from mnemesh_types.messages import Approve, Role, TextPart
 
 from ..support.faults import Faults
 from ..support.model import Held, call, say
-from ..support.world import ME, Process, World, crashed
+from ..support.world import ME, Process, World, crashed, each
 from .partners import answer_everything, is_partner, partners, said
 
 
@@ -259,7 +259,9 @@ async def test_erasure_of_a_sender_erases_its_words_from_the_partner(world: Worl
     for sender in ("ada", "ben"):
         process.clock.advance(1)
         message = InputMessage((TextPart(f"I am {sender}."),), sender_id=sender)
-        events = [e async for e in process.runs.send(ME, None, crew.manager.id, "", [message], RunConfig())]
+        events = [
+            event async for event in each(process.runs.send(ME, None, crew.manager.id, "", [message], RunConfig()))
+        ]
         assert events
     await process.idle()
     shown = [message.sender_id for message in world.turn(crew.members[0], 2) if message.role is Role.USER]

@@ -16,7 +16,7 @@ from mnemesh_orchestrator.model.runs import MemberApproval, Run
 from mnemesh_types.messages import TextPart
 
 from .model import Item, say
-from .world import ME, Process, World, told
+from .world import ME, Process, World, each, told
 
 
 @dataclass
@@ -89,7 +89,7 @@ async def send(
     process.clock.advance(1)
     messages = _messages(texts, otid)
     stream = process.runs.send(ME, key, "", "", messages, RunConfig(**config), group_id=group.id)
-    return [event async for event in stream]
+    return [event async for event in each(stream)]
 
 
 async def start(

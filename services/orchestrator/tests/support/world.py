@@ -1,8 +1,8 @@
 """Orchestrator processes on the same database: the real wiring over the real services in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -54,6 +54,14 @@ WATCHED_STORES = (
 )
 ME = DEFAULT_PRINCIPAL
 SYSTEM = "You are a test.\n{CORE_MEMORY}"
+
+
+async def each(stream: AsyncGenerator[Sequence[RunEvent], None]) -> AsyncGenerator[RunEvent, None]:
+    """Yields the events of a stream one by one."""
+    async with aclosing(stream):
+        async for events in stream:
+            for event in events:
+                yield event
 
 
 @dataclass
@@ -157,7 +165,7 @@ class Process:
         """Sends the input of one turn after a second, and returns all events of its run."""
         self.clock.advance(1)
         stream = self.runs.send(ME, None, agent.id, to, messages, RunConfig(**config))
-        events = [event async for event in stream]
+        events = [event async for event in each(stream)]
         await self._end_of_task(events[0].run_id)  # a compaction may follow the run
         return events
 
@@ -182,8 +190,8 @@ class Process:
         self.clock.advance(1)
         given = ApprovalAnswer(decisions, request, config)
         messages = [InputMessage((TextPart(text),)) for text in texts]
-        _, events = await self.approvals.answer(ME, key, agent.id, to, given, messages)
-        return [event async for event in events]
+        _, stream = await self.approvals.answer(ME, key, agent.id, to, given, messages)
+        return [event async for event in each(stream)]
 
     async def start(self, agent: Agent, text: str = "Hello", *, to: str = "", **config: Any) -> Run:
         """Sends a message in the background after a second."""
@@ -192,7 +200,8 @@ class Process:
 
     async def follow(self, run: Run, after: int = 0, *, deltas: bool = False) -> list[RunEvent]:
         """Returns the events of a run until its end."""
-        return [event async for event in self.runs.follow(ME, run.id, after, 30, deltas=deltas)]
+        stream = self.runs.follow(ME, run.id, after, 30, deltas=deltas)
+        return [event async for event in each(stream)]
 
     async def outcome(self, agent: Agent) -> Run:
         """Returns the agent's latest run."""

@@ -1,7 +1,7 @@
 """Executes the runs of groups: drives the turns of their agents, and forwards the events of these turns."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -201,14 +201,14 @@ _REATTACH_SECONDS: Final = 0.2
 """The time until a run is followed again whose stream ended before the run did."""
 
 
-async def yield_batches(stream: AsyncGenerator[RunEvent, None]) -> AsyncGenerator[list[RunEvent], None]:
+async def yield_batches(stream: AsyncGenerator[Sequence[RunEvent], None]) -> AsyncGenerator[list[RunEvent], None]:
     """Yields the events of a stream in order: durable ones in batches, a live one alone and at once.
 
     The stream is closed at the end. A stream that is being read cannot be cancelled without ending it, so a task reads
     it.
     """
     loop = asyncio.get_running_loop()
-    reading: asyncio.Task[RunEvent | None] | None = None
+    reading: asyncio.Task[Sequence[RunEvent] | None] | None = None
     waiting: list[RunEvent] = []
     due = 0.0
     try:
@@ -219,17 +219,20 @@ async def yield_batches(stream: AsyncGenerator[RunEvent, None]) -> AsyncGenerato
                 yield waiting
                 waiting = []
                 continue
-            event, reading = reading.result(), None
-            if event is not None and event.sequence is not None:
-                due = due if waiting else loop.time() + BATCH_SECONDS
-                waiting.append(event)
-                continue
-            if waiting:
-                yield waiting
-                waiting = []
-            if event is None:
+            events, reading = reading.result(), None
+            for event in events or ():
+                if event.sequence is not None:
+                    due = due if waiting else loop.time() + BATCH_SECONDS
+                    waiting.append(event)
+                    continue
+                if waiting:
+                    yield waiting
+                    waiting = []
+                yield [event]
+            if events is None:
+                if waiting:
+                    yield waiting
                 return
-            yield [event]
     finally:
         if reading is not None:
             reading.cancel()
@@ -238,7 +241,7 @@ async def yield_batches(stream: AsyncGenerator[RunEvent, None]) -> AsyncGenerato
         await stream.aclose()
 
 
-async def _read_next(stream: AsyncGenerator[RunEvent, None]) -> RunEvent | None:
+async def _read_next(stream: AsyncGenerator[Sequence[RunEvent], None]) -> Sequence[RunEvent] | None:
     return await anext(stream, None)
 
 

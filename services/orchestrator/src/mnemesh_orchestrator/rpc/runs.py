@@ -1,6 +1,6 @@
 """`mnemesh.agents.v1.RunService`."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -117,24 +117,24 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
     async def SendMessage(
         self, request: rpc.SendMessageRequest, context: Context
     ) -> AsyncIterator[rpc.SendMessageResponse]:
-        async with aclosing(self._send(request)) as events:
-            async for event in events:
-                yield rpc.SendMessageResponse(event=await _event_to_proto(event))
+        together = _comes_together(request)
+        async with aclosing(self._send(request)) as stream:
+            async for events in stream:
+                for response in _responses(rpc.SendMessageResponse, await _events_to_proto(events), together=together):
+                    yield response
 
     async def SendMessageAndWait(
         self, request: rpc.SendMessageAndWaitRequest, context: Context
     ) -> rpc.SendMessageAndWaitResponse:
         found: list[runs_pb2.RunEvent] = []
         size = 0
-        async with aclosing(self._send(request)) as events:
-            async for event in events:
-                if event.is_transient:
-                    continue
-                message = await _event_to_proto(event)
-                size += message.ByteSize()
-                if size > MAX_PAGE_BYTES and found:
-                    break
-                found.append(message)
+        async with aclosing(self._send(request)) as stream:
+            async for events in stream:
+                for message in await _events_to_proto(event for event in events if not event.is_transient):
+                    size += message.ByteSize()
+                    if size > MAX_PAGE_BYTES and found:
+                        return rpc.SendMessageAndWaitResponse(events=found)
+                    found.append(message)
         return rpc.SendMessageAndWaitResponse(events=found)
 
     async def StartRun(self, request: rpc.StartRunRequest, context: Context) -> rpc.StartRunResponse:
@@ -150,9 +150,10 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
     async def AnswerApproval(
         self, request: rpc.AnswerApprovalRequest, context: Context
     ) -> AsyncIterator[rpc.AnswerApprovalResponse]:
+        together = _comes_together(request)
         agent_id = require_id(request.agent_id, "agent", "agent_id")
         config: RunConfig | None = config_from_proto(request.config) if request.HasField("config") else None
-        run, events = await self._approvals.answer(
+        run, stream = await self._approvals.answer(
             current_principal(),
             request_key(request, "AnswerApproval"),
             agent_id,
@@ -160,10 +161,11 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
             answer_from_proto(request, config),
             inputs_from_proto(request.messages),
         )
-        async with aclosing(events):
-            async for event in events:
-                if event.is_included(run.config.include_events):
-                    yield rpc.AnswerApprovalResponse(event=await _event_to_proto(event))
+        async with aclosing(stream):
+            async for events in stream:
+                shown = await _events_to_proto(_included(events, run.config))
+                for response in _responses(rpc.AnswerApprovalResponse, shown, together=together):
+                    yield response
 
     async def GetRun(self, request: rpc.GetRunRequest, context: Context) -> rpc.GetRunResponse:
         run = await self._service.get(current_principal(), _run_id(request.run_id))
@@ -193,17 +195,18 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         keepalive = (
             request.keepalive_seconds if request.HasField("keepalive_seconds") else RunConfig().keepalive_seconds
         )
-        run, events = await self._service.attach(
+        run, stream = await self._service.attach(
             current_principal(),
             _run_id(request.run_id),
             request.starting_after,
             keepalive,
             deltas=request.include_deltas,
         )
-        async with aclosing(events):
-            async for event in events:
-                if event.is_included(run.config.include_events):
-                    yield rpc.StreamRunResponse(event=await _event_to_proto(event))
+        async with aclosing(stream):
+            async for events in stream:
+                shown = await _events_to_proto(_included(events, run.config))
+                for response in _responses(rpc.StreamRunResponse, shown, together=request.batch_events):
+                    yield response
 
     async def ListSteps(self, request: rpc.ListStepsRequest, context: Context) -> rpc.ListStepsResponse:
         query = page_query(request)
@@ -227,7 +230,7 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         step = await self._steps.set_feedback(current_principal(), key, step_id, feedback, request.tags)
         return rpc.SetStepFeedbackResponse(step=STEP.to_proto(step))
 
-    async def _send(self, request: _Sending) -> AsyncGenerator[RunEvent, None]:
+    async def _send(self, request: _Sending) -> AsyncGenerator[list[RunEvent], None]:
         """Starts the run of a request, and yields the events that its config includes. See `RunService.send`."""
         config = config_from_proto(request.config)
         messages = inputs_from_proto(request.messages)
@@ -243,9 +246,8 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
             group_id=group_id,
         )
         async with aclosing(sent):
-            async for event in sent:
-                if event.is_included(config.include_events):
-                    yield event
+            async for events in sent:
+                yield _included(events, config)
 
 
 def _run_id(value: str) -> str:
@@ -256,8 +258,34 @@ def _step_id(value: str) -> str:
     return require_id(value, "step", "step_id")
 
 
-async def _event_to_proto(event: RunEvent) -> runs_pb2.RunEvent:
-    message = event_to_proto(event)
-    if message.HasField("sequence"):
-        await async_failpoint("run.before_event", message.WhichOneof("event") or "")
-    return message
+def _included(events: Iterable[RunEvent], config: RunConfig) -> list[RunEvent]:
+    return [event for event in events if event.is_included(config.include_events)]
+
+
+async def _events_to_proto(events: Iterable[RunEvent]) -> list[runs_pb2.RunEvent]:
+    messages = []
+    for event in events:
+        message = event_to_proto(event)
+        if message.HasField("sequence"):
+            await async_failpoint("run.before_event", message.WhichOneof("event") or "")
+        messages.append(message)
+    return messages
+
+
+def _comes_together(request: rpc.SendMessageRequest | rpc.AnswerApprovalRequest) -> bool:
+    """Returns `batch_events` and clears it: the request is the same however its events come."""
+    together = request.batch_events
+    request.ClearField("batch_events")
+    return together
+
+
+def _responses(make: Callable[..., Any], events: Sequence[runs_pb2.RunEvent], *, together: bool) -> Iterator[Any]:
+    """Yields a response for each event, or as few as keep them small."""
+    start, size = 0, 0
+    for number, event in enumerate(events):
+        size += event.ByteSize()
+        if number > start and (not together or size > MAX_PAGE_BYTES):
+            yield make(event=events[start], further_events=events[start + 1 : number])
+            start, size = number, event.ByteSize()
+    if events:
+        yield make(event=events[start], further_events=events[start + 1 :])

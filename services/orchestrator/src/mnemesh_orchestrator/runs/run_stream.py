@@ -1,7 +1,7 @@
 """Streams of the events of a run: the stored ones after a sequence number, then the live ones, to the end."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,10 +48,15 @@ class Subscription:
         Raises:
             TimeoutError: no item arrived within the time.
         """
-        if not self._queue.empty():
+        if self.has_item:
             return self._queue.get_nowait()
         async with asyncio.timeout(timeout_seconds):
             return await self._queue.get()
+
+    @property
+    def has_item(self) -> bool:
+        """The next item is there, so `next` does not wait."""
+        return not self._queue.empty()
 
     def close(self) -> None:
         """Ends the subscription."""
@@ -126,8 +131,10 @@ class RunStreamer:
         replayed: bool = False,
         deltas: bool = False,
         keepalive_seconds: int = 30,
-    ) -> AsyncGenerator[RunEvent, None]:
+    ) -> AsyncGenerator[Sequence[RunEvent], None]:
         """Yields the events of a run after a sequence number, each once and in order, up to its usage.
+
+        Events that are ready at the same time come together.
 
         Args:
             run: the run, read after the subscription was made.
@@ -142,59 +149,76 @@ class RunStreamer:
         position, subscription.is_stored = _Position(after, after, (0, 0) if replays_live else None), True
         try:
             accepted = RunAccepted(run.agent_id, run.conversation_id, replayed, run.last_sequence)
-            yield RunEvent(run.id, run.created_at, accepted)
-            for event in input_events(run):
-                if position.advance(event):
-                    yield event
+            ready = [RunEvent(run.id, run.created_at, accepted), *filter(position.advance, input_events(run))]
             if not fresh:
-                async for event in self._read_stored(run.id, position):
-                    yield event
+                yield ready
+                ready = []
+                async for events in self._read_stored(run.id, position):
+                    yield events
                 if position.is_last or run.status.ended:
                     return
-            async for event in self._live(run.id, subscription, position, keepalive_seconds):
-                yield event
+            async for events in self._live(run.id, subscription, position, ready, keepalive_seconds):
+                yield events
         finally:
             subscription.close()
 
     async def _live(
-        self, run_id: str, subscription: Subscription, position: "_Position", keepalive_seconds: int
-    ) -> AsyncGenerator[RunEvent, None]:
-        """Yields the events that this process or another publishes, up to the last one."""
+        self,
+        run_id: str,
+        subscription: Subscription,
+        position: "_Position",
+        ready: list[RunEvent],
+        keepalive_seconds: int,
+    ) -> AsyncGenerator[Sequence[RunEvent], None]:
+        """Yields `ready`, and the events that this process or another publishes, up to the last one."""
         while not position.is_last:
+            if ready and not subscription.has_item:
+                yield ready
+                ready = []
             try:
                 item = await subscription.next(keepalive_seconds)
             except TimeoutError:
-                yield RunEvent(run_id, self.clock.now(), Keepalive())
+                yield [RunEvent(run_id, self.clock.now(), Keepalive())]
                 continue
-            if isinstance(item, RunEvent):
-                if not position.is_next(item):
-                    async for event in self._read_missed(item, position):
-                        yield event
+            if isinstance(item, RunEvent) and position.is_next(item):
                 if position.advance(item):
-                    yield item
+                    ready.append(item)
+                continue
+            if ready:
+                yield ready
+                ready = []
+            if isinstance(item, RunEvent):
+                async for events in self._read_missed(item, position):
+                    yield events
+                if position.advance(item):
+                    yield [item]
                 continue
             # Another process has stored events, or the holder released the run after it stored its last one.
-            async for event in self._read_stored(run_id, position):
-                yield event
+            async for events in self._read_stored(run_id, position):
+                yield events
             if item is None or item.ended:
                 return
+        if ready:
+            yield ready
 
-    async def _read_missed(self, live: RunEvent, position: "_Position") -> AsyncGenerator[RunEvent, None]:
+    async def _read_missed(self, live: RunEvent, position: "_Position") -> AsyncGenerator[Sequence[RunEvent], None]:
         """Yields the stored events before a live one: published before the subscription, stored after the read."""
         if live.position is not None:
             await self.log.flush(live.run_id)
-        async for event in self._read_stored(live.run_id, position, live.sequence):
-            yield event
+        async for events in self._read_stored(live.run_id, position, live.sequence):
+            yield events
 
     async def _read_stored(
         self, run_id: str, position: "_Position", before: int | None = None
-    ) -> AsyncGenerator[RunEvent, None]:
+    ) -> AsyncGenerator[Sequence[RunEvent], None]:
         while batch := await self._batch(run_id, position):
-            for event in batch:
-                if position.live is None and before is not None and (event.sequence or 0) >= before:
+            if position.live is None and before is not None:
+                older = [event for event in batch if (event.sequence or 0) < before]
+                yield list(filter(position.advance, older))
+                if len(older) < len(batch):
                     return
-                if position.advance(event):
-                    yield event
+            else:
+                yield list(filter(position.advance, batch))
 
     async def _batch(self, run_id: str, position: "_Position") -> tuple[RunEvent, ...]:
         if position.live is None:

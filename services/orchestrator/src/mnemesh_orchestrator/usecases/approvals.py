@@ -48,7 +48,7 @@ class ApprovalService:
         conversation_id: str,
         answer: ApprovalAnswer,
         messages: Sequence[InputMessage],
-    ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
+    ) -> tuple[Run, AsyncGenerator[Sequence[RunEvent], None]]:
         """Decides a pending approval with a new run. Returns the run and its events until it ends.
 
         The messages follow the tool returns. A repeat under the same key, or with the same decisions, returns the first

@@ -242,7 +242,7 @@ class RunService:
         messages: Sequence[InputMessage],
         config: RunConfig,
         group_id: str | None = None,
-    ) -> AsyncGenerator[RunEvent, None]:
+    ) -> AsyncGenerator[Sequence[RunEvent], None]:
         """Stores a run and streams its events until it ends. A repeat under the same key or otid streams the first run.
 
         With `group_id`, it is a run of the group.
@@ -265,8 +265,8 @@ class RunService:
         await self._require_services(key, run)
         _, stream = await self.open(caller, key, run)
         async with aclosing(stream):
-            async for event in stream:
-                yield event
+            async for events in stream:
+                yield events
 
     async def _require_services(self, key: RequestKey | None, run: Run) -> None:
         """Refuses a run whose caller waits, while recall or blocks is away. An accepted run waits for them."""
@@ -285,7 +285,7 @@ class RunService:
         key: RequestKey | None,
         run: Run,
         answer: ApprovalAnswer | None = None,
-    ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
+    ) -> tuple[Run, AsyncGenerator[Sequence[RunEvent], None]]:
         """Stores a run. Returns it, or the run that it repeats, and the events until it ends.
 
         The config and the input of the run are valid. Raises the other errors of `send`.
@@ -398,12 +398,12 @@ class RunService:
         *,
         replayed: bool = False,
         deltas: bool = False,
-    ) -> AsyncGenerator[RunEvent, None]:
+    ) -> AsyncGenerator[Sequence[RunEvent], None]:
         """Streams the events of `attach`."""
         _, stream = await self.attach(caller, run_id, after, keepalive_seconds, replayed=replayed, deltas=deltas)
         async with aclosing(stream):
-            async for event in stream:
-                yield event
+            async for events in stream:
+                yield events
 
     async def attach(
         self,
@@ -414,7 +414,7 @@ class RunService:
         *,
         replayed: bool = False,
         deltas: bool = False,
-    ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
+    ) -> tuple[Run, AsyncGenerator[Sequence[RunEvent], None]]:
         """Returns a run and its events until it ends.
 
         Args:

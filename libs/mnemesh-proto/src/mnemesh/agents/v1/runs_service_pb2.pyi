@@ -100,6 +100,7 @@ class SendMessageRequest(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    BATCH_EVENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
     """May be empty if conversation_id names a conversation."""
@@ -107,6 +108,10 @@ class SendMessageRequest(_message.Message):
     """Absent, "default" or the agent id mean the default conversation."""
     group_id: _builtins.str
     """Sends to a group. agent_id and conversation_id must be empty."""
+    batch_events: _builtins.bool
+    """Events that are ready at the same time come in one response, which costs less than several. It is not part of the
+    request's identity: with another value and the same request_id, it is the same run.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.InputMessage]:
         """At least one."""
@@ -122,10 +127,11 @@ class SendMessageRequest(_message.Message):
         messages: _abc.Iterable[_runs_pb2.InputMessage] | None = ...,
         config: _runs_pb2.RunConfig | None = ...,
         group_id: _builtins.str | None = ...,
+        batch_events: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "config", b"config", "conversation_id", b"conversation_id", "group_id", b"group_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "agent_id", b"agent_id", "config", b"config", "conversation_id", b"conversation_id", "group_id", b"group_id", "messages", b"messages", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "agent_id", b"agent_id", "batch_events", b"batch_events", "config", b"config", "conversation_id", b"conversation_id", "group_id", b"group_id", "messages", b"messages", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
     _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
@@ -143,16 +149,22 @@ class SendMessageResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: _builtins.int
+    FURTHER_EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _runs_pb2.RunEvent: ...
+    @_builtins.property
+    def further_events(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.RunEvent]:
+        """The events after `event`, in order; with batch_events only."""
+
     def __init__(
         self,
         *,
         event: _runs_pb2.RunEvent | None = ...,
+        further_events: _abc.Iterable[_runs_pb2.RunEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "further_events", b"further_events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -624,11 +636,14 @@ class AnswerApprovalRequest(_message.Message):
     DECISIONS_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    BATCH_EVENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
     conversation_id: _builtins.str
     approval_request_id: _builtins.str
     """MessageEvent.message_id of the approval request. Absent means the pending approval."""
+    batch_events: _builtins.bool
+    """As in SendMessageRequest."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ApprovalDecision]:
         """One for each call of the approval request, in any order."""
@@ -651,10 +666,11 @@ class AnswerApprovalRequest(_message.Message):
         decisions: _abc.Iterable[_message_pb2.ApprovalDecision] | None = ...,
         messages: _abc.Iterable[_runs_pb2.InputMessage] | None = ...,
         config: _runs_pb2.RunConfig | None = ...,
+        batch_events: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id", "_conversation_id", b"_conversation_id", "approval_request_id", b"approval_request_id", "config", b"config", "conversation_id", b"conversation_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id", "_conversation_id", b"_conversation_id", "agent_id", b"agent_id", "approval_request_id", b"approval_request_id", "config", b"config", "conversation_id", b"conversation_id", "decisions", b"decisions", "messages", b"messages", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id", "_conversation_id", b"_conversation_id", "agent_id", b"agent_id", "approval_request_id", b"approval_request_id", "batch_events", b"batch_events", "config", b"config", "conversation_id", b"conversation_id", "decisions", b"decisions", "messages", b"messages", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__approval_request_id: _TypeAlias = _typing.Literal["approval_request_id"]  # noqa: Y015
     _WhichOneofArgType__approval_request_id: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id"]  # noqa: Y015
@@ -672,16 +688,22 @@ class AnswerApprovalResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: _builtins.int
+    FURTHER_EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _runs_pb2.RunEvent: ...
+    @_builtins.property
+    def further_events(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.RunEvent]:
+        """The events after `event`, in order; with batch_events only."""
+
     def __init__(
         self,
         *,
         event: _runs_pb2.RunEvent | None = ...,
+        further_events: _abc.Iterable[_runs_pb2.RunEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "further_events", b"further_events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1056,6 +1078,7 @@ class StreamRunRequest(_message.Message):
     STARTING_AFTER_FIELD_NUMBER: _builtins.int
     INCLUDE_DELTAS_FIELD_NUMBER: _builtins.int
     KEEPALIVE_SECONDS_FIELD_NUMBER: _builtins.int
+    BATCH_EVENTS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     starting_after: _builtins.int
     """The newest sequence number that the caller has. N returns events from N+1."""
@@ -1063,6 +1086,8 @@ class StreamRunRequest(_message.Message):
     """Also replays the stored deltas of a background run."""
     keepalive_seconds: _builtins.int
     """Interval of keepalive events in seconds. Absent means 30."""
+    batch_events: _builtins.bool
+    """As in SendMessageRequest."""
     def __init__(
         self,
         *,
@@ -1070,10 +1095,11 @@ class StreamRunRequest(_message.Message):
         starting_after: _builtins.int = ...,
         include_deltas: _builtins.bool = ...,
         keepalive_seconds: _builtins.int | None = ...,
+        batch_events: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_keepalive_seconds", b"_keepalive_seconds", "keepalive_seconds", b"keepalive_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keepalive_seconds", b"_keepalive_seconds", "include_deltas", b"include_deltas", "keepalive_seconds", b"keepalive_seconds", "run_id", b"run_id", "starting_after", b"starting_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keepalive_seconds", b"_keepalive_seconds", "batch_events", b"batch_events", "include_deltas", b"include_deltas", "keepalive_seconds", b"keepalive_seconds", "run_id", b"run_id", "starting_after", b"starting_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__keepalive_seconds: _TypeAlias = _typing.Literal["keepalive_seconds"]  # noqa: Y015
     _WhichOneofArgType__keepalive_seconds: _TypeAlias = _typing.Literal["_keepalive_seconds", b"_keepalive_seconds"]  # noqa: Y015
@@ -1086,16 +1112,22 @@ class StreamRunResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: _builtins.int
+    FURTHER_EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _runs_pb2.RunEvent: ...
+    @_builtins.property
+    def further_events(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.RunEvent]:
+        """The events after `event`, in order; with batch_events only."""
+
     def __init__(
         self,
         *,
         event: _runs_pb2.RunEvent | None = ...,
+        further_events: _abc.Iterable[_runs_pb2.RunEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "further_events", b"further_events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
