@@ -47,11 +47,7 @@ class AgentImportStore:
     clock: Clock
 
     async def resume(self, organization_id: str, request_id: str, fingerprint: str) -> AgentImport | None:
-        """Returns the import of an earlier call, which this call continues, or None.
-
-        Raises:
-            RequestIdReused: The import has another fingerprint.
-        """
+        """Returns the import of an earlier call, which this call continues, or None."""
 
         def write(conn: sa.Connection) -> AgentImport | None:
             return self._resume(conn, organization_id, request_id, fingerprint)
@@ -137,11 +133,7 @@ class AgentImportStore:
         return await self._update(started, write)
 
     async def activate(self, started: AgentImport, agent: Agent) -> None:
-        """Makes the agent visible, with its final values. A repeat changes nothing.
-
-        Raises:
-            NotFound: An identity of the agent does not exist.
-        """
+        """Makes the agent visible, with its final values. A repeat changes nothing."""
         values = agent_columns(replace(agent, state=AgentState.ACTIVE)) | {
             "last_stop_reason": agent.last_stop_reason,
             "last_run_completed_at": agent.last_run_completed_at,

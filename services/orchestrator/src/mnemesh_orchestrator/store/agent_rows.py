@@ -60,11 +60,7 @@ _INSERT_TAG: Final = Prepared(agent_tags.insert())
 
 
 def write_links(conn: sa.Connection, agent: Agent, *, replaces: bool = True) -> None:
-    """Writes the links of an agent. Without `replaces`, it has none.
-
-    Raises:
-        NotFound: An identity of the agent does not exist.
-    """
+    """Writes the links of an agent. Without `replaces`, it has none."""
     if replaces:
         scope = agent_links.c.organization_id == agent.organization_id
         conn.execute(agent_links.delete().where(scope, agent_links.c.agent_id == agent.id))
@@ -205,11 +201,7 @@ def active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
 
 
 def insert_agent(conn: sa.Connection, agent: Agent, creation: bytes | None = None) -> None:
-    """Inserts an agent with its tags, its links and its default conversation.
-
-    Raises:
-        NotFound: An identity of the agent does not exist.
-    """
+    """Inserts an agent with its tags, its links and its default conversation."""
     _INSERT_AGENT.send(conn, {**agent_columns(agent), "id": agent.id, "creation": creation})
     write_tags(conn, agent)
     write_links(conn, agent, replaces=False)
@@ -329,7 +321,6 @@ def insert_group(conn: sa.Connection, group: Group, state: GroupState, **columns
     """Inserts a group with its members, its queue and more columns.
 
     Raises:
-        NotFound: An agent does not exist.
         InvalidArgument: The manager of a sleeptime group manages another one.
     """
     _require_agents(conn, group, group.all_agent_ids)

@@ -207,10 +207,6 @@ class AgentStore:
 
         Returns:
             The id of the agent, and whether the request is a repeat. A repeat stores nothing and returns the first id.
-
-        Raises:
-            NotFound: An identity of the agent does not exist.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:
@@ -296,11 +292,7 @@ class AgentStore:
         await self._database.write(write)
 
     async def get(self, organization_id: str, agent_id: str) -> Agent:
-        """Returns an ACTIVE agent.
-
-        Raises:
-            NotFound: The agent does not exist or has another state.
-        """
+        """Returns an ACTIVE agent."""
         return await self._database.read(lambda conn: active(conn, organization_id, agent_id))
 
     async def list(
@@ -334,10 +326,6 @@ class AgentStore:
         """Applies a pure function to the record of an ACTIVE agent, stores the result, and returns it.
 
         A repeat under the same key does not apply the function. If the function raises, nothing is stored.
-
-        Raises:
-            NotFound: The agent is not ACTIVE, or an identity does not exist.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:
@@ -349,28 +337,17 @@ class AgentStore:
         return await self._ledger.write_and_read(key, effect, lambda conn, _: active(conn, organization_id, agent_id))
 
     async def record_request(self, key: RequestKey | None) -> bool:
-        """Records a request whose effect is in another service. Returns whether it was recorded before.
-
-        Raises:
-            RequestIdReused: The key was used before with other content.
-        """
+        """Records a request whose effect is in another service. Returns whether it was recorded before."""
         return (await self._ledger.record(key))[1]
 
     async def outcome(self, key: RequestKey | None) -> str | None:
-        """Returns the recorded outcome of a request, or None if the request is not a repeat.
-
-        Raises:
-            RequestIdReused: The key was used before with other content.
-        """
+        """Returns the recorded outcome of a request, or None if the request is not a repeat."""
         found = await self._ledger.find_recorded(key)
         return None if found is None else "".join(found[:1])
 
     async def record_outcome(self, key: RequestKey | None, outcome: str) -> str:
         """Records the outcome of a request before its effect, and returns the recorded outcome: the first one, if it is
         a repeat.
-
-        Raises:
-            RequestIdReused: The key was used before with other content.
         """
         return (await self._ledger.record(key, (outcome,)))[0][0]
 
@@ -445,10 +422,6 @@ class PartnerStore:
             change: Returns the agent after the update. It is also called before a partner is stored.
             create: Returns the partner and the record of its creation, from the agent after the update and its
                 sleeptime group without members, if it has one.
-
-        Raises:
-            NotFound: The agent is not ACTIVE.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:
@@ -481,7 +454,6 @@ class PartnerStore:
         has another state.
 
         Raises:
-            NotFound: The agent is not ACTIVE.
             InvalidArgument: The agent manages another sleeptime group.
         """
         partner, group = partnership.partner, partnership.group

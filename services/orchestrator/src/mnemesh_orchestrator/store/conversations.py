@@ -61,10 +61,6 @@ class ConversationStore:
         Returns:
             The id of the conversation, and whether the request is a repeat. A repeat, and a request with the key of an
             existing conversation of the agent, store nothing and return the first id.
-
-        Raises:
-            NotFound: The agent is not ACTIVE, or the conversation to fork does not exist.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:
@@ -121,11 +117,7 @@ class ConversationStore:
         return await self._database.write(write)
 
     async def get(self, organization_id: str, conversation_id: str) -> Conversation:
-        """Returns an ACTIVE conversation of an ACTIVE agent.
-
-        Raises:
-            NotFound: The conversation does not exist or has another state.
-        """
+        """Returns an ACTIVE conversation of an ACTIVE agent."""
         return await self._database.read(lambda conn: _find(conn, organization_id, conversation_id))
 
     async def list(
@@ -150,10 +142,6 @@ class ConversationStore:
         """Applies a pure function to the record of a conversation, stores the result, and returns it.
 
         A repeat under the same key does not apply the function. If the function raises, nothing is stored.
-
-        Raises:
-            NotFound: The conversation does not exist.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> Sequence[str]:
@@ -174,10 +162,8 @@ class ConversationStore:
         A repeat returns the conversation again until it is removed.
 
         Raises:
-            NotFound: The conversation does not exist.
             FailedPrecondition: It is the default conversation of its agent.
             ConversationBusy: A run of the conversation has not ended, or other work holds its lease.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> Sequence[str]:

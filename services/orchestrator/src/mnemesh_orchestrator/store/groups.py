@@ -77,9 +77,7 @@ class GroupStore:
         not processed.
 
         Raises:
-            NotFound: An agent does not exist.
             InvalidArgument: The manager of a sleeptime group manages another one.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:
@@ -123,10 +121,8 @@ class GroupStore:
         function cannot change the counters and times of sleeptime runs.
 
         Raises:
-            NotFound: The group, or an agent that joins it, does not exist.
             InvalidArgument: The new manager of a sleeptime group manages another one.
             GroupChanged: A change of the group is in progress.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:
@@ -152,10 +148,8 @@ class GroupStore:
             The id of the group, and whether the request is a repeat. A repeat stores nothing and returns the first id.
 
         Raises:
-            NotFound: The group, or an agent that joins it, does not exist.
             InvalidArgument: The manager of a sleeptime group manages another one.
             GroupChanged: The group differs from `change.before`, or an update of it is in progress.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:
@@ -209,10 +203,6 @@ class GroupStore:
     ) -> Group:
         """Sets the counter of turns to 0 unless it is kept, marks the manager's messages up to a sequence id as
         processed, and returns the group.
-
-        Raises:
-            NotFound: The group does not exist.
-            RequestIdReused: The key was used before with other content.
         """
 
         def newest(column: sa.Column[int]) -> sa.Case[int]:

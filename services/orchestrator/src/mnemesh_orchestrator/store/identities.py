@@ -67,8 +67,6 @@ class IdentityStore:
 
         Raises:
             IdentifierKeyTaken: An identity with the same key and project exists, and `merges` is False.
-            NotFound: An agent does not exist.
-            RequestIdReused: The key was used before with other content.
         """
         organization_id = identity.organization_id
 
@@ -129,9 +127,7 @@ class IdentityStore:
         With `agent_ids`, the identity is attached to exactly these agents afterwards.
 
         Raises:
-            NotFound: The identity or an agent does not exist.
             IdentifierKeyTaken: Another identity of the project has the new key.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:

@@ -377,7 +377,6 @@ class LeaseStore:
         from a crash, and is replaced.
 
         Raises:
-            NotFound: The agent or the conversation does not exist.
             ConversationBusy: A run has not ended (metadata: run_id), or other work holds the lease or waits for it.
         """
 
@@ -405,9 +404,6 @@ class LeaseStore:
 
         The work keeps its position by calling again with the same `slot_id`. A position without calls expires as a
         lease does.
-
-        Raises:
-            NotFound: The agent or the conversation does not exist.
         """
 
         def write(conn: sa.Connection) -> Lease | None:

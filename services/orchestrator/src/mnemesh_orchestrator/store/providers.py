@@ -68,11 +68,7 @@ class ProviderStore:
         return {row.organization_id: row.revision for row in rows}
 
     async def find_recorded_result(self, key: RequestKey | None) -> tuple[str, ...] | None:
-        """Returns the result of a request that took effect before, or None.
-
-        Raises:
-            RequestIdReused: The key was used before with other content.
-        """
+        """Returns the result of a request that took effect before, or None."""
         return await self._ledger.find_recorded(key)
 
     async def get(self, organization_id: str, provider_id: str) -> ProviderRecord:
@@ -84,7 +80,6 @@ class ProviderStore:
 
         Raises:
             ProviderNameTaken: Another provider of the organization has the name.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> Sequence[str]:
@@ -115,7 +110,6 @@ class ProviderStore:
 
         Raises:
             ProviderNotFound: The provider does not exist.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> Sequence[str]:

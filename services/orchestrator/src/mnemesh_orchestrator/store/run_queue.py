@@ -140,7 +140,6 @@ def queue_runs(conn: sa.Connection, lease_clock: LeaseClock, new: Sequence[Run])
     """Stores runs of agents at the ends of the queues of their conversations, in their order, and claims none.
 
     Raises:
-        NotFound: An agent or a conversation does not exist.
         PendingApproval: A conversation waits for an approval.
     """
     numbers: dict[str, int] = {}

@@ -200,9 +200,7 @@ class BatchStore:
         A repeat returns the first batch, and stores nothing.
 
         Raises:
-            NotFound: An agent or a conversation does not exist.
             PendingApproval: A conversation waits for an approval.
-            RequestIdReused: The key was used before with other content.
         """
 
         def write(conn: sa.Connection) -> Batch:

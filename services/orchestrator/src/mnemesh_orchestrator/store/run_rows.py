@@ -529,11 +529,7 @@ class StepStore:
         return await self._database.read(read)
 
     async def trace(self, organization_id: str, step_id: str) -> StepTrace:
-        """Returns the request to the model at a step and its response.
-
-        Raises:
-            NotFound: The step does not exist, or its trace was deleted.
-        """
+        """Returns the request to the model at a step and its response."""
 
         def read(conn: sa.Connection) -> StepTrace | None:
             _step(conn, organization_id, step_id)

@@ -178,9 +178,7 @@ class RunStore:
             PendingApproval: The conversation waits for an approval, and `answer` is None.
             NoPendingApproval: No approval is pending, or it was decided differently.
             ApprovalMismatch: The decisions do not match the pending calls.
-            NotFound: The agent or the conversation does not exist.
             ConversationBusy: `reject_busy` is set, and another run has not ended or other work holds the lease.
-            RequestIdReused: The key was used before with other content.
         """
 
         def write(conn: sa.Connection) -> StartedRun:
@@ -192,7 +190,6 @@ class RunStore:
         """Returns the run that `start` would return instead of storing this one, or None.
 
         Raises:
-            RequestIdReused: The key was used before with other content.
             OtidReused: Another run has an otid with other content, or only some of the messages.
         """
         return await self._database.read(lambda conn: find_repeated_run(conn, key, run))
@@ -356,7 +353,6 @@ class RunStore:
         """Deletes the record of an ended run, with its approvals that were decided.
 
         Raises:
-            NotFound: The run does not exist.
             RunUnderWay: The run has not ended.
         """
         scope = sa.and_(runs.c.organization_id == organization_id, runs.c.id == run_id)

@@ -239,10 +239,6 @@ class SleeptimeStore:
             organization_id: The organization of the group.
             group_id: The group.
             until: The newest sequence id of the manager. Newer messages of completed turns are included.
-
-        Raises:
-            NotFound: The group does not exist.
-            RequestIdReused: The key was used before with other content.
         """
 
         def effect(conn: sa.Connection) -> list[str]:
@@ -299,11 +295,7 @@ class SleeptimeStore:
     async def update_settings(
         self, key: RequestKey | None, organization_id: str, settings: SleeptimeSettings
     ) -> SleeptimeSettings:
-        """Replaces the settings of an organization, and returns the current ones. A repeat changes nothing.
-
-        Raises:
-            RequestIdReused: The key was used before with other content.
-        """
+        """Replaces the settings of an organization, and returns the current ones. A repeat changes nothing."""
 
         def effect(conn: sa.Connection) -> list[str]:
             row = {"max_concurrent_runs": settings.max_concurrent_runs, "updated_at": self._clock.now()}

@@ -341,7 +341,6 @@ class AgentLifecycle:
         With enable_sleeptime, the agent becomes visible together with its partner and their group.
 
         Raises:
-            InvalidArgument: A field of the draft breaks its rule.
             EmbedderUnknown: No service is configured for the embedder.
             ModelUnknown, NotFound: The model, the system prompt, a tool, a block or an archive does not exist. Nothing
                 is kept.

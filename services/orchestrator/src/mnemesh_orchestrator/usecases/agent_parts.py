@@ -160,8 +160,6 @@ class AgentParts:
 
         Raises:
             InvalidArgument: The system message and the tools do not fit into the context window.
-            NotFound: A tool, a block, an archive or a folder does not exist.
-            Unavailable: A service cannot be reached.
         """
         agent = await self._with_tools(agent, draft)
         for index, new in enumerate(draft.blocks):
@@ -200,7 +198,6 @@ class AgentParts:
 
         Raises:
             BLOCK_LABEL_TAKEN, FAILED_PRECONDITION: The agents cannot share their blocks.
-            Unavailable: A service cannot be reached.
         """
         partner, group = partnership.partner, partnership.group
         memory, archival = self.services.core_memory, self.services.archival
@@ -280,11 +277,7 @@ class AgentParts:
         return list(tools)
 
     async def erase(self, agent_id: str, deletion: Deletion) -> Erased:
-        """Erases the parts of an agent in the services. Returns the counts.
-
-        Raises:
-            Unavailable: A service cannot be reached.
-        """
+        """Erases the parts of an agent in the services. Returns the counts."""
         services, scope = self.services, deletion.scope
         others = deletion.together_with
         request_id = f"{agent_id}/erase/{int(scope.unshared_blocks)}{int(scope.unshared_archives)}"
@@ -338,8 +331,6 @@ class AgentChanges:
             system_prompt_key: The key of the system prompt that becomes the agent's `system`.
 
         Raises:
-            InvalidArgument: A value breaks its rule.
-            NotFound: The system prompt does not exist.
             EmbedderUnknown: No service is configured for the embedder.
             SecretsKeyMissing: This server has no key to store secrets with.
         """

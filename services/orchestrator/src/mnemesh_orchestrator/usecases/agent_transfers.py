@@ -81,10 +81,6 @@ class AgentExportService:
             agent_id: The agent.
             types: The types to export; empty for all but raw traces.
             with_vectors: Whether passages have their vectors.
-
-        Raises:
-            NotFound: The agent does not exist.
-            Unavailable: A service cannot be reached.
         """
         agent = await self.stores.agents.get(caller.organization_id, agent_id)
         wanted = (types or DEFAULT_TYPES) - FRAME
@@ -302,7 +298,6 @@ class AgentImportService:
             records: The records in order, with their positions.
 
         Raises:
-            InvalidArgument: A record breaks a rule, or is not in order. Metadata: record, field.
             RequestIdReused: The request_id was used with other options, or for another agent.
             Aborted: A newer call continues this import.
             Unavailable: A service cannot be reached. The call is repeated later.

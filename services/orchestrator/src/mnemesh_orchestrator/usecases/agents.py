@@ -84,11 +84,7 @@ class AgentService:
         return (await self._without_deleted_tools(caller, [agent]))[0]
 
     async def list(self, caller: Principal, filter_: AgentFilter, order_by: AgentOrder, page: PageQuery) -> Page[Agent]:
-        """Returns a page of agents, without the tools that were deleted since.
-
-        Raises:
-            InvalidArgument: The filter breaks a rule.
-        """
+        """Returns a page of agents, without the tools that were deleted since."""
         await self.models.of(caller.organization_id)
         found = await self.store.list(caller.organization_id, require_valid_agent_filter(filter_), order_by, page)
         return replace(found, items=tuple(await self._without_deleted_tools(caller, found.items)))
@@ -195,8 +191,6 @@ class AgentService:
 
         Raises:
             AgentRevisionMismatch: The agent has another revision.
-            InvalidArgument: A value breaks its rule, or agents of this type have no partners.
-            NotFound: The agent or the system prompt does not exist.
             ModelUnknown: No provider serves the model, the fallback model or the model of summaries.
             EmbedderUnknown: No service is configured for the embedder.
             Unavailable: A service that the partner needs cannot be reached. The update is finished later.
@@ -232,9 +226,6 @@ class AgentService:
         """Attaches a tool, and returns the agent. A tool with the same name is replaced.
 
         A built-in tool is found by its name, a custom tool by its id or its name.
-
-        Raises:
-            NotFound: The agent or the tool does not exist.
         """
         if tool_id is None and name in self.builtin.names:
             tool = AttachedTool(str(name))
@@ -255,11 +246,7 @@ class AgentService:
     async def detach_tool(
         self, caller: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
     ) -> Agent:
-        """Detaches a tool, and returns the agent.
-
-        Raises:
-            NotFound: The agent does not exist or does not have the tool.
-        """
+        """Detaches a tool, and returns the agent."""
         attached = (await self.store.get(caller.organization_id, agent_id)).tools
         if tool_id is not None and all(tool.tool_id != tool_id for tool in attached):
             # A built-in tool is listed under an id, but attached by its name.
@@ -278,7 +265,6 @@ class AgentService:
         """Records whether an agent holds folders, as of a revision of its directories.
 
         Raises:
-            NotFound: The agent does not exist.
             FailedPrecondition: The agent is being created.
         """
 
@@ -298,10 +284,6 @@ class AgentService:
         """Sets whether calls of a tool wait for approval, and returns the agent.
 
         The setting overrides the tool rules of the agent and the default of the tool.
-
-        Raises:
-            InvalidArgument: The name is empty.
-            NotFound: The agent does not exist or does not have the tool.
         """
         if not name:
             raise InvalidArgument("tool_name is required.", field="tool_name")
@@ -344,9 +326,7 @@ class ToolRunner:
             arguments: a JSON object as text.
 
         Raises:
-            NotFound: the agent does not exist or does not have the tool.
             InvalidArgument: the arguments are not a JSON object, or do not match the schema of the tool.
-            RequestIdReused: the key was used before with other content.
             Unavailable, DeadlineExceeded: the service of the tool cannot be reached.
         """
         if not name:
@@ -446,8 +426,6 @@ class TextGenerationService:
             response_format: the format of the answer; None is text.
 
         Raises:
-            InvalidArgument: the prompt is blank, or a field breaks its rule.
-            NotFound: the agent does not exist.
             ModelUnknown: no provider serves the model.
             ProviderError: the model did not answer.
         """

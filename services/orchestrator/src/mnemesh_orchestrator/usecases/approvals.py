@@ -55,8 +55,6 @@ class ApprovalService:
         run.
 
         Raises:
-            InvalidArgument: A decision, a message or the config breaks a rule.
-            NotFound: The agent does not exist or does not have the conversation.
             NoPendingApproval: No approval is pending, or it was decided differently.
             ApprovalMismatch: The decisions do not match the pending calls. Nothing is changed.
             ModelUnknown: No provider serves the model of the config.

@@ -53,11 +53,9 @@ class BatchService:
         """Stores a run for each request, all or none, and starts them in the background.
 
         Raises:
-            InvalidArgument: There is no request or too many, or a request breaks a rule. Metadata: field.
             NotFound, PendingApproval: One of the runs cannot be started. Nothing is stored.
             ModelUnknown: No provider serves the model of a config.
             InputRefused, ProcessorFailed: A processor of the operator refuses an input or fails.
-            RequestIdReused: The key was used before with other content.
         """
         require_valid_requests(len(requests))
         require_callback_url(callback_url, "callback_url")

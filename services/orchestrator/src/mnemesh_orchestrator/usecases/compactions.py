@@ -54,8 +54,6 @@ class CompactionService:
         window and returns its figures, also after a crash, without another call of the summary model.
 
         Raises:
-            InvalidArgument: A setting breaks its rule.
-            NotFound: The agent does not exist or does not have the conversation.
             NothingToCompact: Nothing can leave the window.
             ModelUnknown: No provider serves the agent's model, or the summary model that `settings` name.
             ConversationBusy: Earlier runs and other work did not end in time.

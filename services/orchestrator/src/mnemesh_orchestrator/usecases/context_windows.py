@@ -293,11 +293,7 @@ class ContextWindowService:
     clock: Clock
 
     async def resolve(self, caller: Principal, agent_id: str, conversation_id: str) -> tuple[Agent, Conversation]:
-        """Returns an agent and one of its conversations.
-
-        Raises:
-            NotFound: The agent does not exist or does not have the conversation.
-        """
+        """Returns an agent and one of its conversations."""
         agent = await self.agents.get(caller.organization_id, agent_id)
         conversation = await self.conversations.get(caller.organization_id, conversation_id)
         if conversation.agent_id != agent_id:
@@ -333,7 +329,6 @@ class ContextWindowService:
         With `dry_run` nothing is stored.
 
         Raises:
-            NotFound: The agent does not exist or does not have the conversation.
             ConversationBusy: Earlier runs and other work did not end in time.
         """
         agent, conversation = await self.resolve(caller, agent_id, conversation_id)
@@ -371,7 +366,6 @@ class ContextWindowService:
         run of the conversation can begin.
 
         Raises:
-            NotFound: The agent does not exist or does not have the conversation.
             ConversationBusy: Earlier runs and other work did not end in time.
         """
         agent, conversation = await self.resolve(caller, agent_id, conversation_id)
@@ -395,7 +389,6 @@ class ContextWindowService:
 
         Raises:
             InvalidArgument: The first message is not the system message of the window, or a message is repeated.
-            NotFound: The agent or a message does not exist.
             PendingApproval: The conversation waits for an approval.
             ConversationBusy: Earlier runs and other work did not end in time.
         """
@@ -502,8 +495,6 @@ class PreviewService:
         Nothing is stored.
 
         Raises:
-            InvalidArgument: a message or the config breaks a rule.
-            NotFound: the agent does not exist or does not have the conversation.
             ModelUnknown: no provider serves the model.
             Unavailable, DeadlineExceeded: recall or blocks cannot be reached.
         """

@@ -134,7 +134,6 @@ class ConversationService(Saga[UnfinishedConversation, None]):
         A repeat under the same key, or with the same `draft.key`, continues the creation or returns its result.
 
         Raises:
-            InvalidArgument: A field of the draft breaks its rule.
             NotFound: The agent does not exist, or has no block under a label that is to be isolated.
             ModelUnknown: No provider serves the model of the draft.
             Unavailable: A service cannot be reached. The creation is finished later; a repeat under the same key
@@ -186,7 +185,6 @@ class ConversationService(Saga[UnfinishedConversation, None]):
 
         Raises:
             InvalidArgument: The summary is too long.
-            NotFound: The source does not exist, or does not have the message.
             ConversationBusy: Earlier runs and other work in the source did not end in time.
             Unavailable: As for `create`.
         """
@@ -294,8 +292,6 @@ class ConversationService(Saga[UnfinishedConversation, None]):
             changes: New values by the field names of `Conversation`.
 
         Raises:
-            InvalidArgument: A value breaks its rule.
-            NotFound: The conversation does not exist.
             ModelUnknown: No provider serves the new model.
         """
         require_valid_conversation(changes)
@@ -314,7 +310,6 @@ class ConversationService(Saga[UnfinishedConversation, None]):
         """Deletes a conversation and its window. Recall keeps its other messages, and its runs are kept.
 
         Raises:
-            NotFound: The conversation does not exist.
             FailedPrecondition: It is the default conversation of its agent.
             ConversationBusy: A run of the conversation has not ended. No run is interrupted.
             Unavailable: A service cannot be reached. The conversation is invisible, and the rest is deleted later.

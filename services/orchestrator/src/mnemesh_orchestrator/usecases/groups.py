@@ -81,7 +81,6 @@ class GroupChanges(Saga[GroupChange, None]):
         """Returns a creation or an update with its effects.
 
         Raises:
-            NotFound: An agent that joins does not exist.
             InvalidArgument: The manager of a voice group is not a voice agent.
         """
         after = change.after
@@ -128,7 +127,6 @@ class GroupChanges(Saga[GroupChange, None]):
 
         Raises:
             BLOCK_LABEL_TAKEN: An agent holds another block under the label of a shared block. All is undone.
-            NotFound: A shared block or an agent that joins does not exist. All is undone.
             FailedPrecondition: A partner works for another agent. All is undone.
             Unavailable: A service does not answer. The change is finished later.
         """
@@ -302,8 +300,6 @@ class GroupService:
             draft: The group. Id, organization, times and authors are set here.
 
         Raises:
-            InvalidArgument: A field breaks its rule, or the manager of a sleeptime group manages another one.
-            NotFound: An agent or a shared block does not exist. Nothing is kept.
             BLOCK_LABEL_TAKEN: An agent holds another block under the label of a shared block. Nothing is kept.
             Unavailable: A service does not answer. The creation is finished later; a repeat under the same key returns
                 its result.
@@ -389,7 +385,6 @@ class GroupService:
 
         Raises:
             GroupRevisionMismatch: The group has another revision.
-            InvalidArgument: A value breaks its rule, or `manager_fields` are those of another kind of manager.
             NotFound: The group, an agent that joins or a new shared block does not exist. Nothing is changed.
             BLOCK_LABEL_TAKEN: An agent holds another block under the label of a shared block. Nothing is changed.
             GroupChanged: Other requests change the group without pause.
@@ -443,12 +438,7 @@ class GroupService:
             await self.changes.finish_pending(caller.organization_id, group_id, key, states)
 
     async def messages(self, caller: Principal, group_id: str, query: MessageQuery) -> MessagePage:
-        """Returns a page of the messages of a group's runs, with the page tokens of recall.
-
-        Raises:
-            NotFound: The group does not exist.
-            InvalidArgument: The query breaks a rule.
-        """
+        """Returns a page of the messages of a group's runs, with the page tokens of recall."""
         group = await self.store.get(caller.organization_id, group_id)
         return await self.recall.list_messages(replace(query, group_id=group.id))
 
@@ -462,7 +452,6 @@ class GroupService:
         contains the earlier messages. A repeat under the same key continues the first request.
 
         Raises:
-            NotFound: The group does not exist.
             ConversationBusy: Earlier runs and other work of the group or an agent did not end in time.
         """
         organization_id = caller.organization_id

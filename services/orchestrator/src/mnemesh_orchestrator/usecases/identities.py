@@ -73,9 +73,7 @@ class IdentityService:
             merges: True replaces an existing identity with the same key and project, which keeps its id.
 
         Raises:
-            InvalidArgument: A field of the draft breaks its rule.
             IdentifierKeyTaken: An identity with the same key and project exists, and `merges` is False.
-            NotFound: An agent or a block does not exist. Nothing has changed.
         """
         require_valid_identity({field.name: getattr(draft, field.name) for field in fields(draft)})
         require_valid_targets(agent_ids, "identity.agent_ids")
@@ -110,12 +108,7 @@ class IdentityService:
         *,
         block_id: str | None = None,
     ) -> Page[Identity]:
-        """Returns a page of identities, of those that are attached to `block_id` if it is set.
-
-        Raises:
-            InvalidArgument: The filter breaks a rule.
-            NotFound: The block does not exist.
-        """
+        """Returns a page of identities, of those that are attached to `block_id` if it is set."""
         return await self.store.list(caller.organization_id, await self._filter(filter_, block_id), order_by, page)
 
     async def count(self, caller: Principal, filter_: IdentityFilter, *, block_id: str | None = None) -> int:
@@ -152,8 +145,6 @@ class IdentityService:
             block_ids: The blocks that it is attached to afterwards; None keeps them.
 
         Raises:
-            InvalidArgument: A value breaks its rule.
-            NotFound: The identity, an agent or a block does not exist.
             IdentifierKeyTaken: Another identity of the project has the new key.
         """
         require_valid_identity(changes)
@@ -180,12 +171,7 @@ class IdentityService:
     async def change_properties(
         self, caller: Principal, key: RequestKey | None, identity_id: str, changes: Sequence[PropertyChange]
     ) -> Identity:
-        """Sets and removes properties of an identity, and returns the identity.
-
-        Raises:
-            InvalidArgument: A property breaks its rule.
-            NotFound: The identity does not exist.
-        """
+        """Sets and removes properties of an identity, and returns the identity."""
         require_valid_properties(changes, "properties")
 
         def change(identity: Identity) -> Identity:
@@ -214,9 +200,7 @@ class IdentityService:
         the identity sent are erased with what derives from them. A repeat continues an interrupted erasure.
 
         Raises:
-            NotFound: The identity does not exist.
             RunUnderWay: A run with a message of the identity has not ended, in an agent that is kept.
-            Unavailable: A service cannot be reached.
         """
         organization_id = caller.organization_id
         erased = Erased()

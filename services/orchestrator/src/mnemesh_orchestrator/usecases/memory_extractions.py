@@ -210,7 +210,6 @@ class MemoryExtractionService:
 
         Raises:
             InvalidArgument: `max_calls` is out of bounds.
-            NotFound: the agent does not exist.
             Aborted: another call or process extracts now.
             FailedPrecondition: no model can extract.
             Unavailable: the model or recall did not answer before anything was processed.

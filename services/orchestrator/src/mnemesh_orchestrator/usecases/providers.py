@@ -97,7 +97,6 @@ class ModelService:
             capabilities: The capabilities that change.
 
         Raises:
-            InvalidArgument: A value breaks its rule.
             ModelUnknown: No provider of the organization serves the model.
         """
         if not require_no_nul(handle, "model.handle"):
@@ -246,7 +245,6 @@ class ProviderService:
         """Registers a provider, reads its models, and returns it. An unreachable provider is registered, too.
 
         Raises:
-            InvalidArgument: A field of the draft or a credential breaks its rule.
             AlreadyExists: Another provider of the organization or the operator has the name.
             SecretsKeyMissing: There are credentials, and this server has no key to store them with.
         """
@@ -291,8 +289,6 @@ class ProviderService:
             credentials: The credentials that change.
 
         Raises:
-            InvalidArgument: A value or a credential breaks its rule, or a stored credential would go to a new host.
-            NotFound: The provider does not exist.
             FailedPrecondition: The provider is the operator's.
             SecretsKeyMissing: There are credentials, and this server has no key to store them with.
         """
@@ -343,7 +339,6 @@ class ProviderService:
         """Reads the models of a provider again. Returns the provider and the differences.
 
         Raises:
-            NotFound: The provider does not exist.
             ProviderError: The provider did not respond as expected. Nothing is changed.
         """
         if (before := await self._store.find_recorded_result(key)) is not None:
@@ -372,8 +367,6 @@ class ProviderService:
         """Returns the models that a provider lists, with `credentials` instead of its own if set. Stores nothing.
 
         Raises:
-            InvalidArgument: A credential breaks its rule.
-            NotFound: The provider does not exist.
             ProviderError: The provider did not respond as expected.
         """
         require_valid_credentials(credentials)

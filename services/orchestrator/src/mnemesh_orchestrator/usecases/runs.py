@@ -180,7 +180,6 @@ class GroupPlanner:
         """Returns a run as one of a group: with the plan of its turns, or, for a sleeptime group, as its manager's.
 
         Raises:
-            NotFound: The group does not exist.
             GroupUnusable: The group has no members, or its manager was deleted.
             Unimplemented: The members of the group hand over to one another.
         """
@@ -248,7 +247,6 @@ class RunService:
         With `group_id`, it is a run of the group.
 
         Raises:
-            InvalidArgument: A message or the config breaks a rule.
             NotFound: The agent or the group does not exist, or the agent does not have the conversation.
             GroupUnusable: The group has no members, or its manager was deleted.
             Unimplemented: The group is a swarm.
@@ -427,7 +425,6 @@ class RunService:
 
         Raises:
             InvalidArgument: `after` is negative, or `keepalive_seconds` is not positive.
-            NotFound: The run does not exist.
         """
         if after < 0:
             raise InvalidArgument("starting_after must not be negative.", field="starting_after")
@@ -503,21 +500,12 @@ class StepService:
         return await self._store.list(caller.organization_id, require_valid_step_filter(filter_), page)
 
     async def trace(self, caller: Principal, step_id: str) -> StepTrace:
-        """Returns the request to the model at a step and its response.
-
-        Raises:
-            NotFound: The step does not exist, or its trace was deleted.
-        """
+        """Returns the request to the model at a step and its response."""
         return await self._store.trace(caller.organization_id, step_id)
 
     async def set_feedback(
         self, caller: Principal, key: RequestKey | None, step_id: str, feedback: str | None, tags: Sequence[str]
     ) -> Step:
-        """Replaces the feedback and the tags of a step, and returns the step.
-
-        Raises:
-            InvalidArgument: The feedback or a tag breaks its rule.
-            NotFound: The step does not exist.
-        """
+        """Replaces the feedback and the tags of a step, and returns the step."""
         require_feedback(feedback)
         return await self._store.set_feedback(key, caller.organization_id, step_id, feedback, valid_step_tags(tags))

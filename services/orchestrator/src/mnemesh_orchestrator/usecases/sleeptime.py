@@ -52,7 +52,6 @@ class SleeptimeService:
         Returns none if there are no such messages, or no members. A repeat returns the runs of the first call.
 
         Raises:
-            NotFound: The group or the agent does not exist.
             FailedPrecondition: The group is of another kind, or the agent manages no sleeptime group.
             Unavailable, DeadlineExceeded: Recall cannot be reached.
         """
@@ -97,11 +96,7 @@ class SleeptimeService:
     async def update_settings(
         self, caller: Principal, key: RequestKey | None, changes: Mapping[str, Any]
     ) -> SleeptimeSettings:
-        """Changes fields of the settings of the caller's organization, and starts runs that may begin now.
-
-        Raises:
-            InvalidArgument: A value breaks its rule.
-        """
+        """Changes fields of the settings of the caller's organization, and starts runs that may begin now."""
         current = await self.store.settings(caller.organization_id)
         settings = require_valid_settings(replace(current, **changes))
         stored = await self.store.update_settings(key, caller.organization_id, settings)

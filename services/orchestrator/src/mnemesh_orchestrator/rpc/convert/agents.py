@@ -185,11 +185,7 @@ def context_window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
 
 
 def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
-    """Returns the draft of an agent.
-
-    Raises:
-        InvalidArgument: An enum, a rule or an id cannot be read. Metadata: field.
-    """
+    """Returns the draft of an agent."""
     _refuse_fields_of_others(request)
     require_ids(request, "", tool_ids="tool", block_ids="block", archive_ids="archive", folder_ids="source")
     agent = agent_from_proto(written(request.agent, ("type", *_WRITABLE)))
@@ -217,11 +213,7 @@ _OF_AGENT: Final = [
 
 
 def agent_from_proto(message: pb.Agent) -> Agent:
-    """Returns the agent of a message, without secrets; times that are not set are those of 1970.
-
-    Raises:
-        InvalidArgument: A value cannot be read. Metadata: field.
-    """
+    """Returns the agent of a message, without secrets; times that are not set are those of 1970."""
     agent = AGENT.from_proto(message, "agent", organization_id="")
     return replace(agent, compaction_settings=with_mode(agent.compaction_settings))
 
@@ -236,11 +228,7 @@ def _refuse_fields_of_others(request: rpc.CreateAgentRequest) -> None:
 
 
 def agent_filter_from_proto(message: rpc.AgentFilter) -> AgentFilter:
-    """Returns the filter of a list or a count.
-
-    Raises:
-        InvalidArgument: An id is malformed, or an enum is unknown. Metadata: field.
-    """
+    """Returns the filter of a list or a count."""
     require_ids(message, "filter", agent_ids="agent", identity_id="identity", tool_id="tool")
     names = {LinkKind.IDENTITY: "identity_id", LinkKind.TOOL: "tool_id"}
     names |= {kind: kind.value for kind in LinkKind.of_origin()}
@@ -280,10 +268,6 @@ def agent_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, dict[
     """Returns the id of the agent, and the new values by the field names of `Agent`.
 
     The value of `provenance` is a dictionary of those of its fields that change.
-
-    Raises:
-        InvalidArgument: The mask is empty, names a field that cannot be updated, or names `system` while the request
-            has a system_prompt_key.
     """
     agent_id = require_id(request.agent.id, "agent", "agent.id")
     paths = request.update_mask.paths
@@ -300,11 +284,7 @@ def agent_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, dict[
 
 
 def window_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, ...] | None:
-    """Returns the ids of the messages of the new window, or None if the request updates the record.
-
-    Raises:
-        InvalidArgument: The mask names `message_ids` and another field, or an id is malformed.
-    """
+    """Returns the ids of the messages of the new window, or None if the request updates the record."""
     if _WINDOW_PATH not in request.update_mask.paths:
         return None
     if request.HasField("if_revision"):

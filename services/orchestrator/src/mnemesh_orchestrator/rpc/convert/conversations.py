@@ -26,11 +26,7 @@ def conversation_draft_from_proto(request: rpc.CreateConversationRequest) -> Con
 
 
 def conversation_update_from_proto(request: rpc.UpdateConversationRequest) -> tuple[str, dict[str, Any]]:
-    """Returns the id of the conversation, and the new values by the field names of `Conversation`.
-
-    Raises:
-        InvalidArgument: The id is malformed, the mask is empty, or it names a field that cannot be updated.
-    """
+    """Returns the id of the conversation, and the new values by the field names of `Conversation`."""
     conversation_id = any_conversation_id_from_proto(request.conversation.id, "conversation.id")
     return conversation_id, _DRAFT.changes(request.conversation, request.update_mask, _WRITABLE, "conversation")
 

@@ -87,9 +87,6 @@ def group_update_from_proto(request: rpc.UpdateGroupRequest) -> tuple[str, dict[
 
     The value of `provenance` is a dictionary of those of its fields that change, that of `manager_fields` the kind of
     the manager with such a dictionary.
-
-    Raises:
-        InvalidArgument: The id is malformed, the mask is empty, or it names a field that cannot be updated.
     """
     group_id = require_id(request.group.id, "group", "group.id")
     every = request.update_mask.paths
@@ -122,9 +119,6 @@ def message_query_from_proto(request: rpc.ListGroupMessagesRequest, page: PageQu
     Args:
         request: The request.
         page: Its page. The position of its cursor is recall's page token; see `message_page_token`.
-
-    Raises:
-        InvalidArgument: The order, the agent, a role or a time breaks its rule.
     """
     return MessageQuery(
         page_size=page.limit,
@@ -165,9 +159,5 @@ def preview_to_proto(preview: SleeptimePreview) -> rpc.PreviewSleeptimeRunsRespo
 
 
 def settings_update_from_proto(request: rpc.UpdateSleeptimeSettingsRequest) -> dict[str, Any]:
-    """Returns the new values by the field names of `SleeptimeSettings`.
-
-    Raises:
-        InvalidArgument: The mask is empty, or it names a field that does not exist.
-    """
+    """Returns the new values by the field names of `SleeptimeSettings`."""
     return SLEEPTIME_SETTINGS.changes(request.settings, request.update_mask, ("max_concurrent_runs",), "settings")

@@ -42,11 +42,7 @@ register(pb.IdentityProperty, _read_property, _write_property)
 
 
 def identity_draft_from_proto(message: pb.Identity, fields: Collection[str] = _WRITABLE) -> Identity:
-    """Returns the identity that a caller wants to create, without id, organization and times.
-
-    Raises:
-        InvalidArgument: The type is missing or unknown.
-    """
+    """Returns the identity that a caller wants to create, without id, organization and times."""
     draft = IDENTITY.from_proto(written(message, fields), "identity", organization_id="")
     return replace(draft, properties=_with_values(draft.properties))
 
@@ -59,9 +55,6 @@ def identity_update_from_proto(request: rpc.UpdateIdentityRequest) -> tuple[str,
     """Returns the id of the identity, and the new values by the field names of `Identity`.
 
     The value of `provenance` is a dictionary of those of its fields that change.
-
-    Raises:
-        InvalidArgument: The id is malformed, the mask is empty, or it names a field that cannot be updated.
     """
     identity_id = require_id(request.identity.id, "identity", "identity.id")
     changes = IDENTITY.changes(request.identity, request.update_mask, (*_WRITABLE, *_ATTACHMENTS), "identity")
@@ -95,11 +88,7 @@ def property_changes_from_proto(properties: Sequence[pb.IdentityProperty]) -> tu
 
 
 def identity_filter_from_proto(message: rpc.IdentityFilter) -> tuple[IdentityFilter, str | None]:
-    """Returns the filter of a list or a count, and the id of the block whose identities it selects.
-
-    Raises:
-        InvalidArgument: An id is malformed, or a type is unknown. Metadata: field.
-    """
+    """Returns the filter of a list or a count, and the id of the block whose identities it selects."""
     require_ids(message, "filter", identity_ids="identity", agent_id="agent", block_id="block")
     return _FILTER.from_proto(message, "filter"), optional_field(message, "block_id")
 

@@ -92,12 +92,7 @@ def embedder_to_proto(model: EmbeddingModel) -> pb.EmbeddingModel:
 
 
 def override_from_proto(model: pb.Model, paths: Sequence[str]) -> tuple[dict[str, Any], dict[str, bool]]:
-    """Returns the new values of an override by the field names of `ModelOverride`, and the changed capabilities.
-
-    Raises:
-        InvalidArgument: The paths are empty or cannot be updated, or the default settings are not settings. Metadata:
-            field.
-    """
+    """Returns the new values of an override by the field names of `ModelOverride`, and the changed capabilities."""
     known = {_CAPABILITIES + field.name for field in pb.ModelCapabilities.DESCRIPTOR.fields}
     own = [path for path in paths if path not in known]
     names = [path.removeprefix(_CAPABILITIES) for path in paths if path in known]

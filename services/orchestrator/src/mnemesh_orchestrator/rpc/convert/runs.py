@@ -133,11 +133,7 @@ _STEP_FILTER: Final = Conversion(rpc.StepFilter, StepFilter, start_time="start",
 
 
 def answer_from_proto(request: rpc.AnswerApprovalRequest, config: RunConfig | None) -> ApprovalAnswer:
-    """Returns the answer to an approval.
-
-    Raises:
-        InvalidArgument: A decision has no kind, or its return is about another call. Metadata: field.
-    """
+    """Returns the answer to an approval."""
     decisions = tuple(_decision(item, f"decisions[{index}]") for index, item in enumerate(request.decisions))
     approval_id = optional_field(request, "approval_request_id")
     if approval_id is not None:
@@ -166,11 +162,7 @@ def _client_return(item: message_pb2.ApprovalDecision, field: str) -> ClientRetu
 
 
 def inputs_from_proto(messages: Sequence[pb.InputMessage], field: str = "messages") -> tuple[InputMessage, ...]:
-    """Returns the messages that a client sends, without parts of an unknown kind.
-
-    Raises:
-        InvalidArgument: The role of one cannot be sent. Metadata: field.
-    """
+    """Returns the messages that a client sends, without parts of an unknown kind."""
     return tuple(_input_from_proto(message, f"{field}[{index}]") for index, message in enumerate(messages))
 
 
@@ -193,11 +185,7 @@ register(pb.InputMessage, _input_from_proto, input_to_proto)
 def address_from_proto(
     request: rpc.SendMessageRequest | rpc.SendMessageAndWaitRequest | rpc.StartRunRequest,
 ) -> tuple[str, str, str | None]:
-    """Returns the ids of the agent and the conversation that a message goes to, or those of no agent and a group.
-
-    Raises:
-        InvalidArgument: An id is malformed, or the request names a group and an agent or a conversation.
-    """
+    """Returns the ids of the agent and the conversation that a message goes to, or those of no agent and a group."""
     if request.HasField("group_id"):
         for field in ("agent_id", "conversation_id"):
             if getattr(request, field):
@@ -208,11 +196,7 @@ def address_from_proto(
 
 
 def config_from_proto(message: pb.RunConfig) -> RunConfig:
-    """Returns the configuration of a run.
-
-    Raises:
-        InvalidArgument: An enum is unknown. Metadata: field.
-    """
+    """Returns the configuration of a run."""
     events = tuple(_event_kind(number) for number in message.include_events)
     return _CONFIG.from_proto(message, "config", include_events=events)
 
@@ -247,11 +231,7 @@ def run_to_proto(run: Run) -> pb.Run:
 
 
 def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
-    """Returns the filter of a list of runs.
-
-    Raises:
-        InvalidArgument: An id is malformed, or an enum is unknown. Metadata: field.
-    """
+    """Returns the filter of a list of runs."""
     require_ids(message, "filter", agent_ids="agent", group_id="group", parent_run_id="run", batch_id="batch")
     found = _RUN_FILTER.from_proto(message, "filter")
     if found.conversation_id is None:
@@ -262,11 +242,7 @@ def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
 
 
 def cancel_target_from_proto(request: rpc.CancelRunsRequest) -> tuple[RunFilter, tuple[str, ...]]:
-    """Returns the filter of the runs to cancel, and their ids if the request names runs.
-
-    Raises:
-        InvalidArgument: The request has no target, or an id is malformed. Metadata: field.
-    """
+    """Returns the filter of the runs to cancel, and their ids if the request names runs."""
     match request.WhichOneof("target"):
         case "runs":
             if not request.runs.run_ids:

@@ -212,11 +212,7 @@ async def options_from_proto(
 
 
 async def records_from_proto(stream: AsyncIterator[rpc.ImportAgentRequest]) -> AsyncIterator[Record]:
-    """Yields the records of the other requests with their positions.
-
-    Raises:
-        InvalidArgument: A record is empty or breaks a rule. Metadata: record, field.
-    """
+    """Yields the records of the other requests with their positions."""
     index = 0
     async for request in stream:
         if request.HasField("options"):
