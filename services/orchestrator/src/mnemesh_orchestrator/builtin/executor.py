@@ -54,7 +54,6 @@ def shown_result(result: ProgramResult, calls: Sequence[str] = ()) -> str:
     """Returns the result of a program as the model reads it.
 
     Args:
-        result: the result.
         calls: the names of the tools that the program called.
     """
     fields: dict[str, Any] = {"result" if result.ok else "error": result.text}

@@ -106,7 +106,6 @@ def message_result(
     """Returns a found message as the model reads it: who said what and when, and the question before it.
 
     Args:
-        hit: the message.
         zone: the agent's time zone.
         now: the time from which `time_ago` counts.
         conversation_id: the conversation that the model is in. A message of another one names its conversation.

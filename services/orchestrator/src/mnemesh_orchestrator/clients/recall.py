@@ -390,8 +390,6 @@ class RecallClient:
         """Searches the agent's messages (hybrid) for one query or several.
 
         Args:
-            agent_id: the agent.
-            query: the query.
             further_queries: other queries. A message counts with its best score over all of them.
             roles: the roles of messages to find; empty for all.
             speakers: the names of speakers; empty for all.

@@ -141,8 +141,6 @@ class WindowRecords:
 
         Args:
             request_id: the idempotency key. If the window exists, nothing changes.
-            agent_id: the agent.
-            conversation_id: the conversation.
             message_ids: the messages, in order. If the first is not of the role SYSTEM, `system` precedes it.
             system: the system message of a window that has none.
 

@@ -208,7 +208,6 @@ async def usable_answer(
     Args:
         on_call: receives every call of the model.
         client: calls the model.
-        request: the request.
         seconds: the time limit of a call.
         problem_of: returns why an answer cannot be used, or None.
         quoted_characters: the length of the part of an unusable answer that the model sees.

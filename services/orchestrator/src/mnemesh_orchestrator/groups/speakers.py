@@ -168,7 +168,6 @@ def turn_input(run: Run, plan: GroupPlan, turns: Sequence[MemberTurn], turn: Nex
 
     Args:
         run: the group run.
-        plan: its plan.
         turns: the turns that have ended, in the order in which they ended.
         turn: the turn that begins.
     """

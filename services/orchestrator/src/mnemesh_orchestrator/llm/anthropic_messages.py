@@ -93,9 +93,7 @@ def render_body(
     """Returns the body that `stream` sends.
 
     Args:
-        request: the request.
         cache: the cache of rendered texts.
-        form: the form of the history.
         cache_breakpoints: whether to mark the system block and the end of the window for the provider's prompt cache.
 
     Raises:

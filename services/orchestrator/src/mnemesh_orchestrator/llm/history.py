@@ -159,7 +159,6 @@ class HistoryForms:
         """Yields the events of an answer. A request that is refused for its history is sent again in other forms.
 
         Args:
-            request: the request.
             render: returns its body in a form.
             send: sends a body once.
             budget: the requests in other forms that the step may still send.

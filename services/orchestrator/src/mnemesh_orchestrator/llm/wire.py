@@ -169,7 +169,6 @@ def with_parameters(body: dict[str, Any], parameters: str | None, names: Mapping
     """Returns the body with the parameters of a run that an API has.
 
     Args:
-        body: the body.
         parameters: a JSON object in the words of OpenAI's chat API, or None.
         names: the names of the parameters in the API, by those in the object.
     """
@@ -391,8 +390,6 @@ def in_order(
     Args:
         order: the carried order: kinds, objects with a `kind` and the other fields of a block, and whole blocks.
         texts: the texts of the message.
-        reasoning: its reasoning.
-        calls: its calls.
     """
     queues = {REASONING: list(reasoning), TEXT: list(texts), CALL: list(calls)}
     for queue in queues.values():

@@ -160,8 +160,6 @@ class WindowCompactor:
         Models may be called.
 
         Args:
-            context: the turn.
-            state: its state.
             least_gain: the tokens that have to leave; None if any gain will do.
             on_call: receives every call of a summary model.
             assembled: the next request, if it is known.
@@ -367,9 +365,7 @@ class TurnCompaction:
         """Compacts the window before the next request. Returns False if nothing can leave, or too little.
 
         Args:
-            turn: the turn.
             step: the step that sends the request.
-            assembled: the request.
             least_gain: the tokens that have to leave; None if any gain will do.
         """
         context, state = turn.context, turn.state

@@ -78,8 +78,6 @@ async def run_custom(
         agent: the agent that calls the tool.
         core: the agent's blocks, which the tool sees. A block that was changed since `core` was read is not
             overwritten, because the tool did not see that change.
-        tool: the tool.
-        arguments: its arguments.
         author: the author of the edits.
         effect_prefix: the prefix of the edits' request ids, which end in "/{ordinal}".
         attempts: makes the call, once or more often. Only idempotent tools may run more often.
@@ -150,12 +148,9 @@ class CustomCalls:
         """Runs a tool and returns its result. Its progress becomes live events of the run.
 
         Args:
-            context: the turn.
             step_id: the step that made the call.
             seen: the block revisions that the agent has seen. The tool's edits advance them.
             core: the agent's blocks as the step began.
-            item: the call.
-            tool: its tool.
             is_started: this process has recorded the start of the call.
 
         Raises:
@@ -268,9 +263,7 @@ class Programs:
         """Runs the program of a call.
 
         Args:
-            context: the turn.
             step_id: the step of the call.
-            item: the call.
             solver: the rules as the calls before it leave them.
             run_tool: runs a tool that the program calls. The start of the call is recorded before.
 

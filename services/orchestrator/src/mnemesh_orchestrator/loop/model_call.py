@@ -78,8 +78,6 @@ class ModelCaller:
         """Returns the model's answer. Its deltas are published as they arrive, and its trace is kept.
 
         Args:
-            context: the turn.
-            state: its state.
             record: the step's record as it begins.
             assembled: the request.
             budget: the requests that the step may still send to the model.

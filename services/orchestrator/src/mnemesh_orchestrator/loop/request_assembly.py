@@ -212,8 +212,6 @@ class RequestAssembler:
         """Returns the request of the next step, whether or not it fits the model's window.
 
         Args:
-            context: the turn.
-            state: its state.
             notes: notes for the model in addition to those of the turn.
         """
         toolbox, solver = context.toolbox, state.solver

@@ -313,8 +313,6 @@ class ContextReader:
         """Returns the data that a turn begins with. The files service is asked only about an agent with folders.
 
         Args:
-            conversation: the conversation.
-            agent: its agent.
             context_window: see `directories`.
             whole: the turn needs its stored tools. Otherwise it begins without them if they are unavailable.
             essentials: window and core memory, if their reads have begun.
@@ -395,7 +393,6 @@ class ContextReader:
         The last known section is returned then, or None if there is none.
 
         Args:
-            agent: the agent.
             context_window: the tokens of the window of the agent's model, by which its limits are set; None leaves
                 them as they are.
         """

@@ -122,7 +122,6 @@ def decided_result(decision: ApprovalDecision | None, limit: int) -> ToolResult 
     """Returns the result of a call that its decision replaces; None if the tool has to run or nothing was decided.
 
     Args:
-        decision: the decision.
         limit: the most characters of a text that the client returned.
     """
     match decision:
@@ -152,7 +151,6 @@ def closing_messages(
 
     Args:
         run: the run that closes the request, and dates the messages.
-        request: the open request.
         known: by call id, the returns of calls that ran; the other calls are returned as cancelled. None if the run
             does not know which calls ran: they are returned as interrupted.
         decisions: the decisions, if there were any; otherwise every call is denied.

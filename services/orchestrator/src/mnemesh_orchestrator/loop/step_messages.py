@@ -116,7 +116,6 @@ def answer_message(
         run: the run that received the answer.
         step: the step's id.
         model: the handle of the model that answered.
-        answer: the answer.
         now: the time of the message.
         text_is_reasoning: text next to a call is reasoning, because the agent speaks by a tool.
     """
@@ -152,7 +151,6 @@ def stored_answer(
 
     Args:
         message: the assistant message.
-        planned: its calls.
         takes_heartbeat: returns whether a tool has the request_heartbeat argument.
         heartbeat: whether the turn continues after the step.
     """
@@ -262,7 +260,6 @@ def message_events(message: Message, speech: dict[str, tuple[ContentPart, ...]])
     """Returns the events of an assistant message.
 
     Args:
-        message: the message.
         speech: by call id, the words of calls that are shown as the assistant's words instead of as calls.
     """
     events: list[MessageEvent] = []
@@ -582,7 +579,6 @@ class DeltaLog:
         Args:
             lease: the lease of the run.
             after: the sequence number of the last durable event before it.
-            event: the event.
         """
         log = self._open.get(lease.run_id)
         if log is None or log.lease != lease:

@@ -121,10 +121,7 @@ class ToolExecution:
         the calls after it are not run.
 
         Args:
-            context: the turn.
-            state: its state.
             step_id: the step that made the calls.
-            planned: the calls.
             seen: the block revisions that the agent has seen. The calls' own edits advance them.
             committed: the messages of the step that are committed; None if the commit belongs to another step.
 

@@ -138,10 +138,8 @@ def memory_access(
     """Returns the scopes of an agent's memories. Those of an identity are found only if it is the only sender.
 
     Args:
-        agent_id: The agent.
         shared_name: The named scope that the agent shares with others.
         extraction: The agent's settings.
-        conversation_id: The conversation.
         senders: The senders of the messages that users sent; None for a message without one.
         group_id: The group of the run.
     """

@@ -106,8 +106,6 @@ def partner_of(agent: Agent, partner_id: str, system: str, subject_id: str, now:
     """Returns the record of a new partner of an agent, with the tools of its type and the agent's model.
 
     Args:
-        agent: The agent.
-        partner_id: The id of the partner.
         system: The system prompt of the partner.
         subject_id: The creator.
         now: The time of the creation.
@@ -147,9 +145,6 @@ def partner_group(agent: Agent, partner: Agent, group_id: str, turns_counter: in
     """Returns the group in which a partner works for an agent that has no other partner.
 
     Args:
-        agent: The agent.
-        partner: The partner.
-        group_id: The id of the group.
         turns_counter: The count of turns with which it begins.
     """
     manager = ManagerConfig(ManagerType.SLEEPTIME, agent.id, frequency=FREQUENCY)

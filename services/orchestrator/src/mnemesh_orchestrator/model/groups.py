@@ -520,7 +520,6 @@ def require_valid_group(group: Group, changed: Collection[str] | None = None) ->
     """Returns a group if its fields are valid.
 
     Args:
-        group: The group.
         changed: The names of the fields that an update sets. The others may break rules, because agents were deleted.
             None checks all.
 

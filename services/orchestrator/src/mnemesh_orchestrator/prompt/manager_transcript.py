@@ -104,7 +104,6 @@ def render_transcript(
 
     Args:
         entries: The messages, oldest first.
-        form: The form.
         newer_after: MARKED: the sequence id up to which messages are older; None if all are.
     """
     parts: list[tuple[str | None, list[str]]] = []

@@ -43,7 +43,6 @@ def page_in_order(
     Args:
         items: The items of the list, in any order.
         visible: The items that `after_id` and `before_id` can name.
-        query: The page.
         position: Returns the position of an item in the order.
 
     Raises:

@@ -112,7 +112,6 @@ class ChildRuns:
         """Creates the starter of child runs. `connect` completes it.
 
         Args:
-            store: the runs.
             relations: the relations between them.
             broker: the events of runs, which wake those that wait.
             processors: the operator's processors of inputs.

@@ -53,7 +53,6 @@ class LeaseRenewer:
         """Creates the renewer of an instance.
 
         Args:
-            store: the leases.
             clock: the source of elapsed time.
             instance_id: the id of this instance, which its leases name.
         """
@@ -160,7 +159,6 @@ class ConversationLock:
         """Creates the lock of every conversation.
 
         Args:
-            store: the leases.
             renewer: renews the leases of this process.
             start_next: starts the next run of a conversation, if one waits.
             ids: creates the ids of queue entries.

@@ -195,7 +195,6 @@ class InputRecorder:
         """Stores the input of a run that is about to end. Returns False if it is to be stored later.
 
         Args:
-            run: The run.
             turn: The turn of the run; None if it did not begin.
         """
         if turn is not None and not turn.state.pending:
@@ -269,7 +268,6 @@ class TurnBuilder:
         """Returns the turn of a claimed run, ready for its first step. Loads the journal of a run that is resumed.
 
         Args:
-            claim: the claim.
             journal: the journal of the run.
             seconds: a shorter limit than that of a step for the wait for recall and blocks.
 

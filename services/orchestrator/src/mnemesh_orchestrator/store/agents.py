@@ -417,8 +417,6 @@ class PartnerStore:
 
         Args:
             key: Identifies the update.
-            organization_id: The organization.
-            agent_id: The agent.
             change: Returns the agent after the update. It is also called before a partner is stored.
             create: Returns the partner and the record of its creation, from the agent after the update and its
                 sleeptime group without members, if it has one.

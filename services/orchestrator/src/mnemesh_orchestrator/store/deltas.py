@@ -71,7 +71,6 @@ class DeltaStore:
         """Returns the next stored events, durable and live, in the order in which they happened; none at the end.
 
         Args:
-            run_id: The run.
             after: The sequence number after which the durable events start.
             since: Live events before this durable event are left out.
             position: The position after which the live events start.

@@ -139,7 +139,6 @@ class RunPools:
 
         Args:
             conn: The transaction.
-            lease_clock: The clock of leases.
             run: The row of a run that is the first of its conversation.
             instance_id: The process that claims it. It may take over its own leases.
         """

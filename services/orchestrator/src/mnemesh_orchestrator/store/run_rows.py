@@ -485,7 +485,6 @@ def decode_trace(row: Any, earlier: Any = None) -> StepTrace:
     """Returns the trace of a row of `step_traces`.
 
     Args:
-        row: the row.
         earlier: the row of the step that `earlier_step` names.
     """
     if earlier is None:

@@ -234,10 +234,8 @@ class SleeptimeStore:
         Returns none if there are no such messages, or no members. A repeat returns the runs of the first call.
 
         Args:
-            key: The key of the request.
             subject_id: The subject on whose behalf the runs execute.
             organization_id: The organization of the group.
-            group_id: The group.
             until: The newest sequence id of the manager. Newer messages of completed turns are included.
         """
 

@@ -49,8 +49,6 @@ def sql_stores(database: Database, clock: Clock, limits: PoolLimits = PoolLimits
     """Returns the stores over a migrated database.
 
     Args:
-        database: The database.
-        clock: The clock.
         limits: The places of the pools of an organization.
     """
     pools = RunPools(limits)

@@ -97,9 +97,7 @@ class PartnerService(Saga[UnfinishedAgent, Agent]):
         An agent without a partner gets one first. If that fails, nothing is changed.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
-            agent_id: The agent.
             values: See AgentChanges.values.
             if_revision: See AgentChanges.of_values.
             turns_counter: The count of turns with which a new group begins.

@@ -325,7 +325,6 @@ class AgentChanges:
         """Returns the valid new values of an update by the field names of `Agent`. None has a secret in clear.
 
         Args:
-            agent_id: The agent.
             changes: The new values. The value of `provenance` is a mapping of those of its fields that change; that of
                 `secrets` has all values by name, and None to keep one.
             system_prompt_key: The key of the system prompt that becomes the agent's `system`.
@@ -352,8 +351,6 @@ class AgentChanges:
 
         Args:
             caller: The author.
-            agent_id: The agent.
-            values: The values.
             if_revision: The revision that the agent must have; None changes any. Otherwise the change raises
                 AgentRevisionMismatch.
         """

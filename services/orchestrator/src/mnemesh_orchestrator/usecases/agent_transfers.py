@@ -77,8 +77,6 @@ class AgentExportService:
         """Yields the records of an agent in the order of their types, without the one that ends the stream.
 
         Args:
-            caller: The caller.
-            agent_id: The agent.
             types: The types to export; empty for all but raw traces.
             with_vectors: Whether passages have their vectors.
         """
@@ -292,8 +290,6 @@ class AgentImportService:
         """Stores the records as they arrive. Returns the agent, the report, and whether that is of an earlier call.
 
         Args:
-            caller: The caller.
-            options: The options.
             fingerprint: A hash of the options, by which a repeated call is compared.
             records: The records in order, with their positions.
 

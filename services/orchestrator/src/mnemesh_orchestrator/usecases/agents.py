@@ -180,9 +180,7 @@ class AgentService:
         """Changes fields of an agent, and returns the agent. One that gets enable_sleeptime also gets a partner.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
-            agent_id: The agent.
             changes: New values by the field names of `Agent`. The value of `provenance` is a mapping of those of its
                 fields that change.
             system_prompt_key: The key of the system prompt that becomes the agent's `system`.
@@ -321,7 +319,6 @@ class ToolRunner:
         Args:
             caller: the owner of the agent.
             key: identifies the request; None if it cannot be repeated.
-            agent_id: the agent.
             name: the name of an attached tool.
             arguments: a JSON object as text.
 

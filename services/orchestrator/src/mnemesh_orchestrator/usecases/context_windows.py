@@ -306,9 +306,6 @@ class ContextWindowService:
         """Returns the report of the next request of a conversation.
 
         Args:
-            caller: The caller.
-            agent: The agent.
-            conversation: The conversation.
             settings: The effective settings of the conversation.
         """
         with as_principal(caller):

@@ -176,7 +176,6 @@ class ConversationService(Saga[UnfinishedConversation, None]):
         The fork has the description, the model and the settings of its source, and copies of its isolated blocks.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
             source_id: The conversation to fork.
             until_message_id: The last message to share; None shares all.
@@ -286,9 +285,7 @@ class ConversationService(Saga[UnfinishedConversation, None]):
         """Changes fields of a conversation, and returns the conversation.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
-            conversation_id: The conversation.
             changes: New values by the field names of `Conversation`.
 
         Raises:

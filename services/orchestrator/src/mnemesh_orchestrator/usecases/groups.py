@@ -295,7 +295,6 @@ class GroupService:
         """Creates a group, attaches its shared blocks, and returns it. A repeat under the same key continues it.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
             draft: The group. Id, organization, times and authors are set here.
 
@@ -376,9 +375,7 @@ class GroupService:
         """Changes fields of a group, and returns the group. Shared blocks are attached and detached accordingly.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
-            group_id: The group.
             changes: New values by the field names of `Group`. The value of `provenance` is a mapping of those of its
                 fields that change, that of `manager_fields` the kind of the manager and a mapping of its fields.
             if_revision: The revision that the group must have; None changes any.

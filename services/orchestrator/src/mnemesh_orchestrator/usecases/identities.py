@@ -65,7 +65,6 @@ class IdentityService:
         """Creates an identity and attaches it. Returns the identity, and whether it is new.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
             draft: The identity, without id, organization and times.
             agent_ids: The agents to attach it to.
@@ -136,9 +135,7 @@ class IdentityService:
         """Changes fields of an identity, and returns the identity.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
-            identity_id: The identity.
             changes: New values by the field names of `Identity`. The value of `provenance` is a mapping of those of its
                 fields that change.
             agent_ids: The agents that it is attached to afterwards; None keeps them.

@@ -189,7 +189,6 @@ class MemoryExtractionService:
             reader: reads messages that are not processed.
             episodes: stores facts.
             extractor: calls models.
-            clock: the clock.
             metrics: counts calls of models.
             instance_id: identifies this process.
             tokens_per_day: the tokens of an organization per UTC day; 0 is unlimited.

@@ -90,7 +90,6 @@ class ModelService:
         """Changes the organization's override of a model, and returns the model.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
             handle: The handle of the model.
             changes: New values by the field names of `ModelOverride`; None removes a value.
@@ -282,9 +281,7 @@ class ProviderService:
         The models are read again if the change can affect them.
 
         Args:
-            caller: The caller.
             key: Identifies the request.
-            provider_id: The provider.
             changes: New values by the field names of `ProviderDraft`.
             credentials: The credentials that change.
 

@@ -416,8 +416,6 @@ class RunService:
         """Returns a run and its events until it ends.
 
         Args:
-            caller: The caller.
-            run_id: The run.
             after: The sequence number after which the events start.
             keepalive_seconds: The longest silence of the stream.
             replayed: True marks the first event of the stream as a replay.

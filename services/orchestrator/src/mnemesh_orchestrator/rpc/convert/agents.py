@@ -128,7 +128,6 @@ def agent_to_proto(
     """Returns the message of an agent.
 
     Args:
-        agent: The agent.
         effective: The settings of its model calls, with the defaults of the model.
         message_ids: The ids of the messages in the window of its default conversation, if the view has them.
         pending_approval: The id of the approval that it waits for.

@@ -117,7 +117,6 @@ def message_query_from_proto(request: rpc.ListGroupMessagesRequest, page: PageQu
     """Returns the query of a request for the messages of a group, with the page token of recall.
 
     Args:
-        request: The request.
         page: Its page. The position of its cursor is recall's page token; see `message_page_token`.
     """
     return MessageQuery(
