@@ -43,7 +43,7 @@ from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.runs import PoolLimits, RunPool
 from mnemesh_orchestrator.orchestrator import Orchestrator
 from mnemesh_orchestrator.processors import INPUT_GROUP, TOOL_RESULT_GROUP, Processors, load
-from mnemesh_orchestrator.rpc.agents import AgentsServicer, AgentTransferRpcs
+from mnemesh_orchestrator.rpc.agents import AgentsServicer
 from mnemesh_orchestrator.rpc.conversations import ConversationsServicer
 from mnemesh_orchestrator.rpc.groups import GroupsServicer
 from mnemesh_orchestrator.rpc.identities import IdentitiesServicer
@@ -219,7 +219,8 @@ def _servicers(
                 orchestrator.compactions,
                 orchestrator.prompts,
                 orchestrator.extractions,
-                AgentTransferRpcs(exports, imports, orchestrator.agents, orchestrator.agents.fingerprint),
+                exports,
+                imports,
             ),
         ),
         (

@@ -21,7 +21,7 @@ from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto
 from mnemesh_types.archival import ArchivalSummary
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.clients.records import copy_of, map_other, named_record, record_of
+from mnemesh_orchestrator.clients.records import copy_of, items_of, map_other, named_record, record_of
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.episodes import PassageHit
 from mnemesh_orchestrator.model.transfers import ExportScope, ImportTarget, Outcome, Record, RecordType
@@ -122,13 +122,8 @@ class ArchivalClient:
         request = archives_rpc.ListArchivesRequest(
             page_size=1_000, order=SORT_ORDER_ASCENDING, filter=archives_rpc.ArchiveFilter(agent_id=agent_id)
         )
-        archive_ids: list[str] = []
-        while True:
-            page = await self._archives.ListArchives(request, timeout=deadlines.READ)
-            archive_ids += [archive.id for archive in page.archives]
-            if not page.next_page_token:
-                return tuple(archive_ids)
-            request.page_token = page.next_page_token
+        archives = items_of(self._archives.ListArchives, request, "archives", deadlines.READ)
+        return tuple([archive.id async for archive in archives])
 
     async def erase_agent(
         self, request_id: str, agent_id: str, *, unshared: bool = False, together_with: Sequence[str] = ()
@@ -181,32 +176,20 @@ class ArchivalRecords:
             async for passage in self._list_passages(archive.id, with_vectors=scope.with_vectors):
                 yield record_of(kind, passage.id, records_pb.PassageRecord(passage=passage))
 
-    async def _list(self, filter_: archives_rpc.ArchiveFilter) -> AsyncIterator[pb.Archive]:
+    def _list(self, filter_: archives_rpc.ArchiveFilter) -> AsyncIterator[pb.Archive]:
         request = archives_rpc.ListArchivesRequest(
             page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, filter=filter_
         )
-        while True:
-            page = await self._archives.ListArchives(request, timeout=deadlines.IMPORT)
-            for archive in page.archives:
-                yield archive
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+        return items_of(self._archives.ListArchives, request, "archives")
 
-    async def _list_passages(self, archive_id: str, *, with_vectors: bool) -> AsyncIterator[pb.Passage]:
+    def _list_passages(self, archive_id: str, *, with_vectors: bool) -> AsyncIterator[pb.Passage]:
         request = rpc.ListPassagesRequest(
             page_size=_PAGE,
             order=paging_pb2.SORT_ORDER_ASCENDING,
             filter=rpc.PassageFilter(archive_id=archive_id),
             include_embedding=with_vectors,
         )
-        while True:
-            page = await self._passages.ListPassages(request, timeout=deadlines.IMPORT)
-            for passage in page.passages:
-                yield passage
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+        return items_of(self._passages.ListPassages, request, "passages")
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:
         ids = {target.ids.of("archive", record.id): record.id for record in records}

@@ -16,7 +16,7 @@ from mnemesh_types.blocks import AUTHOR, Block
 from mnemesh_types.twin import fields_of
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.clients.records import copy_of, map_field, map_other, named_record, record_of
+from mnemesh_orchestrator.clients.records import copy_of, items_of, map_field, map_other, named_record, record_of
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory, EditedBlock
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.transfers import ExportScope, IdMap, ImportTarget, Outcome, Record, RecordType
@@ -160,13 +160,8 @@ class BlocksClient:
     async def list_by_identity(self, identity_id: str) -> tuple[str, ...]:
         """Returns the ids of the blocks that an identity is attached to, ordered by id."""
         request = rpc.ListBlocksRequest(page_size=1_000, filter=rpc.BlockFilter(identity_id=identity_id))
-        block_ids: list[str] = []
-        while True:
-            page = await self._stub.ListBlocks(request, timeout=deadlines.READ)
-            block_ids += [block.id for block in page.blocks]
-            if not page.next_page_token:
-                return tuple(sorted(block_ids))
-            request.page_token = page.next_page_token
+        blocks = items_of(self._stub.ListBlocks, request, "blocks", deadlines.READ)
+        return tuple(sorted([block.id async for block in blocks]))
 
     async def describe(self, request_id: str, block_id: str, description: str) -> Block:
         """Changes the description of a block."""
@@ -239,17 +234,11 @@ class BlockRecords:
             blocks = [block for block in blocks if block.id not in shared]
         return blocks
 
-    async def _revisions(self, block_id: str) -> AsyncIterator[pb.BlockRevision]:
+    def _revisions(self, block_id: str) -> AsyncIterator[pb.BlockRevision]:
         request = rpc.ListBlockRevisionsRequest(
             block_id=block_id, page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING
         )
-        while True:
-            page = await self._stub.ListBlockRevisions(request, timeout=deadlines.IMPORT)
-            for revision in page.revisions:
-                yield revision
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+        return items_of(self._stub.ListBlockRevisions, request, "revisions")
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:
         ids = {target.ids.of("block", record.id): record.id for record in records}
@@ -260,12 +249,8 @@ class BlockRecords:
             for hidden in (False, True):
                 filter_ = rpc.BlockFilter(block_ids=some, hidden=hidden)
                 request = rpc.ListBlocksRequest(page_size=_MAX_LIST, filter=filter_)
-                while True:
-                    page = await self._stub.ListBlocks(request, timeout=deadlines.IMPORT)
-                    found |= {ids[block.id]: block.id for block in page.blocks}
-                    if not page.next_page_token:
-                        break
-                    request.page_token = page.next_page_token
+                async for block in items_of(self._stub.ListBlocks, request, "blocks"):
+                    found[ids[block.id]] = block.id
         return found
 
     async def restore(

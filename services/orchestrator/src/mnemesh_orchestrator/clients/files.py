@@ -17,7 +17,7 @@ from mnemesh_kit.paging import whole_answer
 from mnemesh_types.twin import Conversion
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.clients.records import record_of
+from mnemesh_orchestrator.clients.records import items_of, record_of
 from mnemesh_orchestrator.model.files import (
     MAX_PAGE,
     Directories,
@@ -184,27 +184,15 @@ class FileRecords:
             async for file in self._list_files(folder.id):
                 yield record_of(kind, file.id, file)
 
-    async def _list_held(self, agent_id: str) -> AsyncIterator[pb.Folder]:
+    def _list_held(self, agent_id: str) -> AsyncIterator[pb.Folder]:
         request = rpc.ListAgentFoldersRequest(page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, agent_id=agent_id)
-        while True:
-            page = await self._agents.ListAgentFolders(request, timeout=deadlines.IMPORT)
-            for folder in page.folders:
-                yield folder
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+        return items_of(self._agents.ListAgentFolders, request, "folders")
 
-    async def _list_files(self, folder_id: str) -> AsyncIterator[pb.File]:
+    def _list_files(self, folder_id: str) -> AsyncIterator[pb.File]:
         request = files_rpc.ListFilesRequest(
             page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, filter=files_rpc.FileFilter(folder_id=folder_id)
         )
-        while True:
-            page = await self._files.ListFiles(request, timeout=deadlines.IMPORT)
-            for file in page.files:
-                yield file
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+        return items_of(self._files.ListFiles, request, "files")
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:  # noqa: ARG002
         found: dict[str, str] = {}

@@ -17,7 +17,7 @@ from mnemesh_types.convert import message_to_proto
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.clients.records import copy_of, map_field, map_other, named_record, record_of
+from mnemesh_orchestrator.clients.records import copy_of, items_of, map_field, map_other, named_record, record_of
 from mnemesh_orchestrator.model.transfers import ExportScope, IdMap, ImportTarget, Outcome, Record, RecordType
 
 _PAGE: Final = 200
@@ -45,14 +45,9 @@ class MessageRecords:
             agent_ids=[scope.agent_id],
             include_err=True,
         )
-        while True:
-            page = await self._stub.ListMessages(request, timeout=deadlines.IMPORT)
-            for message in page.messages:
-                message.sequence_id = 0
-                yield record_of(kind, message.id, message)
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+        async for message in items_of(self._stub.ListMessages, request, "messages"):
+            message.sequence_id = 0
+            yield record_of(kind, message.id, message)
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:  # noqa: ARG002
         """See RecordPart. Messages belong to their agent alone."""

@@ -1,13 +1,14 @@
 """The records of exported agents in the other services: what each adapter does, and what all of them share."""
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 from mnemesh_kit.errors import MnemeshError
 
+from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.transfers import ExportScope, IdMap, ImportTarget, Outcome, Record, RecordType
 
 M = TypeVar("M", bound=Message)
@@ -72,6 +73,19 @@ def map_other(message: Any, name: str, ids: IdMap) -> None:
     """Replaces the id in a field if it is that of something known."""
     if value := getattr(message, name):
         setattr(message, name, ids.other(value))
+
+
+async def items_of(
+    call: Callable[..., Awaitable[Any]], request: Any, field: str, seconds: float = deadlines.IMPORT
+) -> AsyncIterator[Any]:
+    """Yields the items of all pages of a list, which the responses have in a field."""
+    while True:
+        page = await call(request, timeout=seconds)
+        for item in getattr(page, field):
+            yield item
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """`mnemesh.agents.v1.AgentService`."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -51,38 +50,6 @@ from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionSer
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentTransferRpcs:
-    """The two RPCs, which the servicer of agents calls."""
-
-    exports: AgentExportService
-    imports: AgentImportService
-    agents: AgentService
-    fingerprint: Callable[[str], str]
-
-    async def export_agent(self, request: rpc.ExportAgentRequest) -> AsyncIterator[rpc.ExportAgentResponse]:
-        """Streams the records of an agent."""
-        records = self.exports.export(
-            current_principal(),
-            require_id(request.agent_id, "agent", "agent_id"),
-            types_from_proto(request.types, "types"),
-            with_vectors=request.include_vectors,
-        )
-        async for response in responses(records):
-            yield response
-
-    async def import_agent(self, stream: AsyncIterator[rpc.ImportAgentRequest]) -> rpc.ImportAgentResponse:
-        """Creates an agent from records."""
-        options, digest = await options_from_proto(stream, self.fingerprint)
-        agent, report, replayed = await self.imports.import_agent(
-            current_principal(), options, digest, records_from_proto(stream)
-        )
-        response = import_report_to_proto(report)
-        response.agent.CopyFrom(agent_to_proto(agent, self.agents.effective_settings(agent)))
-        response.replayed = replayed
-        return response
-
-
 class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     """Serves the agents."""
 
@@ -97,9 +64,11 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         compactions: CompactionService,
         prompts: SystemPromptService,
         extractions: MemoryExtractionService,
-        transfers: AgentTransferRpcs,
+        exports: AgentExportService,
+        imports: AgentImportService,
     ) -> None:
-        self._transfers = transfers
+        self._exports = exports
+        self._imports = imports
         self._service = service
         self._windows = windows
         self._lifecycle = lifecycle
@@ -298,13 +267,26 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def ExportAgent(
         self, request: rpc.ExportAgentRequest, context: Context
     ) -> AsyncIterator[rpc.ExportAgentResponse]:
-        async for response in self._transfers.export_agent(request):
+        records = self._exports.export(
+            current_principal(),
+            _agent_id(request.agent_id),
+            types_from_proto(request.types, "types"),
+            with_vectors=request.include_vectors,
+        )
+        async for response in responses(records):
             yield response
 
     async def ImportAgent(
         self, request_iterator: AsyncIterator[rpc.ImportAgentRequest], context: Context
     ) -> rpc.ImportAgentResponse:
-        return await self._transfers.import_agent(request_iterator)
+        options, digest = await options_from_proto(request_iterator, self._service.fingerprint)
+        agent, report, replayed = await self._imports.import_agent(
+            current_principal(), options, digest, records_from_proto(request_iterator)
+        )
+        response = import_report_to_proto(report)
+        response.agent.CopyFrom(self._agent_to_proto(agent))
+        response.replayed = replayed
+        return response
 
     async def _agents_to_proto(self, agents: tuple[Agent, ...], view: rpc.AgentView) -> list[pb.Agent]:
         caller = current_principal()

@@ -59,16 +59,6 @@ def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> 
     return None if run_id is None else _run(conn, run.organization_id, run_id)
 
 
-def find_child_run(conn: sa.Connection, run: Run) -> Run | None:
-    """Returns the run with the id of a run that another run starts, if it was stored before. Its id is derived."""
-    return _find(conn, run.organization_id, run.id)
-
-
-def find_asking_run(conn: sa.Connection, organization_id: str, run_id: str) -> Run | None:
-    """Returns the run that stopped for an approval, or None if it was deleted."""
-    return _find(conn, organization_id, run_id)
-
-
 def newest_attempt(conn: sa.Connection, organization_id: str, run_id: str) -> Run:
     run = _run(conn, organization_id, run_id)
     return _newest_retry(conn, organization_id, run.first_run_id) or run
@@ -109,7 +99,9 @@ def start_run(
     answer: ApprovalAnswer | None,
 ) -> StartedRun:
     found = find_conversation(conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, queued=True)
-    before = find_child_run(conn, run) if run.lineage.parent_run_id else find_repeated_run(conn, key, run)
+    before = (
+        _find(conn, run.organization_id, run.id) if run.lineage.parent_run_id else find_repeated_run(conn, key, run)
+    )
     if before is not None:
         return StartedRun(before, replayed=True)
     if run.retried_run_ids:
@@ -263,7 +255,7 @@ def _answer(
         raise busy_error(run.conversation_id, ahead)
     number = conversation.next_queue_number if ahead is None else ahead.queue_number - 1
     resuming = replace(run, config=decided.config, resumes=decided.resumption)
-    if (asking := find_asking_run(conn, run.organization_id, decided.asked_by_run_id)) is not None:
+    if (asking := _find(conn, run.organization_id, decided.asked_by_run_id)) is not None:
         # What waits for the run that asked waits for this one now.
         resuming = replace(resuming, lineage=asking.lineage, group_id=asking.group_id)
     return _claim_new(conn, lease_clock, key, resuming, instance_id, conversation, number)
