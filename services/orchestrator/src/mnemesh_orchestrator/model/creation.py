@@ -10,9 +10,10 @@ import msgspec
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.secret_variables import require_valid_variables
-from mnemesh_types.agents import CompactionSettings, ErasureReport, ModelSettings
+from mnemesh_types.agents import ErasureReport
 from mnemesh_types.blocks import Block
 from mnemesh_types.provenance import Provenance
+from mnemesh_types.twin import EPOCH
 
 from mnemesh_orchestrator.model.agents import (
     AGENT_TYPES,
@@ -20,16 +21,12 @@ from mnemesh_orchestrator.model.agents import (
     Agent,
     AgentType,
     AttachedTool,
-    PromptPolicy,
     base_rules,
     require_prompt_key,
     valid_agent_fields,
 )
-from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType, require_valid_count
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
-from mnemesh_orchestrator.model.models import ResponseFormat
-from mnemesh_orchestrator.model.rules import ToolRule
 
 PERSONA_LABEL: Final = "memory_persona"
 """The label of a partner's own block."""
@@ -188,40 +185,27 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda found: variables.get(found[1].strip(), found[0]), text)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentDraft:
-    """A request to create an agent. None, an empty model and an empty name take the default."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDraft(Agent):
+    """A request to create an agent: its record, without what the server decides, and its parts.
 
-    type: AgentType
+    An empty model and an empty name take the default. So does an empty `system`: the prompt under `system_prompt_key`.
+    """
+
+    id: str = ""
+    organization_id: str = ""
     name: str = ""
+    system: str = ""
     model: str = ""
-    description: str | None = None
-    system: str | None = None
+    created_at: datetime = EPOCH
+    updated_at: datetime = EPOCH
+    default_conversation_id: str = ""
     system_prompt_key: str | None = None
-    """The key of a system prompt, used if `system` is None. None takes the prompt of the agent type."""
+    """The key of a system prompt. None takes the prompt of the agent type."""
     memory_variables: Mapping[str, str] = field(default_factory=dict)
     """Values of the `{{name}}` in the blocks, and in the system prompt, whether it is given or found by its key."""
-    model_settings: ModelSettings = ModelSettings()
-    embedder: str | None = None
-    tool_rules: tuple[ToolRule, ...] = ()
-    tags: tuple[str, ...] = ()
-    metadata: str | None = None
-    time_zone: str = "UTC"
-    prompt_policy: PromptPolicy = PromptPolicy.REBUILD
-    message_buffer_autoclear: bool = False
-    continuation_message: str | None = None
-    compaction_settings: CompactionSettings | None = None
-    memory_extraction: MemoryExtractionSettings | None = None
-    response_format: ResponseFormat | None = None
-    enable_sleeptime: bool | None = None
     sleeptime_turns_counter: int = 0
     """The count of turns with which the group of its partner begins."""
-    max_files_open: int | None = None
-    per_file_view_window_char_limit: int | None = None
-    hidden: bool = False
-    identity_ids: tuple[str, ...] = ()
-    approval_timeout_seconds: float | None = None
-    provenance: Provenance = Provenance()
     include_base_tools: bool = True
     include_base_tool_rules: bool | None = None
     include_multi_agent_tools: bool = False
@@ -237,8 +221,8 @@ class AgentDraft:
     opens_folder_files: bool = False
     """True if the files of its folders are opened without a request."""
     initial_messages: tuple[InputMessage, ...] | None = None
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The environment variables of the tools. They are encrypted in the record of the agent, not stored here."""
+    """The first messages of its window; None takes those of the agent type."""
+    secret_values: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +242,10 @@ def prepared_draft(draft: AgentDraft) -> AgentDraft:
     """
     variables = draft.memory_variables
     _require_valid_variables(variables)
-    require_valid_variables(draft.secrets, "secrets")
+    require_valid_variables(draft.secret_values, "secrets")
     if draft.system_prompt_key is not None:
         require_prompt_key(draft.system_prompt_key, "system_prompt_key")
-        if draft.system is not None:
+        if draft.system:
             raise InvalidArgument("system_prompt_key and agent.system exclude each other.", field="system_prompt_key")
     if draft.enable_sleeptime:
         require_partner_type(draft.type)
@@ -274,7 +258,7 @@ def prepared_draft(draft: AgentDraft) -> AgentDraft:
         draft = replace(draft, initial_messages=first)
     expanded = replace(
         draft,
-        system=None if draft.system is None else filled(draft.system, variables),
+        system=filled(draft.system, variables),
         blocks=tuple(replace(block, value=filled(block.value, variables)) for block in draft.blocks),
     )
     return replace(expanded, **valid_agent_fields({item.name: getattr(expanded, item.name) for item in fields(draft)}))

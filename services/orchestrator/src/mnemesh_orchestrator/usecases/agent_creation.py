@@ -1,7 +1,7 @@
 """Creates agents and partners across the services, so that no client ever sees an incomplete agent."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -230,7 +230,7 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
         draft = prepared_draft(draft)
         agent = await self._record_first(caller, draft)
         method, request_id = (key.method, key.request_id) if key is not None else (None, None)
-        creation = msgspec.json.encode(Creation(replace(draft, secrets={}), method, request_id))
+        creation = msgspec.json.encode(Creation(replace(draft, secret_values={}), method, request_id))
         agent_id, replayed = await self.store.begin_creation(key, agent, creation)
         unfinished = await self.store.creation(caller.organization_id, agent_id) if replayed else (agent, creation)
         if unfinished is None:
@@ -247,35 +247,21 @@ class AgentCreation(Saga[UnfinishedAgent, Agent]):
         require_usable_summaries(models, draft.memory_extraction, "agent.memory_extraction")
         await self.embedders.require(draft.embedder)
         agent_id, now = self.ids.new("agent"), self.clock.now()
-        return Agent(
+        given = {item.name: getattr(draft, item.name) for item in fields(Agent)}
+        return replace(
+            Agent(**given),
             id=agent_id,
             organization_id=caller.organization_id,
             name=draft.name or f"agent-{agent_id[-6:]}",
-            type=draft.type,
-            system=self._system(draft) if draft.system is None else draft.system,
+            system=draft.system or self._system(draft),
             model=model,
             created_at=now,
             updated_at=now,
             default_conversation_id=derive_id("conv", agent_id),
-            description=draft.description,
-            model_settings=draft.model_settings,
-            embedder=draft.embedder,
             tags=tuple(dict.fromkeys(draft.tags)),
-            metadata=draft.metadata,
-            time_zone=draft.time_zone,
-            prompt_policy=draft.prompt_policy,
             message_buffer_autoclear=draft.message_buffer_autoclear or spec.forces_autoclear,
             continuation_message=require_continuation(draft.type, draft.continuation_message),
-            compaction_settings=draft.compaction_settings,
-            memory_extraction=draft.memory_extraction,
-            response_format=draft.response_format,
-            enable_sleeptime=draft.enable_sleeptime,
-            max_files_open=draft.max_files_open,
-            per_file_view_window_char_limit=draft.per_file_view_window_char_limit,
-            hidden=draft.hidden,
-            identity_ids=draft.identity_ids,
-            approval_timeout_seconds=draft.approval_timeout_seconds,
-            secrets=self.secrets.sealed(agent_id, draft.secrets),
+            secrets=self.secrets.sealed(agent_id, draft.secret_values),
             provenance=replace(draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id),
         )
 

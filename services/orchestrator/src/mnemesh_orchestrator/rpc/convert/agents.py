@@ -42,7 +42,7 @@ AGENT: Final = Conversion(
 _CREATION: Final = Conversion(
     rpc.CreateAgentRequest,
     AgentDraft,
-    secrets=None,
+    secrets="secret_values",
     initial_messages=None,
     open_folder_files="opens_folder_files",
 )
@@ -191,24 +191,15 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
     initial = request.initial_messages.messages if request.HasField("initial_messages") else None
     draft = _CREATION.from_proto(
         request,
-        **{name: getattr(agent, name) for name in _OF_AGENT},
-        secrets=dict(sorted(request.secrets.items())),
+        **{item.name: getattr(agent, item.name) for item in fields(Agent)},
         initial_messages=None if initial is None else inputs_from_proto(initial, "initial_messages.messages"),
     )
     return replace(
         draft,
-        system=agent.system or None,
+        secret_values=dict(sorted(draft.secret_values.items())),
         tool_names=tuple(dict.fromkeys(draft.tool_names)),
         folder_ids=tuple(dict.fromkeys(draft.folder_ids)),
     )
-
-
-_OF_AGENT: Final = [
-    field.name
-    for field in fields(AgentDraft)
-    if field.name in {each.name for each in fields(Agent)} and field.name != "secrets"
-]
-"""The attributes of a draft that are those of an agent."""
 
 
 def agent_from_proto(message: pb.Agent) -> Agent:
