@@ -19,7 +19,7 @@ from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql import postgres_engine, sqlite
 from mnemesh_orchestrator import wiring as orchestrator
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.compaction import compactor, summarizers, transcript
+from mnemesh_orchestrator.compaction import compactor, summarizers
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.speakers import MAX_SELECTIONS
 from mnemesh_orchestrator.llm.port import (
@@ -90,7 +90,7 @@ def seconds(value: float) -> str:
         ("selection of a speaker", MAX_SELECTIONS, "none", []),
         (
             "memory extraction",
-            transcript._MAX_ATTEMPTS,
+            summarizers._MAX_ATTEMPTS,
             "none",
             [summarizers.CALL_SECONDS, compactor.TOTAL_SECONDS],
         ),

@@ -22,10 +22,10 @@ from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.loop.compaction import TurnCompaction, WindowCompactor, WindowReplacement
 from mnemesh_orchestrator.loop.engine import Engine, StepAnswers
-from mnemesh_orchestrator.loop.journal import Journals
 from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.request_assembly import ContextBudget, RequestAssembler, RequestImages
 from mnemesh_orchestrator.loop.services import ContextReader, OptionalServices, RecallWrites, RetryPolicy, TurnMetrics
+from mnemesh_orchestrator.loop.state import Journals
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
 from mnemesh_orchestrator.loop.step_messages import DeltaLog
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE
+from mnemesh_orchestrator.compaction.summarizers import SUMMARY_NOTE
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories

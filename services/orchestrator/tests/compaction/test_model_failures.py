@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from mnemesh_kit.paging import PageQuery
-from mnemesh_orchestrator.compaction.transcript import CLIPPED
+from mnemesh_orchestrator.compaction.summarizers import CLIPPED
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ModelUnknown,

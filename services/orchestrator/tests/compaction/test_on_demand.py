@@ -3,7 +3,7 @@
 import pytest
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE
+from mnemesh_orchestrator.compaction.summarizers import CLIPPED, SUMMARY_NOTE
 from mnemesh_orchestrator.errors import ConversationBusy, NothingToCompact
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentType

@@ -26,8 +26,15 @@ from mnemesh_orchestrator.compaction.planner import (
     mode_of,
     plan_within_turn,
 )
-from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SelfSummarizer, TranscriptSummarizer
-from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE, clipped, digest
+from mnemesh_orchestrator.compaction.summarizers import (
+    CALL_SECONDS,
+    CLIPPED,
+    SUMMARY_NOTE,
+    SelfSummarizer,
+    TranscriptSummarizer,
+    clipped,
+    digest,
+)
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 
 _log = structlog.get_logger("mnemesh.compaction")

@@ -39,15 +39,19 @@ from mnemesh_orchestrator.compaction.prompts import summary_prompt
 from mnemesh_orchestrator.compaction.summarizers import (
     CALL_SECONDS,
     MIN_CAPACITY,
+    SUMMARY_NOTE,
     ChunkedReader,
+    OnCall,
     SummaryModel,
     default_summary_model,
     instruction_message,
     summary_model_request,
     summary_models,
+    summary_text,
+    transcript,
     transcript_capacity,
+    usable_answer,
 )
-from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, OnCall, summary_text, transcript, usable_answer
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ModelUnknown, ProviderBadAnswer
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmRequest

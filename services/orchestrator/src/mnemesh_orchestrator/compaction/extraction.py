@@ -12,7 +12,7 @@ from typing import Any, Final
 from mnemesh_kit.text import well_formed
 from mnemesh_types.messages import Message, Role
 
-from mnemesh_orchestrator.compaction.transcript import transcript
+from mnemesh_orchestrator.compaction.summarizers import transcript
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, Fact, FactChange, MemoryScope, NewEpisode
 from mnemesh_orchestrator.model.models import ResponseFormat
 

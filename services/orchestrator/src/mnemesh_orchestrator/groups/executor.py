@@ -15,8 +15,8 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.builtin.call import ChildRequest, ChildRunsPort
 from mnemesh_orchestrator.groups.speakers import LastTurn, NextTurn, ending, next_turn, turn_config, turn_input
-from mnemesh_orchestrator.loop.journal import JournalWriter, StampedBody
 from mnemesh_orchestrator.loop.rules import failure
+from mnemesh_orchestrator.loop.state import JournalWriter, StampedBody
 from mnemesh_orchestrator.model.events import (
     CompactionEvent,
     Delta,

@@ -20,7 +20,6 @@ from mnemesh_types.twin import enum_from_proto, optional_field
 from mnemesh_orchestrator.model.agents import Agent, AgentOrder
 from mnemesh_orchestrator.model.creation import ErasureScope
 from mnemesh_orchestrator.model.inputs import OnBusy
-from mnemesh_orchestrator.rpc.convert.agent_settings import extraction_report_to_proto, read_response_format
 from mnemesh_orchestrator.rpc.convert.agents import (
     address_from_proto,
     agent_filter_from_proto,
@@ -28,6 +27,8 @@ from mnemesh_orchestrator.rpc.convert.agents import (
     agent_update_from_proto,
     context_window_to_proto,
     draft_from_proto,
+    extraction_report_to_proto,
+    read_response_format,
     request_without_secrets,
     tool_from_proto,
     window_update_from_proto,

@@ -17,10 +17,9 @@ from mnemesh_orchestrator.builtin.call import ChildRunsPort
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.compaction import TurnCompaction
 from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
 from mnemesh_orchestrator.loop.rules import STOP_ERRORS, failure
 from mnemesh_orchestrator.loop.services import RESTART_SECONDS, TurnMetrics
-from mnemesh_orchestrator.loop.state import Turn
+from mnemesh_orchestrator.loop.state import Journals, JournalWriter, Turn
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.conversations import Approval
 from mnemesh_orchestrator.model.events import (

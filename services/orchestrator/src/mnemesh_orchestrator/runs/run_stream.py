@@ -64,7 +64,7 @@ class Subscription:
 
 
 class EventBroker:
-    """The followers of each run, and the events that they receive. Implements `loop.journal.EventPublisher`."""
+    """The followers of each run, and the events that they receive."""
 
     def __init__(self) -> None:
         self._followers: dict[str, list[Subscription]] = {}

@@ -9,10 +9,9 @@ from mnemesh_types.messages import Message, TextPart
 
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.compaction.planner import TokenEstimator
-from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, require_space
 from mnemesh_orchestrator.loop.services import RetryPolicy
-from mnemesh_orchestrator.loop.state import Turn
+from mnemesh_orchestrator.loop.state import JournalWriter, Turn
 from mnemesh_orchestrator.loop.step_messages import recorded_input, recorded_input_event
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentType
 from mnemesh_orchestrator.model.conversations import MessageQuery

@@ -19,7 +19,6 @@ from mnemesh_orchestrator.errors import ToolsMissing
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.schemas import format_instruction, is_structured
-from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
 from mnemesh_orchestrator.loop.rules import POLICIES, SPEAKING, LoopPolicy, RulesSolver, make_toolbox
 from mnemesh_orchestrator.loop.services import (
     CUSTOM_TOOLS,
@@ -31,7 +30,15 @@ from mnemesh_orchestrator.loop.services import (
     RetryPolicy,
     note_of,
 )
-from mnemesh_orchestrator.loop.state import CalledModel, Turn, TurnContext, TurnState, required_format
+from mnemesh_orchestrator.loop.state import (
+    CalledModel,
+    Journals,
+    JournalWriter,
+    Turn,
+    TurnContext,
+    TurnState,
+    required_format,
+)
 from mnemesh_orchestrator.loop.step_commit import closing_messages
 from mnemesh_orchestrator.loop.step_messages import input_messages, recorded_input
 from mnemesh_orchestrator.model.agents import AGENT_TYPES, Agent, AgentTypeSpec, AttachedTool
