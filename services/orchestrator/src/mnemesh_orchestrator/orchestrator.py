@@ -518,6 +518,7 @@ class Orchestrator:
         return IdentityService(
             store=self.stores.identities,
             runs=self.stores.runs,
+            retention=self.stores.retention,
             lifecycle=self.lifecycle,
             approvals=self.approvals,
             blocks=self.services.core_memory,

@@ -25,7 +25,7 @@ from mnemesh_kit.sealing import SecretBox
 from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
-from mnemesh_kit.sql import Database, open_database
+from mnemesh_kit.sql import open_database
 from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_orchestrator.clients.archival import ArchivalClient, ArchivalRecords
@@ -51,7 +51,6 @@ from mnemesh_orchestrator.rpc.models import ModelsServicer
 from mnemesh_orchestrator.rpc.runs import RunsServicer
 from mnemesh_orchestrator.runs.worker import Instance
 from mnemesh_orchestrator.store.leases import QueueCounts
-from mnemesh_orchestrator.store.runs import RunRetention
 from mnemesh_orchestrator.store.stores import Stores, sql_stores
 from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService, ImportEnds
 from mnemesh_orchestrator.usecases.import_batches import ImportWriter
@@ -126,7 +125,7 @@ async def assemble(
             periodic(LATE_APPROVALS_SECONDS, orchestrator.approvals.expire),
             periodic(DUE_SLEEPTIME_SECONDS, orchestrator.sleeptime.start_due),
             periodic(DUE_EXTRACTIONS_SECONDS, orchestrator.extractions.run_due),
-            periodic(PURGE_SECONDS, _purge(config, database, stores, clock)),
+            periodic(PURGE_SECONDS, _purge(config, stores, clock)),
             *([periodic(COUNT_SECONDS, counts.refresh)] if config.metrics_port is not None else []),
         ],
         metrics=[*orchestrator.metrics.all, *_gauges(orchestrator, counts)],
@@ -284,15 +283,13 @@ def _recovery(orchestrator: Orchestrator, *, is_shared: bool) -> tuple[Callable[
     return (partial(orchestrator.worker.recover, SHARED_RECOVERY_SECONDS), orchestrator.replica_watcher.look)
 
 
-def _purge(config: Config, database: Database, stores: Stores, clock: Clock) -> Callable[[], Awaitable[None]]:
-    retention = RunRetention(database)
-
+def _purge(config: Config, stores: Stores, clock: Clock) -> Callable[[], Awaitable[None]]:
     async def purge() -> None:
         now = clock.now()
         await stores.runs.purge_requests(now - RETENTION)
         await stores.steps.purge_traces(now - timedelta(days=config.step_trace_days))
         await stores.extractions.purge_usage((now - timedelta(days=2)).date())
         if config.run_days:
-            await retention.purge_runs(now - timedelta(days=config.run_days))
+            await stores.retention.purge_runs(now - timedelta(days=config.run_days))
 
     return purge

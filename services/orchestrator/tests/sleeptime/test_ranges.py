@@ -271,4 +271,4 @@ async def test_erasure_of_a_sender_erases_its_words_from_the_partner(world: Worl
     assert "I am ben." in words
     assert "I am ada." not in words
     (run,) = await crew.runs(process)
-    assert run.id in await process.stores.runs.list_sent_by(ME.organization_id, "ada")
+    assert run.id in await process.stores.retention.list_sent_by(ME.organization_id, "ada")

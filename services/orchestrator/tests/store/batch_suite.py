@@ -15,8 +15,8 @@ from mnemesh_orchestrator.model.inputs import MAX_ATTEMPTS, CallbackResult, RunC
 from mnemesh_orchestrator.model.runs import Batch, BatchDraft, Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.leases import LeaseStore
-from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore
-from mnemesh_orchestrator.store.runs import RunRetention, RunStore
+from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRetention
+from mnemesh_orchestrator.store.runs import RunStore
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
 

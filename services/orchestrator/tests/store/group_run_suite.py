@@ -36,7 +36,8 @@ from mnemesh_orchestrator.model.runs import (
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.leases import LeaseStore
-from mnemesh_orchestrator.store.runs import RunRetention, RunStore
+from mnemesh_orchestrator.store.run_relations import RunRetention
+from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.tables import groups as groups_table
 
 from .approval_suite import approving, asked_by

@@ -14,7 +14,8 @@ from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.deltas import DeltaStore
 from mnemesh_orchestrator.store.leases import LeaseStore
-from mnemesh_orchestrator.store.runs import RunRetention, RunStore
+from mnemesh_orchestrator.store.run_relations import RunRetention
+from mnemesh_orchestrator.store.runs import RunStore
 
 from .records import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 

@@ -18,9 +18,9 @@ from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.identities import IdentityStore
 from mnemesh_orchestrator.store.leases import LeaseClock, LeaseStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
-from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore
+from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore, RunRetention
 from mnemesh_orchestrator.store.run_rows import StepStore
-from mnemesh_orchestrator.store.runs import RunRetention, RunStore
+from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.store.tables import conversations
 

@@ -44,7 +44,7 @@ from mnemesh_orchestrator.store.agent_rows import (
     visible,
     write_tool_links,
 )
-from mnemesh_orchestrator.store.run_relations import delete_empty_batches
+from mnemesh_orchestrator.store.run_rows import delete_empty_batches
 from mnemesh_orchestrator.store.tables import (
     agent_links,
     agent_tags,

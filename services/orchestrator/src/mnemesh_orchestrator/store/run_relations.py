@@ -1,4 +1,4 @@
-"""Runs that belong together: those that runs started, and batches with their callbacks."""
+"""Runs that belong together: those that runs started, batches with their callbacks, and those that are deleted."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +28,17 @@ from mnemesh_orchestrator.model.runs import (
     RunStatus,
     StopReason,
 )
+from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store.approvals import ApprovalState
 from mnemesh_orchestrator.store.leases import LeaseClock, first_unfinished_run
 from mnemesh_orchestrator.store.run_queue import queue_runs
-from mnemesh_orchestrator.store.run_rows import approvals_awaited, callbacks_of, delete_callbacks, insert_callback
+from mnemesh_orchestrator.store.run_rows import (
+    approvals_awaited,
+    callbacks_of,
+    delete_callbacks,
+    delete_empty_batches,
+    insert_callback,
+)
 from mnemesh_orchestrator.store.tables import approvals, callbacks, run_batches, runs
 
 _RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")
@@ -247,15 +254,6 @@ class BatchStore:
         return await self.database.write(write)
 
 
-def delete_empty_batches(conn: sa.Connection, batch_ids: Sequence[str]) -> None:
-    """Deletes those of some batches whose last run was deleted."""
-    with_runs = sa.select(runs.c.batch_id).where(runs.c.batch_id.in_(batch_ids))
-    empty = set(batch_ids) - set(conn.execute(with_runs.distinct()).scalars())
-    if empty:
-        conn.execute(run_batches.delete().where(run_batches.c.id.in_(empty)))
-        delete_callbacks(conn, list(empty))
-
-
 def _row(key: RequestKey | None, draft: BatchDraft) -> dict[str, Any]:
     return {
         "id": draft.id,
@@ -367,3 +365,85 @@ def _take(conn: sa.Connection, row: Any, now: datetime) -> bool:
 
 def _claimed(row: Any) -> ClaimedCallback:
     return ClaimedCallback(row.target_id, row.organization_id, row.subject_id, row.url, row.attempts + 1)
+
+
+_ENDED: Final = tuple(status for status in RunStatus if status.ended)
+_BATCH: Final = 200
+"""The number of runs whose input is read at a time."""
+_AT_ONCE: Final = 200
+"""The number of runs that one transaction deletes, so that turns do not wait long."""
+_ASKING: Final = sa.select(approvals.c.run_id).where(sa.text("approvals.state = 'pending'"))
+
+
+class RunRetention:
+    """The deletion of old runs, and the search for those of a person who is erased.
+
+    Example:
+        >>> await retention.purge_runs(clock.now() - timedelta(days=30))
+        0
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list_sent_by(self, organization_id: str, sender_id: str) -> tuple[str, ...]:
+        """Returns the ids of the runs of an organization whose input has a message of a sender, and of the runs that
+        answered their approvals. Reads all runs.
+        """
+        return await self._database.read(lambda conn: runs_sent_by(conn, organization_id, sender_id))
+
+    async def purge_runs(self, before: datetime) -> int:
+        """Deletes the runs of all organizations that ended before a time, with their steps and events.
+
+        Returns their number.
+
+        Runs with a pending approval are kept.
+        """
+        ended = sa.and_(runs.c.status.in_(_ENDED), ~runs.c.input_unrecorded)
+        old = sa.and_(ended, runs.c.updated_at < before, runs.c.id.not_in(_ASKING))
+        query, total = sa.select(runs.c.id, runs.c.batch_id).where(old).limit(_AT_ONCE), 0
+        while found := await self._database.read(lambda conn: conn.execute(query).all()):
+            total += await self._delete(found, old)
+        return total
+
+    async def _delete(self, found: Sequence[Any], old: sa.ColumnElement[bool]) -> int:
+        ids, batch_ids = [row.id for row in found], {row.batch_id for row in found if row.batch_id is not None}
+
+        def write(conn: sa.Connection) -> int:
+            deleted = conn.execute(runs.delete().where(runs.c.id.in_(ids), old)).rowcount
+            delete_callbacks(conn, ids)
+            if batch_ids:
+                delete_empty_batches(conn, sorted(batch_ids))
+            return deleted
+
+        return await self._database.write(write)
+
+
+def runs_sent_by(conn: sa.Connection, organization_id: str, sender_id: str) -> tuple[str, ...]:
+    """Returns the runs whose input has a message of a sender, and the runs that answered their approvals."""
+    found: list[str] = []
+    last = ""
+    while True:
+        query = (
+            sa.select(runs.c.id, runs.c.document)
+            .where(runs.c.organization_id == organization_id, runs.c.id > last)
+            .order_by(runs.c.id)
+            .limit(_BATCH)
+        )
+        rows = conn.execute(query).all()
+        found += [row.id for row in rows if sender_id.encode() in row.document]
+        if len(rows) < _BATCH:
+            return _with_answering_runs(conn, found)
+        last = rows[-1].id
+
+
+def _with_answering_runs(conn: sa.Connection, run_ids: Sequence[str]) -> tuple[str, ...]:
+    """Returns the runs, and those that answered their approvals, which may have asked for approvals themselves."""
+    found = dict.fromkeys(run_ids)
+    left = list(run_ids)
+    while left:
+        batch, left = left[:_BATCH], left[_BATCH:]
+        new = [run_id for run_id in approval_statements.answering_runs(conn, batch) if run_id not in found]
+        found |= dict.fromkeys(new)
+        left += new
+    return tuple(found)

@@ -40,6 +40,7 @@ from mnemesh_orchestrator.store.tables import (
     callbacks,
     events,
     request_ledger,
+    run_batches,
     runs,
     step_tags,
     step_traces,
@@ -288,6 +289,15 @@ def _callback_result(row: Any) -> CallbackResult:
 def delete_callbacks(conn: sa.Connection, target_ids: Sequence[str]) -> None:
     """Deletes the callbacks of runs or batches that are being deleted."""
     conn.execute(callbacks.delete().where(callbacks.c.target_id.in_(target_ids)))
+
+
+def delete_empty_batches(conn: sa.Connection, batch_ids: Sequence[str]) -> None:
+    """Deletes those of some batches whose last run was deleted."""
+    with_runs = sa.select(runs.c.batch_id).where(runs.c.batch_id.in_(batch_ids))
+    empty = set(batch_ids) - set(conn.execute(with_runs.distinct()).scalars())
+    if empty:
+        conn.execute(run_batches.delete().where(run_batches.c.id.in_(empty)))
+        delete_callbacks(conn, list(empty))
 
 
 def insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:

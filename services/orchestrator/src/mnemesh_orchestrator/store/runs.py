@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -42,7 +41,6 @@ from mnemesh_orchestrator.store.leases import (
 )
 from mnemesh_orchestrator.store.memory_extractions import count_turn
 from mnemesh_orchestrator.store.run_queue import claim_next_run, find_repeated_run, newest_attempt, start_run
-from mnemesh_orchestrator.store.run_relations import delete_empty_batches
 from mnemesh_orchestrator.store.run_rows import (
     approvals_awaited,
     callbacks_of,
@@ -50,6 +48,7 @@ from mnemesh_orchestrator.store.run_rows import (
     decode_event,
     decode_run,
     delete_callbacks,
+    delete_empty_batches,
     ended_values,
     find_end,
     forget_journal,
@@ -60,14 +59,7 @@ from mnemesh_orchestrator.store.run_rows import (
     unfinished_decision,
 )
 from mnemesh_orchestrator.store.sleeptime import start_after_turn, started_by, store_transcript
-from mnemesh_orchestrator.store.tables import approvals, events, journal, request_ledger, runs
-
-_BATCH: Final = 200
-"""The number of runs whose input is read at a time."""
-
-_AT_ONCE: Final = 200
-"""The number of runs that one transaction deletes, so that turns do not wait long."""
-_ASKING: Final = sa.select(approvals.c.run_id).where(sa.text("approvals.state = 'pending'"))
+from mnemesh_orchestrator.store.tables import events, journal, request_ledger, runs
 
 
 def with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
@@ -100,36 +92,6 @@ def run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
         active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
         conditions.append(active if filter_.active else ~active)
     return conditions
-
-
-def runs_sent_by(conn: sa.Connection, organization_id: str, sender_id: str) -> tuple[str, ...]:
-    """Returns the runs whose input has a message of a sender, and the runs that answered their approvals."""
-    found: list[str] = []
-    last = ""
-    while True:
-        query = (
-            sa.select(runs.c.id, runs.c.document)
-            .where(runs.c.organization_id == organization_id, runs.c.id > last)
-            .order_by(runs.c.id)
-            .limit(_BATCH)
-        )
-        rows = conn.execute(query).all()
-        found += [row.id for row in rows if sender_id.encode() in row.document]
-        if len(rows) < _BATCH:
-            return _with_answering_runs(conn, found)
-        last = rows[-1].id
-
-
-def _with_answering_runs(conn: sa.Connection, run_ids: Sequence[str]) -> tuple[str, ...]:
-    """Returns the runs, and those that answered their approvals, which may have asked for approvals themselves."""
-    found = dict.fromkeys(run_ids)
-    left = list(run_ids)
-    while left:
-        batch, left = left[:_BATCH], left[_BATCH:]
-        new = [run_id for run_id in approval_statements.answering_runs(conn, batch) if run_id not in found]
-        found |= dict.fromkeys(new)
-        left += new
-    return tuple(found)
 
 
 class RunStore:
@@ -371,12 +333,6 @@ class RunStore:
 
         await self._database.write(write)
 
-    async def list_sent_by(self, organization_id: str, sender_id: str) -> tuple[str, ...]:
-        """Returns the ids of the runs of an organization whose input has a message of a sender, and of the runs that
-        answered their approvals. Reads all runs.
-        """
-        return await self._database.read(lambda conn: runs_sent_by(conn, organization_id, sender_id))
-
     async def events(self, run_id: str, after: int, limit: int) -> tuple[RunEvent, ...]:
         """Returns at most `limit` durable events with sequence numbers above `after`, in order."""
         query = (
@@ -448,44 +404,3 @@ def _record_end(conn: sa.Connection, run: Run, end: RunEnd) -> None:
 
 def _finished(run: Run, following: Answer, started: Sequence[Run]) -> FinishedRun:
     return FinishedRun(run, following.first() is not None, tuple(child.conversation_id for child in started))
-
-
-_ENDED: Final = tuple(status for status in RunStatus if status.ended)
-
-
-class RunRetention:
-    """The deletion of old runs.
-
-    Example:
-        >>> await retention.purge_runs(clock.now() - timedelta(days=30))
-        0
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def purge_runs(self, before: datetime) -> int:
-        """Deletes the runs of all organizations that ended before a time, with their steps and events.
-
-        Returns their number.
-
-        Runs with a pending approval are kept.
-        """
-        ended = sa.and_(runs.c.status.in_(_ENDED), ~runs.c.input_unrecorded)
-        old = sa.and_(ended, runs.c.updated_at < before, runs.c.id.not_in(_ASKING))
-        query, total = sa.select(runs.c.id, runs.c.batch_id).where(old).limit(_AT_ONCE), 0
-        while found := await self._database.read(lambda conn: conn.execute(query).all()):
-            total += await self._delete(found, old)
-        return total
-
-    async def _delete(self, found: Sequence[Any], old: sa.ColumnElement[bool]) -> int:
-        ids, batch_ids = [row.id for row in found], {row.batch_id for row in found if row.batch_id is not None}
-
-        def write(conn: sa.Connection) -> int:
-            deleted = conn.execute(runs.delete().where(runs.c.id.in_(ids), old)).rowcount
-            delete_callbacks(conn, ids)
-            if batch_ids:
-                delete_empty_batches(conn, sorted(batch_ids))
-            return deleted
-
-        return await self._database.write(write)

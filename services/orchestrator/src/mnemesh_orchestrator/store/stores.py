@@ -16,7 +16,7 @@ from mnemesh_orchestrator.store.identities import IdentityStore
 from mnemesh_orchestrator.store.leases import LeaseClock, LeaseStore, RunPools
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.providers import ProviderStore
-from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore
+from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore, RunRetention
 from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
@@ -32,6 +32,7 @@ class Stores:
     batches: BatchStore
     callbacks: CallbackStore
     run_relations: RunRelationStore
+    retention: RunRetention
     conversations: ConversationStore
     leases: LeaseStore
     steps: StepStore
@@ -60,6 +61,7 @@ def sql_stores(database: Database, clock: Clock, limits: PoolLimits = PoolLimits
         batches=BatchStore(database, lease_clock),
         callbacks=CallbackStore(database, clock),
         run_relations=RunRelationStore(database),
+        retention=RunRetention(database),
         conversations=ConversationStore(database, clock, lease_clock),
         leases=LeaseStore(database, lease_clock, pools),
         steps=StepStore(database, clock),

@@ -28,6 +28,7 @@ from mnemesh_orchestrator.model.identities import (
 )
 from mnemesh_orchestrator.model.runs import RunFilter
 from mnemesh_orchestrator.store.identities import IdentityStore
+from mnemesh_orchestrator.store.run_relations import RunRetention
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
@@ -45,6 +46,7 @@ class IdentityService:
 
     store: IdentityStore
     runs: RunStore
+    retention: RunRetention
     lifecycle: AgentLifecycle
     approvals: ApprovalService
     blocks: BlocksClient
@@ -207,10 +209,10 @@ class IdentityService:
                     await self.store.detach(None, organization_id, identity_id, agent_id)
                 else:
                     erased += await self.lifecycle.delete(caller, agent_id)
-        if sent := await self.runs.list_sent_by(organization_id, identity_id):
+        if sent := await self.retention.list_sent_by(organization_id, identity_id):
             # An approval that waits would be about calls that no window has any more.
             await self.approvals.cancel(caller, RunFilter(), sent)
-        for run_id in await self.runs.list_sent_by(organization_id, identity_id):
+        for run_id in await self.retention.list_sent_by(organization_id, identity_id):
             with suppress(NotFound):
                 await self.runs.delete(organization_id, run_id)
                 erased += Erased(runs=1)
