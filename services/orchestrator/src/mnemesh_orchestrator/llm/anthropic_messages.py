@@ -115,7 +115,10 @@ def render_body(
     body["messages"] = messages
     if request.tools:
         is_strict = bool(request.settings.strict_tool_schemas)
-        body["tools"] = [_tool(sendable_tool(tool, DIALECTS["anthropic"]), is_strict) for tool in request.tools]
+        body["tools"] = [
+            cache.tool(tool, is_strict, lambda tool: _tool(sendable_tool(tool, DIALECTS["anthropic"]), is_strict))
+            for tool in request.tools
+        ]
         body["tool_choice"] = _tool_choice(request, is_forced=thinking is None)
     if thinking is not None:
         body["thinking"] = thinking

@@ -255,7 +255,7 @@ def _whole(provider: str, answer: StreamedAnswer, request: LlmRequest, body: byt
     try:
         return LlmAnswer(
             content=answer.content,
-            tool_calls=with_own_arguments(answer.tool_calls, request),
+            tool_calls=with_own_arguments(answer.tool_calls, request) if answer.tool_calls else (),
             finish_reason=answer.finish_reason,
             usage=answer.usage,
             carried=answer.carried,

@@ -362,7 +362,10 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None, form: His
     body["messages"] = _messages(history_turns(request, cache, form), cache, dialect, form)
     if request.tools:
         is_strict = bool(request.settings.strict_tool_schemas) and dialect.strict_tools
-        body["tools"] = [_tool(sendable_tool(tool, dialect), is_strict) for tool in request.tools]
+        key = (dialect.type, is_strict)
+        body["tools"] = [
+            cache.tool(tool, key, lambda tool: _tool(sendable_tool(tool, dialect), is_strict)) for tool in request.tools
+        ]
         body["tool_choice"] = _tool_choice(request, dialect)
         if dialect.parallel_flag and not _is_official(request.model, _REFUSES_PARALLEL_FLAG):
             body["parallel_tool_calls"] = request.parallel_tool_calls

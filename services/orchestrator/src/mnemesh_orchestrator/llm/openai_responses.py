@@ -88,7 +88,10 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None, form: His
     body["input"] = [item for turn in history for item in _items(turn, cache)]
     if request.tools:
         is_strict = bool(settings.strict_tool_schemas) and dialect.strict_tools
-        body["tools"] = [_tool(sendable_tool(tool, dialect), is_strict) for tool in request.tools]
+        key = (dialect.type, is_strict)
+        body["tools"] = [
+            cache.tool(tool, key, lambda tool: _tool(sendable_tool(tool, dialect), is_strict)) for tool in request.tools
+        ]
         body["tool_choice"] = _tool_choice(request, dialect)
         if dialect.parallel_flag:
             body["parallel_tool_calls"] = request.parallel_tool_calls

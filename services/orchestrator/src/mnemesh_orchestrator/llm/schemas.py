@@ -33,8 +33,19 @@ _UNSUPPORTED = ("oneOf", "allOf", "not", "if", "patternProperties", "dependentSc
 
 
 def sendable_tool(tool: ToolSchema, dialect: Dialect) -> ToolSchema:
-    """Returns a tool as a vendor accepts it. One that has this form already stays as it is."""
-    return _sendable(_Identity(tool), dialect)
+    """Returns a tool as a vendor accepts it."""
+    parameters = _Writer(tool.parameters).root()
+    if dialect.openapi_schemas:
+        parameters = {**_open_api(parameters), "type": "object", "properties": _open_api_properties(parameters)}
+    description, longest = tool.description, dialect.tool_description_chars
+    if longest is not None and len(description) > longest:
+        # The description of the arguments has no limit.
+        cut = description.rfind(" ", longest // 2, longest - 1)
+        cut = cut if cut > 0 else longest - 1
+        rest = f"…{description[cut:].strip()}"
+        parameters["description"] = " ".join(filter(None, (rest, parameters.get("description"))))
+        description = description[:cut].rstrip() + "…"
+    return ToolSchema(tool.name, description, parameters)
 
 
 def renamed_arguments(parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -56,23 +67,6 @@ class _Identity:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Identity) and other.tool is self.tool
-
-
-@lru_cache(maxsize=256)
-def _sendable(key: _Identity, dialect: Dialect) -> ToolSchema:
-    tool = key.tool
-    parameters = _Writer(tool.parameters).root()
-    if dialect.openapi_schemas:
-        parameters = {**_open_api(parameters), "type": "object", "properties": _open_api_properties(parameters)}
-    description, longest = tool.description, dialect.tool_description_chars
-    if longest is not None and len(description) > longest:
-        # The description of the arguments has no limit.
-        cut = description.rfind(" ", longest // 2, longest - 1)
-        cut = cut if cut > 0 else longest - 1
-        rest = f"…{description[cut:].strip()}"
-        parameters["description"] = " ".join(filter(None, (rest, parameters.get("description"))))
-        description = description[:cut].rstrip() + "…"
-    return ToolSchema(tool.name, description, parameters)
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -17,9 +17,12 @@ from mnemesh_types.messages import ContentPart, ImagePart, Message, ReasoningPar
 
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
 
+T = TypeVar("T")
+
 _TEXTS: Final = 32_768
 _CHARACTERS: Final = 24_000_000
 _HISTORIES: Final = 128
+_TOOLS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,17 @@ class RenderCache:
         self._entries: OrderedDict[Hashable, tuple[object, str]] = OrderedDict()
         self._characters = 0
         self._histories: OrderedDict[Hashable, Any] = OrderedDict()
+        self._tools: OrderedDict[tuple[int, Hashable], tuple[object, Any]] = OrderedDict()
+
+    def tool(self, source: T, key: Hashable, render: Callable[[T], Any]) -> Any:
+        """Returns a rendered tool, which is kept for this object: a comparison would take as long as the conversion."""
+        known = self._tools.get((id(source), key))
+        if known is None:
+            # The object is kept, so that no other one gets its id.
+            known = self._tools[id(source), key] = (source, render(source))
+            if len(self._tools) > _TOOLS:
+                self._tools.popitem(last=False)
+        return known[1]
 
     def history(self, key: Hashable) -> Any:
         """Returns the history that was kept last under `key`, or None."""
