@@ -24,6 +24,7 @@ from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.store.tables import conversations
 
+from ..support.written_groups import WrittenGroups
 from .agent_suite import AgentStoreSuite
 from .approval_suite import ApprovalStoreSuite
 from .batch_suite import BatchStoreSuite
@@ -124,7 +125,7 @@ class Stores:
 
     @pytest.fixture
     def groups(self, database: Database, clock: FrozenClock) -> GroupStore:
-        return GroupStore(database, clock)
+        return WrittenGroups(database, clock)
 
     @pytest.fixture
     def partners(self, database: Database, clock: FrozenClock) -> PartnerStore:

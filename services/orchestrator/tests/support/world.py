@@ -47,6 +47,7 @@ from .faults import Crash, Faults, watched
 from .files import Files
 from .model import OneProvider, ScriptedModel
 from .services import RealServices, real_services
+from .written_groups import WrittenGroups
 
 WATCHED_STORES = (
     *("agents", "partners", "runs", "conversations", "leases", "approvals", "deltas", "groups", "sleeptime"),
@@ -257,7 +258,7 @@ class World:
         """Starts a process with the current faults."""
         clock, faults = self.clock, self.faults
         self.model._faults = faults
-        stores = sql_stores(self.database, clock, self.limits)
+        stores = replace(sql_stores(self.database, clock, self.limits), groups=WrittenGroups(self.database, clock))
         own = {name: watched(getattr(stores, name), name, faults, DatabaseUnavailable) for name in WATCHED_STORES}
         stores = replace(stores, **own)
         services = Services(

@@ -63,11 +63,7 @@ class Compaction:
 
 
 def require_valid_compaction_settings(settings: CompactionSettings, field: str) -> CompactionSettings:
-    """Returns `settings` if each value is in its range.
-
-    Raises:
-        InvalidArgument: A value is not. Metadata: field, such as `agent.compaction_settings.trigger_ratio`.
-    """
+    """Returns `settings` if each value is in its range."""
     for name in ("sliding_window_percentage", "trigger_ratio"):
         share = getattr(settings, name)
         if share is not None and not 0 < share <= 1:
@@ -267,9 +263,6 @@ def valid_agent_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         values: The values by the names of the fields of `Agent` and `AgentDraft`. Fields without a rule are not
             checked.
-
-    Raises:
-        InvalidArgument: A value breaks its rule. Metadata: field, such as `agent.tags`.
     """
     return {name: _RULES[name](value) if name in _RULES else value for name, value in values.items()}
 

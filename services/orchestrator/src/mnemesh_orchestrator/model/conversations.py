@@ -116,11 +116,7 @@ def default_conversation_id(agent_id: str) -> str:
 
 
 def require_valid_conversation(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns new values of the fields of a conversation if each follows its rule.
-
-    Raises:
-        InvalidArgument: One does not. Metadata: field, such as `conversation.summary`.
-    """
+    """Returns new values of the fields of a conversation if each follows its rule."""
     for name in ("summary", "description", "model"):
         require_optional_text(values.get(name), f"conversation.{name}", max_chars=_MAX_TEXT)
     require_optional_text(values.get("key"), "conversation.key", min_chars=1, max_chars=_MAX_KEY)
@@ -451,12 +447,7 @@ class ApprovalFilter:
 
 
 def require_valid_answer(answer: ApprovalAnswer) -> ApprovalAnswer:
-    """Returns the answer to an approval if each decision can be stored.
-
-    Raises:
-        InvalidArgument: There is no decision, there are too many, or one breaks a rule. Metadata: field, such as
-            `decisions[0].deny.reason`.
-    """
+    """Returns the answer to an approval if each decision can be stored."""
     if not answer.decisions:
         raise InvalidArgument("decisions must have at least one decision.", field="decisions")
     if len(answer.decisions) > _MAX_DECISIONS:

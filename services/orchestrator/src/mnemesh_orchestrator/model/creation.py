@@ -235,11 +235,7 @@ class Creation:
 
 
 def prepared_draft(draft: AgentDraft) -> AgentDraft:
-    """Returns the draft with the variables expanded in its prompt and blocks, if it follows every rule of an agent.
-
-    Raises:
-        InvalidArgument: A field breaks its rule. Metadata: field, such as `agent.name` or `blocks[0].label`.
-    """
+    """Returns the draft with the variables expanded in its prompt and blocks, if it follows every rule of an agent."""
     variables = draft.memory_variables
     _require_valid_variables(variables)
     require_valid_variables(draft.secret_values, "secrets")

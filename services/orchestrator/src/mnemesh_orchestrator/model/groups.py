@@ -522,9 +522,6 @@ def require_valid_group(group: Group, changed: Collection[str] | None = None) ->
     Args:
         changed: The names of the fields that an update sets. The others may break rules, because agents were deleted.
             None checks all.
-
-    Raises:
-        InvalidArgument: A field breaks its rule. Metadata: field, such as `group.agent_ids`.
     """
     require_text(group.description, "group.description", max_chars=_MAX_DESCRIPTION)
     if group.metadata is not None:

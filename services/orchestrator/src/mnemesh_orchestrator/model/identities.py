@@ -77,11 +77,7 @@ def changed_properties(
 
 
 def require_valid_identity(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns new values of the fields of an identity if each follows its rule.
-
-    Raises:
-        InvalidArgument: One does not. Metadata: field, such as `identity.properties[0].key`.
-    """
+    """Returns new values of the fields of an identity if each follows its rule."""
     for name in ("identifier_key", "name"):
         if name in values:
             require_text(values[name], f"identity.{name}", min_chars=1, max_chars=_MAX_TEXT)
@@ -92,11 +88,7 @@ def require_valid_identity(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def require_valid_properties(changes: Sequence[PropertyChange], field: str) -> Sequence[PropertyChange]:
-    """Returns the changes of properties if each follows the rules.
-
-    Raises:
-        InvalidArgument: There are too many, or one breaks a rule. Metadata: field.
-    """
+    """Returns the changes of properties if each follows the rules."""
     if len(changes) > _MAX_ITEMS:
         raise InvalidArgument(f"{field} must have at most {_MAX_ITEMS:,} properties.", field=field)
     for index, change in enumerate(changes):

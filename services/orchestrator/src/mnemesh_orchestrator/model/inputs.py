@@ -119,10 +119,6 @@ def require_valid_inputs(
         messages: The messages, in order.
         field: The path of the messages in the request.
         min_messages: The least number of messages.
-
-    Raises:
-        InvalidArgument: There are too few or too many messages, or a field of one breaks its rule. Metadata: field,
-            such as `messages[0].content[1]`.
     """
     if len(messages) < min_messages:
         raise InvalidArgument(f"{field} must have at least {min_messages} message.", field=field)
@@ -301,11 +297,7 @@ class RunConfig:
 
 
 def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
-    """Returns the config of a run with the schemas of its client tools completed.
-
-    Raises:
-        InvalidArgument: A value breaks its rule. Metadata: field, such as `config.max_steps`.
-    """
+    """Returns the config of a run with the schemas of its client tools completed."""
     if not 1 <= config.max_steps <= _MAX_STEPS:
         raise InvalidArgument(f"{field}.max_steps must be between 1 and {_MAX_STEPS}.", field=f"{field}.max_steps")
     require_keepalive(config.keepalive_seconds, f"{field}.keepalive_seconds")

@@ -150,11 +150,7 @@ class ResponseFormat:
 
 
 def require_valid_settings(settings: ModelSettings, field: str) -> ModelSettings:
-    """Returns `settings` if each value is in its range.
-
-    Raises:
-        InvalidArgument: A value is not. Metadata: field, such as `agent.model_settings.temperature`.
-    """
+    """Returns `settings` if each value is in its range."""
 
     def refused(name: str, rule: str) -> InvalidArgument:
         return InvalidArgument(f"{field}.{name} must be {rule}.", field=f"{field}.{name}")
@@ -179,11 +175,7 @@ def require_valid_settings(settings: ModelSettings, field: str) -> ModelSettings
 
 
 def require_settings_of(model: ModelInfo, settings: ModelSettings, field: str) -> None:
-    """Refuses figures that are above the known ones of a model.
-
-    Raises:
-        InvalidArgument: A figure is. Metadata: field, such as `agent.model_settings.context_window`.
-    """
+    """Refuses figures that are above the known ones of a model."""
     figures = {"max_output_tokens": (model.most_output, "longest answer")}
     if model.window_source is not FigureSource.DEFAULT:
         figures["context_window"] = (model.context_window, "context window")
@@ -202,11 +194,7 @@ def require_settings_of(model: ModelInfo, settings: ModelSettings, field: str) -
 
 
 def require_valid_format(format_: ResponseFormat, field: str) -> ResponseFormat:
-    """Returns `format_` unless its name or its schema cannot be used.
-
-    Raises:
-        InvalidArgument: It is not. Metadata: field.
-    """
+    """Returns `format_` unless its name or its schema cannot be used."""
     if format_.kind == "json_schema":
         path = f"{field}.json_schema.name"
         if not _FORMAT_NAME.fullmatch(format_.name or ""):
@@ -219,11 +207,7 @@ def require_valid_format(format_: ResponseFormat, field: str) -> ResponseFormat:
 
 
 def require_handle(handle: str, field: str) -> str:
-    """Returns `handle` if it has the form of the handle of a model.
-
-    Raises:
-        InvalidArgument: It has not. Metadata: field.
-    """
+    """Returns `handle` if it has the form of the handle of a model."""
     if not all(handle.partition("/")):
         raise InvalidArgument(f'{field} must be a handle, "provider/model".', field=field)
     return handle
@@ -486,11 +470,7 @@ class Refresh:
 
 
 def require_valid_provider(draft: ProviderDraft) -> ProviderDraft:
-    """Returns the draft if it follows every rule of a provider. Its type is not checked.
-
-    Raises:
-        InvalidArgument: A field breaks its rule. Metadata: field, such as `provider.base_url`.
-    """
+    """Returns the draft if it follows every rule of a provider. Its type is not checked."""
     if not _NAME.fullmatch(draft.name):
         raise _invalid("name", 'must have 1 to 100 letters, digits, "_", "-" or "."')
     require_valid_changes(asdict(draft))
@@ -506,11 +486,7 @@ def require_valid_changes(changes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def require_valid_credentials(credentials: Credentials) -> Credentials:
-    """Returns the credentials if each can be sent in a header.
-
-    Raises:
-        InvalidArgument: One cannot. Metadata: field, such as `credentials.headers[0].name`.
-    """
+    """Returns the credentials if each can be sent in a header."""
     for name in ("api_key", "access_key"):
         value = getattr(credentials, name)
         if value is not None and not _VISIBLE.fullmatch(value):
@@ -532,11 +508,7 @@ def require_valid_credentials(credentials: Credentials) -> Credentials:
 
 
 def require_credentials_for_new_host(record: ProviderRecord, draft: ProviderDraft, credentials: Credentials) -> None:
-    """Requires that no stored credential goes to another host: who may change the URL may not know the key.
-
-    Raises:
-        InvalidArgument: The host changes, and a stored credential is neither replaced nor deleted. Metadata: field.
-    """
+    """Requires that no stored credential goes to another host: who may change the URL may not know the key."""
     if _origin(record.draft) == _origin(draft):
         return
     stored = record.credentials
@@ -558,11 +530,7 @@ def _origin(draft: ProviderDraft) -> tuple[str, str | None, int | None]:
 
 
 def require_valid_override(changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns new values of the fields of a model's override if each follows its rule.
-
-    Raises:
-        InvalidArgument: One does not. Metadata: field, such as `model.price.input`.
-    """
+    """Returns new values of the fields of a model's override if each follows its rule."""
     for name in ("context_window", "max_output_tokens"):
         if (changes.get(name) or 0) < 0:
             raise InvalidArgument(f"model.{name} must not be negative.", field=f"model.{name}")

@@ -1,6 +1,6 @@
 """Groups, their members, and the queue of each group's runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -10,28 +10,22 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
 
-from mnemesh_orchestrator.errors import GroupChanged
 from mnemesh_orchestrator.model.groups import (
     Group,
     GroupChange,
     GroupFilter,
     GroupOrder,
-    GroupState,
     ManagerType,
     UnfinishedGroup,
 )
 from mnemesh_orchestrator.store.agent_rows import (
     _c,
     begin_change,
-    change_in_progress,
     decode_groups,
     end_undo,
     find_group,
     finish_change,
-    insert_group,
     mark_undone,
-    progress_columns,
-    rewrite_group,
     unfinished_groups,
 )
 from mnemesh_orchestrator.store.agent_rows import visible_groups as visible
@@ -70,26 +64,6 @@ class GroupStore:
         self._clock = clock
         self._ledger = Ledger(database, request_ledger, clock)
 
-    async def create(self, key: RequestKey | None, group: Group, start_sequence_id: int = 0) -> tuple[Group, bool]:
-        """Stores an ACTIVE group. Returns the stored group, and whether it is new: a repeat returns the first one.
-
-        Agents in creation can be members and managers. Messages of a sleeptime manager up to `start_sequence_id` are
-        not processed.
-
-        Raises:
-            InvalidArgument: The manager of a sleeptime group manages another one.
-        """
-
-        def effect(conn: sa.Connection) -> list[str]:
-            insert_group(conn, group, GroupState.ACTIVE, **progress_columns(start_sequence_id, group.turns_counter))
-            return [group.id]
-
-        def write(conn: sa.Connection) -> tuple[Group, bool]:
-            (group_id,), replayed = self._ledger.once(conn, key, lambda: effect(conn))
-            return find_group(conn, group.organization_id, group_id), not replayed
-
-        return await self._database.write(write, name="groups.create")
-
     async def get(self, organization_id: str, group_id: str) -> Group:
         """Returns a group. Raises NotFound."""
         return await self._database.read(lambda conn: find_group(conn, organization_id, group_id))
@@ -111,31 +85,6 @@ class GroupStore:
         query = sa.select(sa.func.count()).select_from(groups)
         query = query.where(visible(organization_id), *_conditions(filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
-
-    async def update(
-        self, key: RequestKey | None, organization_id: str, group_id: str, change: Callable[[Group], Group]
-    ) -> Group:
-        """Applies a pure function to a group, stores the result, and returns it.
-
-        A repeat under the same key does not apply the function. If the function raises, nothing is stored. The
-        function cannot change the counters and times of sleeptime runs.
-
-        Raises:
-            InvalidArgument: The new manager of a sleeptime group manages another one.
-            GroupChanged: A change of the group is in progress.
-        """
-
-        def effect(conn: sa.Connection) -> list[str]:
-            before = find_group(conn, organization_id, group_id)
-            if change_in_progress(conn, group_id) is not None:
-                raise GroupChanged(group_id)
-            if (after := change(before)) != before:
-                rewrite_group(conn, before, after)
-            return [group_id]
-
-        return await self._ledger.write_and_read(
-            key, effect, lambda conn, _: find_group(conn, organization_id, group_id), name="groups.update"
-        )
 
     async def begin(self, key: RequestKey | None, change: GroupChange) -> tuple[str, bool]:
         """Stores a change before its first effect in another service. The group is CREATING, UPDATING or DELETING.
@@ -220,11 +169,6 @@ class GroupStore:
         return await self._ledger.write_and_read(
             key, effect, lambda conn, _: find_group(conn, organization_id, group_id), name="groups.reset"
         )
-
-    async def remove(self, group_id: str) -> None:
-        """Deletes the rows of a group, and its queue. Runs and messages are kept. A missing group is not an error."""
-        statement = groups.delete().where(_c.id == group_id)
-        await self._database.write(lambda conn: conn.execute(statement), name="groups.remove")
 
     async def of_agents(self, organization_id: str, agent_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Returns the ids of the groups of which each agent is a member or the manager, oldest first.

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
 from mnemesh_kit.time import Clock
-from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.archival import ArchivalSummary
 from mnemesh_types.blocks import Block
 from mnemesh_types.messages import Message
@@ -44,7 +43,6 @@ from mnemesh_orchestrator.model.agents import (
     valid_agent_fields,
 )
 from mnemesh_orchestrator.model.creation import PERSONA_LABEL, AgentDraft, Deletion, Erased, ErasureScope, Partnership
-from mnemesh_orchestrator.model.episodes import MemoryExtractionSettings
 from mnemesh_orchestrator.model.groups import GroupState
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import ContinueLoop, CustomTool
@@ -77,26 +75,12 @@ def attached_tool(tool: CustomTool) -> AttachedTool:
     return AttachedTool(tool.name)
 
 
-class MemorySettings(Protocol):
-    """The settings of an agent, or of the draft of one, on which its memory tools depend."""
-
-    @property
-    def compaction_settings(self) -> CompactionSettings | None:
-        """The settings of compaction."""
-        ...
-
-    @property
-    def memory_extraction(self) -> MemoryExtractionSettings | None:
-        """The settings of the extraction of facts."""
-        ...
-
-
-def keeps_memories(settings: MemorySettings) -> bool:
+def keeps_memories(settings: Agent) -> bool:
     """Returns whether an agent learns facts: by compactions, or by extraction after turns or on demand."""
     return mode_of(settings.compaction_settings).summarizer == "episodic" or settings.memory_extraction is not None
 
 
-def base_tools(names: tuple[str, ...], settings: MemorySettings) -> tuple[str, ...]:
+def base_tools(names: tuple[str, ...], settings: Agent) -> tuple[str, ...]:
     """Returns the base tools of a new agent: `names`, and the search of facts and episodes if it searches messages and
     keeps memories; with the tools that correct facts if it extracts them without a compaction.
     """
