@@ -28,8 +28,7 @@ from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.store.tables import index_tables
 from mnemesh_recall.store.transaction import MESSAGES
 from mnemesh_recall.usecases.message_search import MessageFinder
-from mnemesh_recall.usecases.messages import MessageService
-from mnemesh_recall.usecases.word_indexing import WordIndexing
+from mnemesh_recall.usecases.messages import MessageService, WordIndexing
 from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import SearchMode

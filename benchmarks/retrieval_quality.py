@@ -20,7 +20,7 @@ from typing import Any, Final
 from mnemesh_archival.config import Config
 from mnemesh_archival.model.inserts import InsertTarget
 from mnemesh_archival.model.passages import Passage, PassageFilter
-from mnemesh_archival.model.search import PassageSearch
+from mnemesh_archival.model.ranking import PassageSearch
 from mnemesh_archival.store.archives import ArchiveStore
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService

@@ -11,8 +11,7 @@ from mnemesh_cli.directories import watch
 from mnemesh_cli.supervisor import supervisor
 from mnemesh_client import mnemesh as client
 from mnemesh_client import patience, runs
-from mnemesh_files.ingestion import remover
-from mnemesh_files.ingestion import worker as ingestion
+from mnemesh_files import ingestion
 from mnemesh_files.usecases import agent_files
 from mnemesh_kit import outgoing, retries, server, transport
 from mnemesh_kit.retries import Backoff
@@ -110,7 +109,7 @@ def seconds(value: float) -> str:
         ("announcement of folders", None, seconds(agent_files.RETRY_SECONDS), []),
         ("processing of files", None, seconds(ingestion.RETRY.total_seconds()), []),
         ("interrupted processing", ingestion.MAX_FAILURES, seconds(ingestion.LEASE.total_seconds()), []),
-        ("removal of deleted files", None, seconds(remover.RETRY.total_seconds()), []),
+        ("removal of deleted files", None, seconds(ingestion.RETRY.total_seconds()), []),
         ("change of embedder", None, seconds(archives.RETRY_SECONDS), []),
         ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
         ("lease renewal", None, seconds(leases.RETRY_SECONDS), [leases.SAFE_SECONDS]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_sandbox import Outcome, OutcomeStatus, Sandbox, SandboxSettings, Task
-from mnemesh_sandbox.cgroups import Cgroups, NoCgroup, limits_of
+from mnemesh_sandbox.isolation import Cgroups, NoCgroup, limits_of
 from mnemesh_testkit.timeouts import scaled
 
 from .support import source_of

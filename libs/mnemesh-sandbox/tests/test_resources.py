@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mnemesh_sandbox import Level, Sandbox, SandboxSettings, uids
+from mnemesh_sandbox import Level, Sandbox, SandboxSettings, isolation
 from mnemesh_sandbox.inside import plan as layer
 from mnemesh_sandbox.inside import watch
 from mnemesh_sandbox.inside.watch import open_directory
-from mnemesh_sandbox.uids import NoUidLeft, UidPool
+from mnemesh_sandbox.isolation import NoUidLeft, UidPool
 from mnemesh_sandbox.work_directory import remove_leftovers, remove_tree, work_directory
 
 
@@ -53,7 +53,7 @@ def test_claims_are_in_a_private_directory(tmp_path: Path) -> None:
 async def test_host_without_a_directory_for_claims_runs_no_tools(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(uids, "PARENTS", ())
+    monkeypatch.setattr(isolation, "PARENTS", ())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     sandbox = await Sandbox.open(SandboxSettings())
     assert sandbox.isolation.level is Level.NONE

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from mnemesh_sandbox import Access, Level, OutcomeStatus, Sandbox, SandboxSettings, SandboxUnavailable, Task
-from mnemesh_sandbox.warm import WarmPool
+from mnemesh_sandbox.sandbox import WarmPool
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import new_sandbox

@@ -14,7 +14,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     PassageFilter,
     SearchPassagesRequest,
 )
-from mnemesh_archival.model.continuity import Asking, Continuity, Turn, cues_of, dialogue_positions
+from mnemesh_archival.model.passages import Asking, Continuity, Turn, cues_of, dialogue_positions
 from mnemesh_archival.store.tables import passages
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import new_id

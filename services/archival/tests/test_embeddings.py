@@ -11,7 +11,7 @@ import pytest
 from mnemesh.archival.v1.embeddings_service_pb2 import EmbedTextsRequest
 from mnemesh_archival import vectors
 from mnemesh_archival.config import Config
-from mnemesh_archival.usecases.embeddings import CONCURRENT_CALLS
+from mnemesh_archival.usecases.archives import CONCURRENT_CALLS
 from mnemesh_archival.vectors import Embedders
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_retrieval.embedder import CountedVectors
@@ -76,7 +76,7 @@ def embed(archival: ArchivalServer, *texts: str, embedder: str | None = "acme/m"
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> float:
     """The seconds of a call that the service gives up after 0.2, with ten left to say so."""
-    monkeypatch.setattr("mnemesh_archival.usecases.embeddings.MARGIN_SECONDS", 10.0)
+    monkeypatch.setattr("mnemesh_archival.usecases.archives.MARGIN_SECONDS", 10.0)
     return 10.2
 
 

@@ -4,8 +4,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
-from mnemesh_archival.model.continuity import Asking, Continuity
-from mnemesh_archival.model.passages import PassagePosition
+from mnemesh_archival.model.passages import Asking, Continuity, PassagePosition
 from mnemesh_archival.model.ranking import date_parts, date_scores
 
 

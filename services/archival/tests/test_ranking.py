@@ -6,10 +6,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from mnemesh_archival.model.continuity import Asking, Continuity
-from mnemesh_archival.model.passages import PassagePosition
-from mnemesh_archival.model.ranking import Likeness, PassageRanking, best_by_own_words, word_rarities
-from mnemesh_archival.model.search import equal_to
+from mnemesh_archival.model.passages import Asking, Continuity, PassagePosition
+from mnemesh_archival.model.ranking import Likeness, PassageRanking, best_by_own_words, equal_to, word_rarities
 from mnemesh_retrieval.index import WordMatch
 from mnemesh_retrieval.ranking.scores import DEFAULTS
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from mnemesh_blocks.model.blocks import DEFAULT_LIMIT, MAX_SEARCH, BlockOrder, Undo
-from mnemesh_blocks.model.core_memory import MAX_AGENTS, MAX_LABELS
-from mnemesh_blocks.model.edits import Append
+from mnemesh_blocks.model.edits import MAX_AGENTS, MAX_LABELS, Append
 from mnemesh_blocks.store.blocks import BlockStore
 from mnemesh_blocks.usecases.blocks import BlockService, RevisionService
 from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService

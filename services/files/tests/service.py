@@ -12,8 +12,7 @@ from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh_files.clients import ArchivalClient, NewPassage
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
-from mnemesh_files.ingestion.remover import Remover
-from mnemesh_files.ingestion.worker import IngestionWorker
+from mnemesh_files.ingestion import IngestionWorker, Remover
 from mnemesh_files.wiring import assemble
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_files.blobs.contents import BlobStore
-from mnemesh_files.blobs.local import LocalBlobStore
+from mnemesh_files.blobs.contents import BlobStore, LocalBlobStore
 from mnemesh_files.blobs.s3 import PART_BYTES, S3BlobStore, S3Settings
 from mnemesh_files.errors import ContentMissing
 from mnemesh_kit.errors import Unavailable

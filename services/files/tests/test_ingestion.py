@@ -103,7 +103,7 @@ async def test_outage_of_archival_is_waited_for(service: Service, monkeypatch: p
 async def test_two_huge_files_leave_a_worker_to_a_small_one(
     tmp_path: Path, archival: Any, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mnemesh_files.ingestion.worker.SMALL_BYTES", 10_000)
+    monkeypatch.setattr("mnemesh_files.ingestion.SMALL_BYTES", 10_000)
     async with opened(tmp_path, archival, clock, workers=2) as service:
         folder = await service.client.folder()
         huge = b"A line of a long text that never ends.\n" * 500

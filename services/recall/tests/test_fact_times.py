@@ -9,7 +9,7 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2 as messages
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
-from mnemesh_recall.model.facts import fact_times
+from mnemesh_recall.model.episode_rules import fact_times
 from mnemesh_testkit.errors import catch_refusal
 
 from .episode_requests import DAY, MINE, at, held, learn, supersede

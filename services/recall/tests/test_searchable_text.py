@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from mnemesh_recall.model.searchable_text import searchable_text
+from mnemesh_recall.model.search import searchable_text
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 

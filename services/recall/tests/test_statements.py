@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from mnemesh_recall.model.statements import Relation, relation, statement_keys, statement_of, text_key
+from mnemesh_recall.model.findings import Relation, relation, statement_keys, statement_of, text_key
 
 CONTRADICTIONS = [
     ("Ana lives in Lisbon", "Ana lives in Porto"),

@@ -17,11 +17,11 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.ranking import id_of
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.fulltext import indexing, unindexed
-from mnemesh_recall.store.fulltext.unindexed import UnindexedMessages
+from mnemesh_recall.store.fulltext import indexing
+from mnemesh_recall.store.fulltext.indexing import UnindexedMessages
 from mnemesh_recall.store.tables import message_words, unindexed_agents
-from mnemesh_recall.usecases import word_indexing
-from mnemesh_recall.usecases.word_indexing import WordIndexing
+from mnemesh_recall.usecases import messages
+from mnemesh_recall.usecases.messages import WordIndexing
 from mnemesh_testkit.suites.recall.calls import Conversation
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
@@ -159,8 +159,8 @@ async def test_search_of_another_organization_indexes_nothing(indexed: Indexed, 
 async def test_documents_are_those_of_a_rebuild_whenever_they_are_written(
     indexed: Indexed, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(unindexed, "MOST_MESSAGES", 3)
-    monkeypatch.setattr(unindexed, "MOST_AGENTS", 2)
+    monkeypatch.setattr(indexing, "MOST_MESSAGES", 3)
+    monkeypatch.setattr(indexing, "MOST_AGENTS", 2)
     chance = random.Random(seed)
     spoken = [Dialogue(indexed, new_id("agent")) for _ in range(3)]
     for each in spoken:
@@ -240,7 +240,7 @@ async def test_messages_still_wait_after_a_failure_in_the_transaction_that_index
 
     await dialogue.say("We saw alpacas", "Where?")
     with monkeypatch.context() as failing:
-        failing.setattr(unindexed, "index_page", index_and_fail)
+        failing.setattr(indexing, "index_page", index_and_fail)
         with pytest.raises(DatabaseFull):
             await indexed.store.index_some_words()
     assert await documents(indexed) == before
@@ -273,7 +273,7 @@ async def test_erasure_of_an_agent_leaves_nothing_to_index(indexed: Indexed, dia
 async def test_search_finds_what_is_indexed_if_the_disk_is_full(
     serve: Any, database_url: str, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_indexing, "GATHER_SECONDS", 3600.0)
+    monkeypatch.setattr(messages, "GATHER_SECONDS", 3600.0)
     async with serve(database_url=database_url) as recall:
         conversation = Conversation(recall)
         await conversation.open("We saw alpacas")
@@ -305,7 +305,7 @@ async def until_indexed(indexed: Indexed) -> None:
 async def test_messages_that_another_replica_left_are_indexed_after_a_while(
     serve: Any, database_url: str, tmp_path: Path, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_indexing, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(messages, "POLL_SECONDS", 0.05)
     async with serve(database_url=database_url), opened(database_url, tmp_path) as other:
         dialogue = Dialogue(other, new_id("agent"))
         await dialogue.open()
@@ -320,7 +320,7 @@ async def test_messages_are_indexed_in_the_background_also_after_a_restart(
     serve: Any, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as stopped:
-        stopped.setattr(word_indexing, "GATHER_SECONDS", 3600.0)
+        stopped.setattr(messages, "GATHER_SECONDS", 3600.0)
         async with serve(database_url=database_url) as recall:
             conversation = Conversation(recall)
             await conversation.open("We saw alpacas")

@@ -13,7 +13,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
 from mnemesh_recall.store import word_rebuilds
 from mnemesh_recall.store.fulltext import indexing
-from mnemesh_recall.usecases.word_indexing import WordRebuild
+from mnemesh_recall.usecases.messages import WordRebuild
 from mnemesh_retrieval.words import analysis
 from mnemesh_testkit.timeouts import scaled
 

@@ -17,8 +17,7 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.config import Config
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.ranking import Candidate, Candidates, id_of
-from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.model.searchable_text import searchable_text
+from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery, searchable_text
 from mnemesh_recall.store.fulltext import selection
 from mnemesh_recall.store.fulltext.indexing import stored_languages
 from mnemesh_recall.store.messages import MessageStore

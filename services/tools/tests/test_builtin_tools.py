@@ -19,7 +19,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.time import SystemClock
 from mnemesh_tools.errors import ToolNameTaken
 from mnemesh_tools.model.definitions import complete_spec
-from mnemesh_tools.model.support import ServerSupport
+from mnemesh_tools.model.packages import ServerSupport
 from mnemesh_tools.model.tools import BuiltinTools, Tool, ToolOrder, ToolSpec
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.tools import SourceReader, ToolEnvironments, ToolService

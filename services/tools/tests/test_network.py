@@ -12,10 +12,8 @@ import pytest_asyncio
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh_sandbox import Access, Level, Outcome, Sandbox, SandboxSettings, SandboxUnavailable, Task
-from mnemesh_sandbox.egress.grants import grant_of
-from mnemesh_sandbox.egress.policy import EgressPolicy
+from mnemesh_sandbox.egress.policy import EgressPolicy, Resolver, grant_of
 from mnemesh_sandbox.egress.proxy import EgressProxy
-from mnemesh_sandbox.egress.targets import Resolver
 from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.mesh.in_process import probe_sandbox
 from mnemesh_testkit.timeouts import scaled

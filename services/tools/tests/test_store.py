@@ -12,7 +12,7 @@ from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import SystemClock
 from mnemesh_tools.errors import ToolNotFound
-from mnemesh_tools.model.support import ServerSupport
+from mnemesh_tools.model.packages import ServerSupport
 from mnemesh_tools.model.tools import BuiltinTools, ToolOrder, ToolSpec
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.tools import SourceReader, ToolEnvironments, ToolService

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 import pytest_asyncio
 from mnemesh_sandbox.egress.downloads import Downloader, DownloadFailed, DownloadLimits, Problem
-from mnemesh_sandbox.egress.policy import EgressPolicy, EgressRefused, NetworkConnection, Refusal
-from mnemesh_sandbox.egress.targets import target_of
+from mnemesh_sandbox.egress.policy import EgressPolicy, EgressRefused, NetworkConnection, Refusal, target_of
 
 LOOPBACK = EgressPolicy(private_networks=(ipaddress.ip_network("127.0.0.0/8"),))
 LIMITS = DownloadLimits(max_bytes=100_000, seconds=20.0, redirects=3)

@@ -3,8 +3,7 @@
 import ipaddress
 
 import pytest
-from mnemesh_sandbox.egress.grants import ANY_HOST, HostInvalid, grant_of, normalized_host, split_port
-from mnemesh_sandbox.egress.policy import EgressPolicy
+from mnemesh_sandbox.egress.policy import ANY_HOST, EgressPolicy, HostInvalid, grant_of, normalized_host, split_port
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from mnemesh_sandbox.egress.grants import grant_of
-from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkConnection, Refusal
+from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkConnection, Refusal, grant_of
 from mnemesh_sandbox.egress.proxy import EgressProxy
 from mnemesh_testkit.timeouts import scaled
 

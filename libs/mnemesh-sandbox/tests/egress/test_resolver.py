@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from mnemesh_sandbox.egress.targets import Resolver
+from mnemesh_sandbox.egress.policy import Resolver
 
 
 async def test_lookups_of_one_organization_leave_threads_to_others() -> None:

@@ -31,7 +31,7 @@ from mnemesh_retrieval.words.sparse import VERSION
 from mnemesh_archival.errors import EmbedderUnavailable, EmbedderUnknown, VectorIndexUnavailable
 from mnemesh_archival.model.passages import NUMBER
 from mnemesh_archival.store.index_changes import IndexRecords
-from mnemesh_archival.store.values import IndexedPassage, PassageScope
+from mnemesh_archival.store.tables import IndexedPassage, PassageScope
 
 APPLY_SECONDS: Final = 5.0
 """How long a write waits for the index and the embedder. The record is durable, so the index may follow later."""

@@ -20,14 +20,12 @@ from mnemesh_retrieval.startup import (
 )
 
 from mnemesh_archival.config import Config
-from mnemesh_archival.rpc.archives import ArchivesServicer
-from mnemesh_archival.rpc.passages import EmbeddingsServicer, PassagesServicer
+from mnemesh_archival.rpc.passages import ArchivesServicer, EmbeddingsServicer, PassagesServicer
 from mnemesh_archival.store.archives import ArchiveStore, ReembeddingStore
 from mnemesh_archival.store.index_changes import IndexRecords
 from mnemesh_archival.store.passages import TOMBSTONE_LIFE, PassageStore
 from mnemesh_archival.store.tables import index_tables
-from mnemesh_archival.usecases.archives import ArchiveService, ReembeddingWorker
-from mnemesh_archival.usecases.embeddings import EmbeddingService
+from mnemesh_archival.usecases.archives import ArchiveService, EmbeddingService, ReembeddingWorker
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
 from mnemesh_archival.vectors import Embedders, PassageIndex

@@ -15,16 +15,14 @@ from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_sandbox import Isolation, Sandbox
 from mnemesh_sandbox.egress.downloads import Downloader
-from mnemesh_sandbox.egress.targets import Resolver
+from mnemesh_sandbox.egress.policy import Resolver
 
-from mnemesh_files.blobs.contents import BlobStore, Contents
-from mnemesh_files.blobs.local import LocalBlobStore
+from mnemesh_files.blobs.contents import BlobStore, Contents, LocalBlobStore
 from mnemesh_files.blobs.s3 import S3BlobStore
 from mnemesh_files.clients import AgentsClient, ArchivalClient, PassageSearchClient, PictureReader
 from mnemesh_files.config import Config
 from mnemesh_files.errors import REMOTE
-from mnemesh_files.ingestion.remover import Remover
-from mnemesh_files.ingestion.worker import USER_AGENT, Importer, IngestionWorker, TextReader, checked_url
+from mnemesh_files.ingestion import USER_AGENT, Importer, IngestionWorker, Remover, TextReader, checked_url
 from mnemesh_files.parsers.parser import DocumentParser
 from mnemesh_files.rpc.agent_files import AgentFilesServicer
 from mnemesh_files.rpc.files import FilesServicer, FoldersServicer
@@ -35,8 +33,7 @@ from mnemesh_files.store.folders import TOMBSTONE_LIFE, FolderStore
 from mnemesh_files.store.ingestion import IngestionStore, RemovalStore, TextStore
 from mnemesh_files.usecases.agent_files import RETRY_SECONDS, AgentFileService, Announcer, FileViews
 from mnemesh_files.usecases.file_search import FileSearchService, GrepService
-from mnemesh_files.usecases.files import FileService, UploadService, UploadStores
-from mnemesh_files.usecases.folders import FolderService
+from mnemesh_files.usecases.files import FileService, FolderService, UploadService, UploadStores
 
 PURGE_SECONDS = 3600.0
 

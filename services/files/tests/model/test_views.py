@@ -1,7 +1,7 @@
 """Views of windows: exact texts of the three styles, ranges, pages and truncation."""
 
 import pytest
-from mnemesh_files.model.windows import (
+from mnemesh_files.model.agent_files import (
     DEFAULT_LIMITS,
     TRUNCATED,
     ViewStyle,

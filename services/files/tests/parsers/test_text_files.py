@@ -16,9 +16,7 @@ from mnemesh_files.parsers.document import (
     ParseLimits,
     divide,
 )
-from mnemesh_files.parsers.encodings import NotText, decode
-from mnemesh_files.parsers.formats import PLAIN_TEXT, type_of_name
-from mnemesh_files.parsers.text_files import parse_text_file
+from mnemesh_files.parsers.formats import PLAIN_TEXT, NotText, decode, parse_text_file, type_of_name
 
 _RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация южных губерний."
 _GERMAN = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. Füße, Größe, Maß.\n"

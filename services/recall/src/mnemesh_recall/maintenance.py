@@ -17,8 +17,7 @@ from mnemesh_retrieval.startup import embedder_from_config
 from mnemesh_recall.config import Config
 from mnemesh_recall.store.messages import REPEAT_LIFE, MessageStore
 from mnemesh_recall.store.tables import metadata
-from mnemesh_recall.usecases.messages import Retention
-from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild
+from mnemesh_recall.usecases.messages import Retention, WordIndexing, WordRebuild
 from mnemesh_recall.vectors import MEMORY_PREFIX as MEMORIES
 from mnemesh_recall.vectors import MESSAGE_PREFIX as MESSAGES
 from mnemesh_recall.wiring import build_indexer, open_vector_index, register_collections

@@ -20,8 +20,7 @@ from mnemesh_types.messages import Message
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.episodes import MemoryText, Scope
 from mnemesh_recall.model.ranking import ID_PREFIX
-from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.model.searchable_text import embedded_text, searchable_text, speaker_of
+from mnemesh_recall.model.search import SearchScope, embedded_text, searchable_text, speaker_of
 from mnemesh_recall.store.indexed import IndexedMemories, IndexedMessages
 from mnemesh_recall.store.transaction import MEMORIES, MESSAGES
 

@@ -32,12 +32,10 @@ from mnemesh_recall.store.messages import REPEAT_LIFE, MessageStore
 from mnemesh_recall.store.tables import index_tables
 from mnemesh_recall.store.traces import TraceStore
 from mnemesh_recall.store.transaction import MEMORIES, MESSAGES
-from mnemesh_recall.usecases.episodes import EpisodeService, MemoryFinder
-from mnemesh_recall.usecases.memory_audits import MemoryAuditService
+from mnemesh_recall.usecases.episodes import EpisodeService, MemoryAuditService, MemoryFinder
 from mnemesh_recall.usecases.message_search import MessageFinder
-from mnemesh_recall.usecases.messages import MessageService, Retention
+from mnemesh_recall.usecases.messages import MessageService, Retention, WordIndexing, WordRebuild
 from mnemesh_recall.usecases.traces import TraceService
-from mnemesh_recall.usecases.word_indexing import WordIndexing, WordRebuild
 from mnemesh_recall.vectors import (
     MEMORY_PREFIX,
     MESSAGE_PREFIX,

@@ -10,13 +10,12 @@ from mnemesh_kit.services import service
 from mnemesh_kit.sql import SqlConfig
 from mnemesh_retrieval.config import EmbedderConfig
 from mnemesh_sandbox import Level, SandboxSettings
-from mnemesh_sandbox.egress.grants import HostInvalid, grant_of
-from mnemesh_sandbox.egress.policy import EgressPolicy, IpNetwork, NetworkAccess
+from mnemesh_sandbox.egress.policy import EgressPolicy, HostInvalid, IpNetwork, NetworkAccess, grant_of
 from mnemesh_sandbox.node import NodeProgram, NoNode, find_node
 
 from mnemesh_tools.model.mcp_settings import PROGRAM_CPU_SECONDS, ProgramSettings
-from mnemesh_tools.model.support import ServerSupport
-from mnemesh_tools.packages.builders import MAX_BUILD_MB, BuildSettings
+from mnemesh_tools.model.packages import ServerSupport
+from mnemesh_tools.packages import MAX_BUILD_MB, BuildSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_tools.config import Config
 from mnemesh_tools.store.tables import metadata
 from mnemesh_tools.store.tools import ToolStore, reseal
-from mnemesh_tools.usecases.mcp_targets import McpTargets
+from mnemesh_tools.usecases.mcp_contacts import McpTargets
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:

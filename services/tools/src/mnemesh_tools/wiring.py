@@ -19,26 +19,23 @@ from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_retrieval.registry import make_embedder
 from mnemesh_sandbox import Isolation, Level, Sandbox
 from mnemesh_sandbox.egress.downloads import Downloader
-from mnemesh_sandbox.egress.targets import Resolver
+from mnemesh_sandbox.egress.policy import Resolver
 
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
 from mnemesh_tools.mcp_clients.pool import McpPool
 from mnemesh_tools.model.packages import Ecosystem
 from mnemesh_tools.model.tools import BuiltinTools
-from mnemesh_tools.packages.builders import Builds, Installer, NpmInstaller, UvInstaller
-from mnemesh_tools.packages.cache import PackageCache
+from mnemesh_tools.packages import Builds, Installer, NpmInstaller, PackageCache, UvInstaller
 from mnemesh_tools.rpc.executions import ExecutionServicer
 from mnemesh_tools.rpc.mcp_servers import McpServersServicer
 from mnemesh_tools.rpc.tools import ToolsServicer
 from mnemesh_tools.rpc.web import WebServicer
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.executions import ExecutionService, ProgramService
-from mnemesh_tools.usecases.mcp_authorizations import McpAuthorizationService
-from mnemesh_tools.usecases.mcp_contacts import McpContacts
+from mnemesh_tools.usecases.mcp_contacts import McpContacts, McpTargets
 from mnemesh_tools.usecases.mcp_programs import McpPrograms
-from mnemesh_tools.usecases.mcp_servers import McpServerService
-from mnemesh_tools.usecases.mcp_targets import McpTargets
+from mnemesh_tools.usecases.mcp_servers import McpAuthorizationService, McpServerService
 from mnemesh_tools.usecases.mcp_tools import McpToolService
 from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.packages import PackageService
@@ -47,8 +44,7 @@ from mnemesh_tools.usecases.tool_search import ToolFinder
 from mnemesh_tools.usecases.tools import PROCESSES, SourceReader, ToolEnvironments, ToolService
 from mnemesh_tools.usecases.web import WebService
 from mnemesh_tools.web.pages import PageReader
-from mnemesh_tools.web.providers import Brave, Exa, Provider, Searxng, Tavily
-from mnemesh_tools.web.searcher import WebSearcher
+from mnemesh_tools.web.searcher import Brave, Exa, Provider, Searxng, Tavily, WebSearcher
 
 PURGE_SECONDS = 3600.0
 MCP_IDLE_SECONDS = 30.0

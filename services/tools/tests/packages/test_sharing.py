@@ -13,8 +13,7 @@ from mnemesh_sandbox import Outcome, OutcomeStatus, Task
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.errors import ToolRequirementsUnmet
 from mnemesh_tools.model.packages import Ecosystem, PackageSet
-from mnemesh_tools.packages.builders import PackagesUnavailable, _output
-from mnemesh_tools.packages.cache import PackageCache
+from mnemesh_tools.packages import PackageCache, PackagesUnavailable, _output
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.packages import PackageService
 from mnemesh_tools.usecases.slots import FairSlots

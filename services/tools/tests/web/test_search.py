@@ -19,8 +19,7 @@ from mnemesh_testkit.fakes.search_provider import KEY, FakeSearchProvider, Found
 from mnemesh_tools.config import Config
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
 from mnemesh_tools.model.web import Category, WebSearch, moment, new_result, new_search
-from mnemesh_tools.web.providers import Brave, Exa, Provider, Searxng, Tavily
-from mnemesh_tools.web.searcher import ATTEMPTS, WebSearcher
+from mnemesh_tools.web.searcher import ATTEMPTS, Brave, Exa, Provider, Searxng, Tavily, WebSearcher
 from mnemesh_types.tools import SearchAnswer
 from starlette.responses import JSONResponse, Response
 

@@ -19,11 +19,10 @@ from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.archival import ArchiveFilter, PassageSource
 from mnemesh_types.twin import EPOCH, Conversion, enum_from_proto, optional_field
 
-from mnemesh_archival.model.continuity import Continuity
 from mnemesh_archival.model.inserts import InsertOutcome, InsertTarget
-from mnemesh_archival.model.passages import GivenVector, Passage, PassageFilter, validated_vector
-from mnemesh_archival.model.search import PassageSearch
-from mnemesh_archival.usecases.embeddings import EmbeddedTexts
+from mnemesh_archival.model.passages import Continuity, GivenVector, Passage, PassageFilter, validated_vector
+from mnemesh_archival.model.ranking import PassageSearch
+from mnemesh_archival.usecases.archives import EmbeddedTexts
 
 
 def archive_filter_from_proto(message: archives_service_pb2.ArchiveFilter) -> ArchiveFilter:

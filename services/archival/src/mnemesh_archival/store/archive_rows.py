@@ -11,7 +11,7 @@ from mnemesh_types.archival import Archive, ReembeddingState
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_archival.errors import AgentErased, ArchiveNotFound
-from mnemesh_archival.store import index_changes, reembedding_rows
+from mnemesh_archival.store import index_changes
 from mnemesh_archival.store.tables import agents, archive_agents, archive_tags, archives, passages
 
 CHUNK = 500
@@ -252,8 +252,8 @@ def delete(conn: sa.Connection, organization_id: str, row: sa.Row[Any], now: dat
     """Replaces an archive by a tombstone, and adds the changes that delete its points."""
     collections = index_changes.collections_with_points(conn, organization_id, row.id, row.embedder)
     index_changes.add_archive_deletion(conn, collections, row.id, now)
-    reembedding_rows.end(conn, organization_id, row.id)
-    reembedding_rows.forget_left(conn, organization_id, row.id)
+    index_changes.end(conn, organization_id, row.id)
+    index_changes.forget_left(conn, organization_id, row.id)
     for agent_id in agents_of(conn, organization_id, row.id):
         detach(conn, organization_id, agent_id, row.id, now)
     conn.execute(

@@ -18,11 +18,15 @@ from mnemesh_types.archival import ArchivalSummary, Archive, ArchiveFilter
 from mnemesh_archival.errors import ArchiveNotFound
 from mnemesh_archival.model.archives import SUMMARY_TAGS, Erasure
 from mnemesh_archival.store import archive_rows as rows
-from mnemesh_archival.store import index_changes, reembedding_rows
+from mnemesh_archival.store import index_changes
 from mnemesh_archival.store.archive_rows import is_archive
 from mnemesh_archival.store.passage_rows import LIVE
 from mnemesh_archival.store.passages import bury
 from mnemesh_archival.store.tables import (
+    ArchiveRef,
+    CopyBatch,
+    ErasedAgent,
+    ReembeddingJob,
     agents,
     archive_agents,
     archive_tags,
@@ -32,7 +36,6 @@ from mnemesh_archival.store.tables import (
     reembeddings,
     request_ledger,
 )
-from mnemesh_archival.store.values import ArchiveRef, CopyBatch, ErasedAgent, ReembeddingJob
 
 
 class ArchiveStore:
@@ -74,7 +77,7 @@ class ArchiveStore:
         def read(conn: sa.Connection) -> Archive:
             row = rows.require(conn, organization_id, archive_id)
             return rows.archive_from_row(
-                row, reembedding_rows.progress(conn, organization_id, [archive_id]).get(archive_id)
+                row, index_changes.progress(conn, organization_id, [archive_id]).get(archive_id)
             )
 
         return await self._database.read(read)
@@ -88,7 +91,7 @@ class ArchiveStore:
         def read(conn: sa.Connection) -> Page[Archive]:
             query = sa.select(archives).where(_matches(organization_id, filter_))
             found = paginate(conn, query, page, key=key, id=archives.c.id, scope=rows.live(organization_id))
-            reembedding = reembedding_rows.progress(conn, organization_id, [row.id for row in found.items])
+            reembedding = index_changes.progress(conn, organization_id, [row.id for row in found.items])
             return found.map(lambda row: rows.archive_from_row(row, reembedding.get(row.id)))
 
         return await self._database.read(read)
@@ -114,7 +117,7 @@ class ArchiveStore:
                 values["name_folded"] = archive.name.casefold()
             values["updated_at"] = now = self._clock.now()
             if "embedder" in values:
-                values.update(reembedding_rows.change_embedder(conn, organization_id, current, archive, now))
+                values.update(index_changes.change_embedder(conn, organization_id, current, archive, now))
             values["last_updated_by_id"] = archive.provenance.last_updated_by_id
             conn.execute(archives.update().where(rows.is_archive(organization_id, archive.id)).values(**values))
             return [archive.id]
@@ -373,8 +376,8 @@ class ReembeddingStore:
             source = conn.execute(sa.select(archives.c.embedder).where(mine)).scalar_one()
             switched = {"embedder": row.embedder, "dimension": row.dimension, "updated_at": now}
             conn.execute(archives.update().where(mine).values(**switched))
-            reembedding_rows.end(conn, organization_id, archive_id)
-            reembedding_rows.leave(conn, organization_id, archive_id, source, now)
+            index_changes.end(conn, organization_id, archive_id)
+            index_changes.leave(conn, organization_id, archive_id, source, now)
 
         await self._database.write(write, name="reembeddings.switch")
 
@@ -427,6 +430,4 @@ class ReembeddingStore:
 
 
 def _by_job(job: ReembeddingJob) -> sa.ColumnElement[bool]:
-    return sa.and_(
-        reembedding_rows.of(job.organization_id, job.archive_id), reembeddings.c.generation == job.generation
-    )
+    return sa.and_(index_changes.of(job.organization_id, job.archive_id), reembeddings.c.generation == job.generation)

@@ -14,13 +14,22 @@ from mnemesh_types.archival import Archive, EmbedderIdentity
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_archival.errors import PassageExists
-from mnemesh_archival.model.continuity import WINDOW, Asking, Continuity, Turn, cues_of, dialogue_positions
 from mnemesh_archival.model.inserts import InsertTarget, plan_inserts
-from mnemesh_archival.model.passages import Passage, content_hash, point_of, strand_of
-from mnemesh_archival.store import archive_rows, index_changes, reembedding_rows
+from mnemesh_archival.model.passages import (
+    WINDOW,
+    Asking,
+    Continuity,
+    Passage,
+    Turn,
+    content_hash,
+    cues_of,
+    dialogue_positions,
+    point_of,
+    strand_of,
+)
+from mnemesh_archival.store import archive_rows, index_changes
 from mnemesh_archival.store import passage_rows as rows
-from mnemesh_archival.store.tables import archives, passages
-from mnemesh_archival.store.values import DefaultArchive, InsertBatch
+from mnemesh_archival.store.tables import DefaultArchive, InsertBatch, archives, passages
 
 _OF_ARCHIVE = sa.and_(
     passages.c.organization_id == sa.bindparam("org"), passages.c.archive_id == sa.bindparam("archive")
@@ -133,7 +142,7 @@ def store(
 def _identities(conn: sa.Connection, row: sa.Row[Any]) -> list[EmbedderIdentity]:
     """Returns the identities of an archive's embedder, and of the one that it is changing to."""
     serving = EmbedderIdentity(row.embedder, row.dimension)
-    target = reembedding_rows.target_identity(conn, row.organization_id, row.id)
+    target = index_changes.target_identity(conn, row.organization_id, row.id)
     return [serving] if target is None else [serving, target]
 
 

@@ -11,12 +11,15 @@ from mnemesh_retrieval.ranking.scores import fingerprint
 from mnemesh_types.archival import PassageSource
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from mnemesh_archival.model.continuity import LINKED, Asking, Continuity, cues_of
 from mnemesh_archival.model.passages import (
+    LINKED,
+    Asking,
+    Continuity,
     Passage,
     PassageFilter,
     PassagePosition,
     content_hash,
+    cues_of,
     response_bytes,
     strand_of,
 )

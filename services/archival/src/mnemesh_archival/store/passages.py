@@ -25,8 +25,7 @@ from mnemesh_archival.model.inserts import InsertEntry
 from mnemesh_archival.model.passages import Passage, PassageChange, PassagePosition, changed
 from mnemesh_archival.store import archive_rows, index_changes, passage_inserts
 from mnemesh_archival.store import passage_rows as rows
-from mnemesh_archival.store.tables import archives, passages, request_ledger
-from mnemesh_archival.store.values import (
+from mnemesh_archival.store.tables import (
     Equals,
     InsertBatch,
     Neighbourhood,
@@ -34,6 +33,9 @@ from mnemesh_archival.store.values import (
     PassageScope,
     StoredInsert,
     Surroundings,
+    archives,
+    passages,
+    request_ledger,
 )
 
 TOMBSTONE_LIFE: Final = timedelta(days=30)

@@ -13,7 +13,6 @@ from mnemesh_types import archival
 from mnemesh_types.archival import EmbedderIdentity
 
 from mnemesh_archival.errors import PassageExists, PassageNotFound
-from mnemesh_archival.model.continuity import Continuity
 from mnemesh_archival.model.inserts import (
     InsertFailure,
     InsertOutcome,
@@ -21,9 +20,9 @@ from mnemesh_archival.model.inserts import (
     new_passage,
     validate_batch,
 )
-from mnemesh_archival.model.passages import MAX_DELETED, Passage, validate_update, validated_selection
+from mnemesh_archival.model.passages import MAX_DELETED, Continuity, Passage, validate_update, validated_selection
 from mnemesh_archival.store.passages import PassageStore
-from mnemesh_archival.store.values import DefaultArchive, InsertBatch, StoredInsert
+from mnemesh_archival.store.tables import DefaultArchive, InsertBatch, StoredInsert
 from mnemesh_archival.vectors import Embedders, PassageIndex
 
 P = TypeVar("P", bound=archival.Passage)

@@ -11,7 +11,7 @@ from mnemesh_kit.sql.prepared import Answer, Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_types.blocks import Block, CoreMemory
 
-from mnemesh_blocks.model.core_memory import Holder
+from mnemesh_blocks.model.edits import Holder
 from mnemesh_blocks.store.tables import block_from_row, blocks, core_memories, holdings
 
 

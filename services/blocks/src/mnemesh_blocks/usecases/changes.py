@@ -15,7 +15,7 @@ from mnemesh_blocks.errors import (
     BlockRevisionNotFound,
 )
 from mnemesh_blocks.model.blocks import author_id, next_revision, revision_of
-from mnemesh_blocks.model.core_memory import Holder
+from mnemesh_blocks.model.edits import Holder
 from mnemesh_blocks.store.blocks import BlockTransaction
 
 

@@ -18,7 +18,8 @@ from mnemesh_blocks.model.blocks import (
     require_valid_author,
     require_writable,
 )
-from mnemesh_blocks.model.core_memory import (
+from mnemesh_blocks.model.edits import (
+    Edit,
     EditedBlock,
     require_agents,
     require_labels,
@@ -26,7 +27,6 @@ from mnemesh_blocks.model.core_memory import (
     require_link_id,
     with_conversation,
 )
-from mnemesh_blocks.model.edits import Edit
 from mnemesh_blocks.store.blocks import BlockStore, BlockTransaction
 from mnemesh_blocks.usecases import changes
 

@@ -27,8 +27,7 @@ from mnemesh_files.parsers.document import (
     TextBuilder,
     normalized,
 )
-from mnemesh_files.parsers.formats import HEAD_BYTES, Detected, Format, detect
-from mnemesh_files.parsers.text_files import parse_text_file
+from mnemesh_files.parsers.formats import HEAD_BYTES, Detected, Format, detect, parse_text_file
 
 _MODULES: Final = (
     "mnemesh_files",

@@ -12,9 +12,8 @@ from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_fr
 from mnemesh_types.files import Folder
 from mnemesh_types.twin import enum_from_proto
 
-from mnemesh_files.model.agent_files import AgentFileOrder
-from mnemesh_files.model.windows import view_of
-from mnemesh_files.rpc.convert.agent_files import (
+from mnemesh_files.model.agent_files import AgentFileOrder, view_of
+from mnemesh_files.rpc.convert import (
     agent_file_to_proto,
     directories_to_proto,
     file_request_from_proto,

@@ -14,9 +14,8 @@ from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_types.files import Folder
 from mnemesh_types.twin import enum_from_proto, number_of, optional_field
 
-from mnemesh_files.model.files import File, FileOrder
-from mnemesh_files.model.folders import FolderOrder
-from mnemesh_files.rpc.convert.files import (
+from mnemesh_files.model.files import File, FileOrder, FolderOrder
+from mnemesh_files.rpc.convert import (
     file_filter_from_proto,
     file_header_from_proto,
     folder_filter_from_proto,
@@ -25,8 +24,7 @@ from mnemesh_files.rpc.convert.files import (
     written_data_from_proto,
 )
 from mnemesh_files.usecases.agent_files import AgentFileService
-from mnemesh_files.usecases.files import FileService, UploadService
-from mnemesh_files.usecases.folders import FolderService
+from mnemesh_files.usecases.files import FileService, FolderService, UploadService
 
 
 class FoldersServicer(folders_pb_grpc.FolderServiceServicer):

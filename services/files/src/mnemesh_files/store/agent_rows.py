@@ -10,17 +10,19 @@ from mnemesh_types.files import FileLimits, FileStatus
 
 from mnemesh_files.errors import AgentErased, FileNotHeld, FileNotParsed
 from mnemesh_files.model.agent_files import (
+    DEFAULT_LIMITS,
     FileReference,
     FileRequest,
     HeldFile,
     OpenedFile,
     Opening,
+    Window,
     least_recent,
     require_distinct,
+    require_in_file,
     require_requests,
     without_folder,
 )
-from mnemesh_files.model.windows import DEFAULT_LIMITS, Window, require_in_file
 from mnemesh_files.store.tables import agent_files, agent_folders, agents, files, folders
 
 _f, _d, _a, _w = files.c, folders.c, agent_folders.c, agent_files.c

@@ -12,7 +12,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_types.files import Folder, FolderFilter
 
 from mnemesh_files.errors import FolderNameTaken, FolderNotFound
-from mnemesh_files.model.folders import FolderOrder
+from mnemesh_files.model.files import FolderOrder
 from mnemesh_files.store import agent_rows, file_rows
 from mnemesh_files.store import folder_rows as rows
 from mnemesh_files.store.file_rows import RemovalKind

@@ -28,9 +28,14 @@ from mnemesh_files.model.agent_files import (
     FileRequest,
     HeldFile,
     Opening,
+    RenderedView,
     ShownFile,
+    Window,
+    rendered,
+    require_valid_limits,
+    shown_characters,
+    view_of,
 )
-from mnemesh_files.model.windows import RenderedView, Window, rendered, require_valid_limits, shown_characters, view_of
 from mnemesh_files.store.agent_files import AgentFileStore, AnnouncementStore
 from mnemesh_files.store.ingestion import TextStore
 

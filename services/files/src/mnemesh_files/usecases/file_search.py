@@ -16,7 +16,7 @@ from mnemesh_types.files import Citation, FileHit, FileMatches, FileStatus, Grep
 
 from mnemesh_files.clients import PassageSearchClient
 from mnemesh_files.errors import FileNotHeld
-from mnemesh_files.model.agent_files import HeldFile, without_folder
+from mnemesh_files.model.agent_files import HeldFile, page_of, without_folder
 from mnemesh_files.model.file_search import (
     DEFAULT_PAGE,
     MAX_CITATIONS,
@@ -43,7 +43,6 @@ from mnemesh_files.model.file_search import (
     require_query,
     size_of,
 )
-from mnemesh_files.model.windows import page_of
 from mnemesh_files.store.agent_files import AgentFileStore
 from mnemesh_files.store.ingestion import TextStore
 

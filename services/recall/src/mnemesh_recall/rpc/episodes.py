@@ -12,8 +12,7 @@ from mnemesh_types.twin import enum_from_proto
 from mnemesh_recall.model.episodes import EpisodeOrder, FactOrder
 from mnemesh_recall.rpc.convert import episode_requests as requests
 from mnemesh_recall.rpc.convert import episodes as convert
-from mnemesh_recall.usecases.episodes import EpisodeService
-from mnemesh_recall.usecases.memory_audits import MemoryAuditService
+from mnemesh_recall.usecases.episodes import EpisodeService, MemoryAuditService
 
 Call = Any
 """The gRPC context of a call, which no RPC here uses."""

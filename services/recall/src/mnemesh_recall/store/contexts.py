@@ -26,10 +26,10 @@ from mnemesh_recall.model.contexts import (
 from mnemesh_recall.model.episodes import Fact, Scope, ScopeKind
 from mnemesh_recall.model.messages import AgentErasure, MessageBatch, SenderErasure
 from mnemesh_recall.model.traces import opens_turn
-from mnemesh_recall.store import agents as agent_rows
 from mnemesh_recall.store import episode_rows, message_rows, transaction, windows
+from mnemesh_recall.store import transaction as agent_rows
 from mnemesh_recall.store.episode_rows import MESSAGE, TURN, fact_from_row, in_scopes, turn_link
-from mnemesh_recall.store.fulltext import unindexed
+from mnemesh_recall.store.fulltext import indexing
 from mnemesh_recall.store.fulltext.indexing import remove_agent
 from mnemesh_recall.store.message_rows import COLUMNS, message_from_row
 from mnemesh_recall.store.tables import (
@@ -221,7 +221,7 @@ def erase_agent(tx: Transaction, agent_id: str) -> AgentErasure:
     message_ids = sa.select(_m.id).where(_m.agent_id == agent_id)
     conversation_ids = sa.select(_c.conversation_id).where(_c.agent_id == agent_id)
     remove_agent(conn, tx.words, agent_id)
-    unindexed.forget(conn, agent_id)
+    indexing.forget(conn, agent_id)
     conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id.in_(message_ids)))
     conn.execute(sa.delete(context_entries).where(_e.conversation_id.in_(conversation_ids)))
     conn.execute(sa.delete(step_commits).where(step_commits.c.agent_id == agent_id))

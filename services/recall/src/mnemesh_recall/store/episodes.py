@@ -18,6 +18,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_retrieval.ranking.scores import DEFAULTS, rarity
 from mnemesh_retrieval.words.analysis import indexed, terms
 
+from mnemesh_recall.model.episode_rules import require_open
 from mnemesh_recall.model.episodes import (
     Episode,
     EpisodeCommit,
@@ -38,9 +39,8 @@ from mnemesh_recall.model.episodes import (
     ScopeSummary,
     SupersedeFact,
 )
-from mnemesh_recall.model.facts import require_open
 from mnemesh_recall.model.ranking import Candidate, Candidates, word_scores
-from mnemesh_recall.store import episode_rows, episode_writes
+from mnemesh_recall.store import episode_rows
 from mnemesh_recall.store.episode_rows import (
     AnyRow,
     Condition,
@@ -245,7 +245,7 @@ class EpisodeStore:
         """
 
         def put(tx: Transaction) -> Sequence[str]:
-            episode, stored = episode_writes.commit(tx, commit, self._ids)
+            episode, stored = episode_rows.commit(tx, commit, self._ids)
             return (_NONE if episode is None else episode.id, *(fact.id for fact in stored))
 
         def read(conn: sa.Connection, ids: Sequence[str]) -> EpisodeCommitResult:
@@ -304,7 +304,7 @@ class EpisodeStore:
         """
 
         def put(tx: Transaction) -> Sequence[str]:
-            fact, existed = episode_writes.add(tx, new, scope, self._ids)
+            fact, existed = episode_rows.add(tx, new, scope, self._ids)
             return fact.id, "existed" if existed else _NONE
 
         return await self._once(
@@ -353,7 +353,7 @@ class EpisodeStore:
         """
 
         def put(tx: Transaction) -> Sequence[str]:
-            new, old = episode_writes.supersede(tx, operation, self._ids, "operation")
+            new, old = episode_rows.supersede(tx, operation, self._ids, "operation")
             return new.id, old.id
 
         def read(conn: sa.Connection, ids: Sequence[str]) -> tuple[Fact, Fact]:
@@ -369,7 +369,7 @@ class EpisodeStore:
         """States a closed fact again, as the newest of its chain. Returns it, and the fact that it superseded."""
 
         def put(tx: Transaction) -> Sequence[str]:
-            fact, superseded = episode_writes.restore(tx, operation, self._ids)
+            fact, superseded = episode_rows.restore(tx, operation, self._ids)
             return fact.id, _NONE if superseded is None else superseded.id
 
         return await self._once(
@@ -387,7 +387,7 @@ class EpisodeStore:
         return await self._once(
             organization_id,
             key,
-            lambda tx: (episode_writes.invalidate(tx, operation).id,),
+            lambda tx: (episode_rows.invalidate(tx, operation).id,),
             lambda conn, ids: episode_rows.read_fact(conn, organization_id, ids[0]),
         )
 

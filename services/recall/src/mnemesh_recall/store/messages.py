@@ -38,9 +38,9 @@ from mnemesh_recall.model.messages import (
 )
 from mnemesh_recall.model.ranking import Candidate
 from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
-from mnemesh_recall.store import contexts, episode_writes, message_rows, steps, windows
-from mnemesh_recall.store.fulltext import indexing, selection, unindexed
-from mnemesh_recall.store.fulltext.unindexed import UnindexedMessages
+from mnemesh_recall.store import contexts, episode_rows, message_rows, steps, windows
+from mnemesh_recall.store.fulltext import indexing, selection
+from mnemesh_recall.store.fulltext.indexing import UnindexedMessages
 from mnemesh_recall.store.fulltext.words import WordIndex
 from mnemesh_recall.store.message_rows import COLUMNS, message_from_row
 from mnemesh_recall.store.tables import DIALOGUE, context_entries, messages, request_ledger
@@ -243,7 +243,7 @@ class MessageStore:
         def put(tx: Transaction) -> None:
             steps.replace(tx, new)
             for memory in new.memories:
-                episode_writes.commit(tx, memory, self._ids)
+                episode_rows.commit(tx, memory, self._ids)
 
         return await self._write_window(organization_id, new.conversation_id, key, put)
 
@@ -418,7 +418,7 @@ class MessageStore:
         def rebuild(conn: sa.Connection) -> int:
             count = indexing.index_all(conn, self._index)
             self._words.replaced(conn)
-            unindexed.forget_all(conn)
+            indexing.forget_all(conn)
             return count
 
         return await self._database.write(rebuild)

@@ -26,12 +26,10 @@ from mnemesh_recall.model.contexts import (
 )
 from mnemesh_recall.model.writers import next_epoch
 from mnemesh_recall.store import message_rows, tables, windows
-from mnemesh_recall.store.agents import Counters
-from mnemesh_recall.store.fulltext import unindexed
-from mnemesh_recall.store.message_rows import Row, fingerprint, message_to_row, text_content
+from mnemesh_recall.store.fulltext import indexing
+from mnemesh_recall.store.message_rows import NEWEST_OF, Row, fingerprint, message_to_row, text_content
 from mnemesh_recall.store.tables import context_entries, index_tables, step_commits, tool_call_rows, unindexed_agents
-from mnemesh_recall.store.transaction import MESSAGES, Deferred, Transaction
-from mnemesh_recall.store.turns import NEWEST_OF
+from mnemesh_recall.store.transaction import MESSAGES, Counters, Deferred, Transaction
 from mnemesh_recall.store.windows import UPDATE_STATE, State
 
 _INSERT_RECORD: Final = Prepared(sa.insert(step_commits))
@@ -102,7 +100,7 @@ def write_step_commit(
     conn = tx.conn
     if conn.dialect.name != "postgresql":
         message_rows.write_deferred(tx, deferred)
-        unindexed.note(conn, deferred.searchable, tx.now)
+        indexing.note(conn, deferred.searchable, tx.now)
         windows.insert_entries(conn, state.conversation_id, state.next_position, appended)
         _UPDATE_STATE.send(conn, next_state)
         _INSERT_RECORD.send(conn, record)
@@ -117,9 +115,7 @@ def write_step_commit(
     }
     commit = {f"commit_{name}": value for name, value in record.items()}
     row = (
-        unindexed.noted(deferred.searchable, tx.now)
-        if deferred.searchable
-        else dict.fromkeys(unindexed_agents.c.keys())
+        indexing.noted(deferred.searchable, tx.now) if deferred.searchable else dict.fromkeys(unindexed_agents.c.keys())
     )
     noted = {f"unindexed_{name}": value for name, value in row.items()}
     parameters = {**arrays, **next_state, **commit, **noted, "has_unindexed": bool(deferred.searchable)}

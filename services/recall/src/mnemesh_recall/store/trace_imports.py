@@ -12,17 +12,19 @@ from mnemesh_recall.errors import position_taken, record_exists
 from mnemesh_recall.model.contexts import last_message_time
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
 from mnemesh_recall.model.messages import default_conversation_id
-from mnemesh_recall.model.trace_imports import (
+from mnemesh_recall.model.trace_requests import ImportResult, TraceImport
+from mnemesh_recall.model.traces import (
     OWN_ID,
     AgentTurns,
+    ImportedLine,
+    Snapshot,
+    Trace,
     is_same_trace,
     messages_from_traces,
     turn_ids_of_import,
 )
-from mnemesh_recall.model.trace_requests import ImportResult, TraceImport
-from mnemesh_recall.model.traces import ImportedLine, Snapshot, Trace
-from mnemesh_recall.store import agents as agent_rows
 from mnemesh_recall.store import episode_rows, message_rows, trace_rows, windows
+from mnemesh_recall.store import transaction as agent_rows
 from mnemesh_recall.store.episode_rows import episode_from_row, fact_from_row
 from mnemesh_recall.store.tables import agents, contexts, episodes, facts, messages, trace_lines, turns
 from mnemesh_recall.store.trace_rows import line_to_row

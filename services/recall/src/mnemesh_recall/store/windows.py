@@ -13,7 +13,7 @@ from mnemesh_types.recall import ContextWindowIds
 
 from mnemesh_recall.errors import no_conversation
 from mnemesh_recall.model.contexts import ContextWindow, with_error_returns
-from mnemesh_recall.store import agents as agent_rows
+from mnemesh_recall.store import transaction as agent_rows
 from mnemesh_recall.store.message_rows import COLUMNS, message_from_row
 from mnemesh_recall.store.tables import agents, context_entries, contexts, messages
 

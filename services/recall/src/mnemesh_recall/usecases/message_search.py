@@ -37,8 +37,10 @@ from mnemesh_recall.model.search import (
     Surroundings,
     WordCandidates,
     WordQuery,
+    embedded_text,
+    searchable_text,
+    speaker_of,
 )
-from mnemesh_recall.model.searchable_text import embedded_text, searchable_text, speaker_of
 from mnemesh_recall.store.messages import MessageStore
 from mnemesh_recall.vectors import MessageVectors, condition
 

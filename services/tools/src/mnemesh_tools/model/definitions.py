@@ -10,11 +10,10 @@ from typing import Any, Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.secret_variables import require_valid_variables
 from mnemesh_kit.text import require_json_object, require_text, require_texts
-from mnemesh_sandbox.egress.grants import ANY_HOST, MAX_HOSTS, HostInvalid, NetworkGrant, grant_of
+from mnemesh_sandbox.egress.policy import ANY_HOST, MAX_HOSTS, HostInvalid, NetworkGrant, grant_of
 from mnemesh_types.tools import Requirement, SourceType, ToolType
 
-from mnemesh_tools.model.packages import npm_line, requirement_line
-from mnemesh_tools.model.support import require_known_models
+from mnemesh_tools.model.packages import npm_line, require_known_models, requirement_line
 from mnemesh_tools.model.tools import (
     DEFAULT_RETURN_CHARS,
     DEFAULT_TIMEOUT_SECONDS,

@@ -9,16 +9,16 @@ from mnemesh_kit.errors import InvalidArgument, Unimplemented
 from mnemesh_kit.secret_variables import require_valid_variables
 from mnemesh_kit.text import require_no_nul, require_text
 from mnemesh_sandbox import AgentView, Outcome, OutcomeStatus
-from mnemesh_sandbox.egress.grants import ANY_HOST, NetworkGrant
-from mnemesh_sandbox.egress.policy import NetworkConnection
+from mnemesh_sandbox.egress.policy import ANY_HOST, NetworkConnection, NetworkGrant
 from mnemesh_types.tools import AdHocTool, CodeLanguage, Requirement, SourceType, ToolType
 
 from mnemesh_tools.errors import ToolArgumentsInvalid
 from mnemesh_tools.model.definitions import network_grant, parse_object, parse_parameters, require_valid_packages
 from mnemesh_tools.model.mcp_tools import McpImage, bounded_content
-from mnemesh_tools.model.packages import PackageSet, packages_of
-from mnemesh_tools.model.support import (
+from mnemesh_tools.model.packages import (
+    PackageSet,
     ServerSupport,
+    packages_of,
     require_known_models,
     require_language,
     require_network_access,

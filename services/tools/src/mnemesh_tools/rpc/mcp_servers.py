@@ -30,8 +30,7 @@ from mnemesh_tools.rpc.convert.mcp_servers import (
     within_an_answer,
     written_paths_from_proto,
 )
-from mnemesh_tools.usecases.mcp_authorizations import McpAuthorizationService
-from mnemesh_tools.usecases.mcp_servers import McpServerService
+from mnemesh_tools.usecases.mcp_servers import McpAuthorizationService, McpServerService
 from mnemesh_tools.usecases.mcp_tools import McpToolService
 
 T = TypeVar("T")

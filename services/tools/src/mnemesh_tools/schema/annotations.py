@@ -10,13 +10,16 @@ from typing import Any, Final
 
 from mnemesh_kit.unicode import well_formed
 
-from mnemesh_tools.schema.budget import MAX_DEPTH, MAX_MEMBERS, SchemaBudget, UnsupportedAnnotation
 from mnemesh_tools.schema.declarations import (
+    MAX_DEPTH,
+    MAX_MEMBERS,
     NONE_DECLARED,
     Declarations,
     DeclaredClass,
     DeclaredField,
     Kind,
+    SchemaBudget,
+    UnsupportedAnnotation,
     field_call,
     keyword_value,
     last_name,

@@ -10,8 +10,7 @@ from mnemesh_kit.unicode import well_formed
 
 from mnemesh_tools.errors import ToolSourceInvalid
 from mnemesh_tools.schema.annotations import AnnotationReader
-from mnemesh_tools.schema.budget import UnsupportedAnnotation
-from mnemesh_tools.schema.declarations import read_declarations
+from mnemesh_tools.schema.declarations import UnsupportedAnnotation, read_declarations
 
 MAX_NAME_CHARS: Final = 48
 MAX_SOURCE_CHARS: Final = 250_000

@@ -34,7 +34,7 @@ from mnemesh_tools.model.executions import (
     require_valid_program,
     time_limit,
 )
-from mnemesh_tools.model.support import ServerSupport, require_network_access
+from mnemesh_tools.model.packages import ServerSupport, require_network_access
 from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, Tool
 from mnemesh_tools.schema import SourceFacts, program_module, tool_module
 from mnemesh_tools.store.tools import ToolStore

@@ -26,8 +26,7 @@ from mnemesh_types.tools import ProgramHealth
 from mnemesh_tools.mcp_clients.contracts import McpContactFailed, McpTarget
 from mnemesh_tools.model.definitions import network_grant
 from mnemesh_tools.model.mcp_settings import McpProgram, ProgramSettings
-from mnemesh_tools.model.packages import Ecosystem, PackageSet
-from mnemesh_tools.model.support import INSTALL_NODE, require_network_access
+from mnemesh_tools.model.packages import INSTALL_NODE, Ecosystem, PackageSet, require_network_access
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.packages import PackageService, ServerPackageLock

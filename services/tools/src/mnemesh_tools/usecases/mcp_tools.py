@@ -45,7 +45,7 @@ from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, MAX_TIMEOUT_SECONDS
 from mnemesh_tools.schema import coerce
 from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes
-from mnemesh_tools.usecases.mcp_targets import McpTargets
+from mnemesh_tools.usecases.mcp_contacts import McpTargets
 
 _MARGIN_SECONDS: Final = 0.5
 """The part of the caller's time that is left for the answer."""

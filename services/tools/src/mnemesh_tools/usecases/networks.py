@@ -6,10 +6,8 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.metrics import Counter, Metric
-from mnemesh_sandbox.egress.grants import NetworkGrant
-from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkAccess, NetworkConnection
+from mnemesh_sandbox.egress.policy import EgressPolicy, NetworkAccess, NetworkConnection, NetworkGrant, Resolver
 from mnemesh_sandbox.egress.proxy import EgressProxy
-from mnemesh_sandbox.egress.targets import Resolver
 from mnemesh_sandbox.redaction import Redactor
 
 _CARRIED: Final = "carried"

@@ -18,8 +18,7 @@ from mnemesh_types.tools import PackagesState, PackagesStatus
 from mnemesh_tools.errors import SandboxTooWeak, ToolRequirementsUnmet, ToolSlotsBusy
 from mnemesh_tools.model.packages import Ecosystem, PackageSet, packages_of
 from mnemesh_tools.model.tools import Tool
-from mnemesh_tools.packages.builders import Installer, PackagesUnavailable
-from mnemesh_tools.packages.cache import PackageCache
+from mnemesh_tools.packages import Installer, PackageCache, PackagesUnavailable
 from mnemesh_tools.store.tools import ToolStore
 from mnemesh_tools.usecases.slots import FairSlots
 

@@ -32,7 +32,7 @@ from mnemesh_tools.model.definitions import (
     writes_source,
 )
 from mnemesh_tools.model.executions import Invocation
-from mnemesh_tools.model.support import ServerSupport, require_runnable
+from mnemesh_tools.model.packages import ServerSupport, require_runnable
 from mnemesh_tools.model.tools import (
     MAX_BATCH,
     BuiltinTools,

@@ -12,8 +12,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.metrics import Counter, Metric
 from mnemesh_sandbox import SandboxUnavailable
-from mnemesh_sandbox.egress.policy import NetworkConnection
-from mnemesh_sandbox.egress.targets import Resolver
+from mnemesh_sandbox.egress.policy import NetworkConnection, Resolver
 from mnemesh_types.tools import SearchAnswer
 
 from mnemesh_tools.errors import SandboxTooWeak, WebPageRefused, WebSearchNotConfigured

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from mnemesh_sandbox import Access, Outcome, OutcomeStatus, Sandbox, Task
 from mnemesh_sandbox.egress.downloads import Downloader, DownloadFailed, DownloadLimits, Problem
-from mnemesh_sandbox.egress.policy import NetworkConnection
-from mnemesh_sandbox.egress.targets import Resolve
+from mnemesh_sandbox.egress.policy import NetworkConnection, Resolve
 from mnemesh_sandbox.task import clean
 
 from mnemesh_tools.errors import WebPageRefused, WebPageUnreadable

@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 from lxml import etree
 
 from mnemesh_files.parsers.document import Budget, Cause, DocumentKind, DocumentUnreadable, ParsedDocument
-from mnemesh_files.parsers.encodings import NotText, decode
+from mnemesh_files.parsers.formats import NotText, decode
 from mnemesh_files.parsers.inside.archive import Archive, damaged, element, text_of
 from mnemesh_files.parsers.inside.html import markdown_lines
 

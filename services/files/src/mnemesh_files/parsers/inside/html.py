@@ -8,7 +8,7 @@ from typing import Final
 from html_to_markdown import ConversionOptions, convert
 
 from mnemesh_files.parsers.document import REPLACEMENT, Budget, Cause, DocumentKind, DocumentUnreadable, ParsedDocument
-from mnemesh_files.parsers.encodings import NotText, decode
+from mnemesh_files.parsers.formats import NotText, decode
 
 _HEAD: Final = 65_536
 _CHARSET: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)

@@ -1,8 +1,4 @@
-"""The worker that processes files: download, text, passages.
-
-A file that is due is claimed with a lease. Every step is recorded, so that another worker continues after a crash: a
-text that is stored is not parsed again, and a passage that is recorded as embedded is not embedded again.
-"""
+"""The worker that downloads and parses files and embeds their passages, and the removal of what was deleted."""
 
 import asyncio
 import ipaddress
@@ -23,27 +19,137 @@ from mnemesh_kit.metrics import Counter, Gauge, Histogram, Metric
 from mnemesh_kit.text import require_no_nul
 from mnemesh_kit.time import Clock
 from mnemesh_sandbox.egress.downloads import Downloader, DownloadFailed, DownloadLimits
-from mnemesh_sandbox.egress.policy import EgressPolicy, EgressRefused, NetworkAccess
-from mnemesh_sandbox.egress.targets import Resolver, require_allowed, target_of
+from mnemesh_sandbox.egress.policy import (
+    EgressPolicy,
+    EgressRefused,
+    NetworkAccess,
+    Resolver,
+    require_allowed,
+    target_of,
+)
 from mnemesh_types.files import FileHeader, FileStatus
 
 from mnemesh_files.blobs.contents import BlobStore, Contents
 from mnemesh_files.chunks import Passage, passages_of
 from mnemesh_files.clients import ArchivalClient, NewPassage
-from mnemesh_files.errors import ArchiveGone, ContentMismatch, ContentMissing, FileTooLarge, LeaseLost
-from mnemesh_files.ingestion.remover import SUBJECT
+from mnemesh_files.errors import ArchiveGone, ContentMismatch, ContentMissing, EmbedderUnknown, FileTooLarge, LeaseLost
 from mnemesh_files.model.files import FilePassage, Job, ParsedText, planned_passages
 from mnemesh_files.parsers.document import Cause, DocumentKind, DocumentUnreadable, ParsedDocument, ParserUnavailable
 from mnemesh_files.parsers.parser import DocumentParser
-from mnemesh_files.store.ingestion import IngestionStore
+from mnemesh_files.store.ingestion import IngestionStore, Removal, RemovalStore
+
+REMOVAL_LEASE: Final = timedelta(minutes=5)
+RETRY: Final = timedelta(seconds=10)
+POLL_SECONDS: Final = 5.0
+BATCH: Final = 20
+SUBJECT: Final = derive_id("user", "files")
+"""The author of what the service does by itself."""
+_log = structlog.get_logger("mnemesh.files")
+
+
+def archive_request(folder_id: str) -> str:
+    """Returns the request id with which the archive of a folder is created."""
+    return f"{folder_id}/archive"
+
+
+class Remover:
+    """Carries out removals, one after another.
+
+    Args:
+        store: the removals.
+        archival: the archives and passages.
+        sweep: removes the contents that nothing refers to.
+        clock: the clock.
+    """
+
+    def __init__(
+        self, store: RemovalStore, archival: ArchivalClient, sweep: Callable[[], Awaitable[object]], clock: Clock
+    ) -> None:
+        self._store = store
+        self._archival = archival
+        self._sweep = sweep
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self.removed = Counter("mnemesh_files_removals", "Removals that were carried out, by kind.", ["kind"])
+
+    def wake(self) -> None:
+        """Makes the worker look for removals at once."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            self._wake.clear()
+            await self.run_due()
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def run_due(self) -> None:
+        """Carries out everything that is due."""
+        while removals := await self._store.claim(self._clock.now() + REMOVAL_LEASE, BATCH):
+            for removal in removals:
+                await self._try(removal)
+        await self._sweep()
+
+    async def _try(self, removal: Removal) -> None:
+        fields = {"kind": removal.kind, "id": removal.id, "organization_id": removal.organization_id}
+        try:
+            with as_principal(Principal(removal.organization_id, SUBJECT)):
+                await self._remove(removal)
+            await self._store.done(removal)
+        except TEMPORARY as error:
+            _log.warning("removal_postponed", **fields, error=error.message)
+            await self._store.postpone(removal, self._clock.now() + RETRY)
+        except MnemeshError:
+            _log.exception("removal_failed", **fields)  # repeated after the lease
+        else:
+            self.removed.inc(removal.kind)
+            _log.info("removed", **fields)
+
+    async def _remove(self, removal: Removal) -> None:
+        match removal.kind:
+            case "archive":
+                await self._remove_archive(removal)
+            case "passages":
+                try:
+                    details = removal.details
+                    await self._archival.delete_passages(details["archive_id"], details["passage_ids"])
+                except ArchiveGone:
+                    return
+            case _:
+                await self._remove_file(removal)
+
+    async def _remove_archive(self, removal: Removal) -> None:
+        """Removes the archive of a folder, which is deleted or was never created."""
+        archive_id = removal.details.get("archive_id")
+        if archive_id is None:
+            # The call that created the archive may have been lost. A repeated one returns its id.
+            name, embedder = removal.details["name"], removal.details["embedder"]
+            try:
+                archive = await self._archival.create_archive(archive_request(removal.id), name, embedder)
+            except EmbedderUnknown:
+                return
+            archive_id = archive.id
+        await self._archival.delete_archive(f"{removal.id}/removal", archive_id)
+
+    async def _remove_file(self, removal: Removal) -> None:
+        archive_id = await self._store.archive_of(removal.organization_id, removal.details["folder_id"])
+        if archive_id is not None:
+            try:
+                await self._archival.delete_passages_of_file(archive_id, removal.id)
+            except ArchiveGone:
+                _log.warning("archive_of_folder_is_gone", archive_id=archive_id)
+        await self._store.delete_texts(removal.organization_id, removal.id)
+
 
 USER_AGENT: Final = "mnemesh-files"
 _GENERIC: Final = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 
 LEASE: Final = timedelta(seconds=60)
 RENEWAL_SECONDS: Final = 20.0
-RETRY: Final = timedelta(seconds=10)
-POLL_SECONDS: Final = 5.0
 MAX_FAILURES: Final = 5
 EMBED_BATCH: Final = 100
 SMALL_BYTES: Final = 2_000_000
@@ -52,7 +158,6 @@ _INTERNAL: Final = "An internal error occurred. The server's log has the details
 _INTERRUPTED: Final = (
     "The processing of the file was interrupted {count} times in a row. Divide the file, or process it again."
 )
-_log = structlog.get_logger("mnemesh.files")
 
 
 @dataclass(slots=True)

@@ -1,1 +1,0 @@
-"""The worker that parses files, embeds their passages and removes what was deleted."""

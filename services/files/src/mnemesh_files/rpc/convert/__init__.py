@@ -1,1 +1,0 @@
-"""Conversion of messages of the contract to model types and back."""
