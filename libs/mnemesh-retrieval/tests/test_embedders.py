@@ -124,12 +124,16 @@ class Provider:
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.url = ""
+        self.limit = 1_000
 
     async def embeddings(self, request: Request) -> Response:
         self.bodies.append(await request.json())
         self.keys.append(request.headers.get("authorization"))
         if self.script:
             return self.script.pop(0)
+        texts = self.bodies[-1]["input"]
+        if len(texts) > self.limit or "bad" in texts:
+            return JSONResponse({"error": "batch size is invalid"}, 400)
         data = [
             {"index": i, "object": "embedding", "embedding": [float(len(text)), 1.0, 0.0]}
             for i, text in enumerate(self.bodies[-1]["input"])
@@ -194,6 +198,30 @@ async def test_tokens_are_those_that_the_provider_reports(
         provider.script.append(JSONResponse({"data": data, "usage": usage}))
     counted = await embed_counted(embedder, ["x"] * 129)
     assert (len(counted.vectors), counted.tokens) == (129, tokens)
+
+
+@pytest.mark.parametrize("limit", [10, 64])
+async def test_provider_that_takes_fewer_texts_at_once_gets_fewer_from_then_on(
+    provider: Provider, embedder: OpenAICompatibleEmbedder, limit: int
+) -> None:
+    provider.limit = limit
+    texts = ["x" * n for n in range(1, 151)]
+    for _ in range(2):
+        vectors = await embedder.embed(texts)
+        assert [round(float(v[0] / v[1])) for v in vectors] == list(range(1, 151))
+    sizes = [len(body["input"]) for body in provider.bodies]
+    refused = [size for size in sizes if size > limit]
+    assert refused == sizes[: len(refused)]
+    assert len(refused) <= 4
+
+
+async def test_text_that_is_refused_does_not_make_batches_smaller(
+    provider: Provider, embedder: OpenAICompatibleEmbedder
+) -> None:
+    with pytest.raises(EmbedderRejected):
+        await embedder.embed(["a", "bad", "b"])
+    await embedder.embed(["a"] * 100)
+    assert len(provider.bodies[-1]["input"]) == 100
 
 
 async def test_temporary_failures_are_retried(provider: Provider, embedder: OpenAICompatibleEmbedder) -> None:

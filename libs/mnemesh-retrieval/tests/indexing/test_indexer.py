@@ -157,6 +157,19 @@ async def test_refused_text_does_not_block_the_others(rig: Rig) -> None:
     assert rig.indexer.is_complete(NOTES), "a record without a vector is not a gap"
 
 
+async def test_records_wait_for_an_embedder_that_refuses_every_text(rig: Rig) -> None:
+    await rig.notebook.put(texts(range(3)))
+    rig.embedder.refuses_all = True
+    await rig.indexer.catch_up()
+    assert set(rig.indexer.failures()) == {NOTES}
+    rig.embedder.refuses_all = False
+    rig.indexer.retry()
+    await rig.indexer.catch_up()
+    assert await rig.index.count(NOTES, EVERYTHING) == 3
+    assert await rig.difference() == {}
+    assert len(rig.embedder.embedded) == 3
+
+
 async def test_restored_database_removes_extra_points_from_the_index(rig: Rig) -> None:
     await rig.notebook.put(texts(range(10)))
     await rig.indexer.drain()

@@ -18,6 +18,7 @@ BATCH_TEXTS = 128
 BATCH_CHARACTERS = 200_000
 CONNECT_SECONDS = 1.5
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
+REFUSED_TEXTS = frozenset({400, 413, 422})
 BACKOFF = Backoff(first=0.25, maximum=4.0, jitter=0.25)
 
 
@@ -56,6 +57,8 @@ class OpenAICompatibleEmbedder:
         self._attempts = attempts
         self._backoff = backoff
         self._client: httpx.AsyncClient | None = None
+        self._most_texts = BATCH_TEXTS
+        """The texts of one request. Some providers take fewer than others, and say so by a refusal."""
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """See Embedder.embed."""
@@ -66,7 +69,7 @@ class OpenAICompatibleEmbedder:
         vectors: list[Vector] = [np.zeros(self.dimension, dtype=np.float32) for _ in texts]
         tokens: int | None = 0
         for batch in _batches(texts):
-            embedded = await self._embed_batch([texts[index] for index in batch])
+            embedded = await self._embed_parts([texts[index] for index in batch])
             for index, vector in zip(batch, embedded.vectors, strict=True):
                 vectors[index] = vector
             tokens = None if tokens is None or embedded.tokens is None else tokens + embedded.tokens
@@ -77,6 +80,22 @@ class OpenAICompatibleEmbedder:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
+
+    async def _embed_parts(self, texts: list[str]) -> CountedVectors:
+        """Returns the vectors of texts, which are sent in smaller parts if the provider refuses so many at once."""
+        size = self._most_texts
+        if len(texts) <= size:
+            try:
+                return await self._embed_batch(texts)
+            except _TextsRejected:
+                if len(texts) == 1:
+                    raise
+            size = (len(texts) + 1) // 2
+        parts = [await self._embed_parts(texts[start : start + size]) for start in range(0, len(texts), size)]
+        self._most_texts = min(self._most_texts, size)  # not before: a single text may be the reason
+        counts = [part.tokens for part in parts]
+        tokens = None if None in counts else sum(count or 0 for count in counts)
+        return CountedVectors([vector for part in parts for vector in part.vectors], tokens)
 
     async def _embed_batch(self, texts: list[str]) -> CountedVectors:
         body: dict[str, Any] = {"model": self._model, "input": texts, "encoding_format": "float"}
@@ -109,15 +128,16 @@ class OpenAICompatibleEmbedder:
             retry_after = _retry_after(response.headers.get("retry-after"))
             raise _TemporaryError(f"answered {response.status_code}", retry_after)
         if response.status_code != 200:
-            raise EmbedderRejected(f"embedder {self.handle}: answered {response.status_code}")
+            kind = _TextsRejected if response.status_code in REFUSED_TEXTS else EmbedderRejected
+            raise kind(f"embedder {self.handle}: answered {response.status_code}")
         return self._vectors(response, expected)
 
     def _vectors(self, response: "httpx.Response", expected: int) -> CountedVectors:
         try:
             answer = response.json()
-            items = sorted(answer["data"], key=lambda item: int(item["index"]))
+            items = sorted(answer["data"], key=lambda item: int(item.get("index") or 0))
             vectors = [np.asarray(item["embedding"], dtype=np.float32) for item in items]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise EmbedderError(f"embedder {self.handle}: the response is not an embeddings object") from None
         if len(vectors) != expected:
             raise EmbedderError(f"embedder {self.handle}: {len(vectors)} vectors for {expected} texts")
@@ -134,6 +154,10 @@ class OpenAICompatibleEmbedder:
 
     def _delay(self, attempt: int, retry_after: float | None) -> float:
         return min(self._backoff.maximum, max(self._backoff.delay(attempt), retry_after or 0.0))
+
+
+class _TextsRejected(EmbedderRejected):
+    """The provider refuses the texts of a request, perhaps because there are too many."""
 
 
 class _TemporaryError(Exception):

@@ -42,6 +42,7 @@ class Busy:
             await released.wait()
 
 
+_PLAIN_WORD: Final = "word"
 EMBED_BATCH: Final = 128
 """The records that are read, embedded and written together: one request of an embedder over HTTP.
 
@@ -153,8 +154,10 @@ class Applier:
         try:
             vectors = await source.embedder.embed([record.text for _, record in records])
         except EmbedderRejected as error:
-            # A text that the embedder refuses permanently must not block the others.
+            # A text that the embedder refuses permanently must not block the others. If it refuses a plain word as
+            # well, for example for its key, all wait.
             if len(records) == 1:
+                await source.embedder.embed([_PLAIN_WORD])
                 _log.warning("record_not_embedded", subject=records[0][0], error=str(error))
                 return [None]
             return [vector for record in records for vector in await self._embed(source, [record])]

@@ -41,14 +41,14 @@ class Embedder(HashingEmbedder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_away = False
+        self.is_away = self.refuses_all = False
         self.embedded: list[str] = []
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """See Embedder."""
         if self.is_away:
             raise EmbedderUnavailable("away")
-        if any(REFUSED in text for text in texts):
+        if self.refuses_all or any(REFUSED in text for text in texts):
             raise EmbedderRejected("refused")
         self.embedded += texts
         return await super().embed(texts)
