@@ -5,12 +5,12 @@ import type { Conversation } from "../gen/mnemesh/agents/v1/conversations_pb";
 import { ConversationOrderBy } from "../gen/mnemesh/agents/v1/conversations_service_pb";
 import { agents, conversations, newRequestId } from "./api";
 import { Chat } from "./chat/chat";
-import { Context } from "./context";
+import { Context } from "./context/context";
 import { ago } from "./format";
 import { Memory } from "./memory/memory";
 import { Busy, ProblemBox, useAction, useLoad } from "./parts";
 import { linkTo, PANELS, type Panel, route } from "./route";
-import { Runs } from "./runs";
+import { Runs } from "./runs/runs";
 
 const TITLES: Record<Panel, string> = { chat: "Chat", context: "Context", memory: "Memory", runs: "Runs" };
 

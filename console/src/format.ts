@@ -1,7 +1,7 @@
 // Times, durations, numbers and JSON as people read them.
 
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
-import type { ContentPart } from "../gen/mnemesh/types/v1/message_pb";
+import type { ContentPart, Message } from "../gen/mnemesh/types/v1/message_pb";
 
 const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const EXACT = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "medium" });
@@ -115,4 +115,17 @@ export function words(name: string | undefined): string {
 
 export function textOf(content: ContentPart[]): string {
   return content.flatMap(({ part }) => (part.case === "text" ? [part.value.text] : [])).join("\n");
+}
+
+/** Returns the whole content of a message, as the record has it. */
+export function messageText(message: Message): string {
+  const reasoning = message.content.flatMap(({ part }) => (part.case === "reasoning" ? [part.value.text] : []));
+  return [
+    ...reasoning,
+    textOf(message.content),
+    ...message.toolCalls.map((call) => `→ ${call.name} ${call.arguments}`),
+    ...message.toolReturns.map((each) => `← ${each.name} ${textOf(each.content)}`),
+  ]
+    .filter(Boolean)
+    .join("\n");
 }

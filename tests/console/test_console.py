@@ -133,25 +133,6 @@ async def test_markup_is_shown_as_text(page: Page, console_mesh: Mesh, fake_mode
     assert await page.title() == "mnemesh console"
 
 
-async def test_context_shows_sections_a_preview_and_the_requests_of_steps(page: Page, console_mesh: Mesh) -> None:
-    agent = await open_agent(page, console_mesh, "context", blocks={"human": "Likes tea."})
-    await page.get_by_role("button", name="Core memory").click()
-    await expect(page.get_by_label("Core memory", exact=True)).to_contain_text("Likes tea.")
-    await expect(page.get_by_text("has not called its model yet")).to_be_visible()
-    await page.get_by_role("textbox", name="Message").fill("What would you get?")
-    await page.get_by_role("button", name="Preview the request").click()
-    await expect(page.get_by_label("Request to the provider")).to_contain_text("What would you get?")
-
-    await agent.ask("My name is Ada.")
-    await page.reload()
-    await page.locator(".step summary").first.click()
-    await expect(page.get_by_label("Request to the provider")).to_contain_text('"model": "rehearsal"')
-    await expect(page.get_by_label("Answer of the provider")).to_contain_text("I wrote your name")
-    await page.get_by_role("link", name="Runs").click()
-    await page.get_by_text("My name is Ada.").click()
-    await expect(page.locator(".waterfall li")).to_have_count(2)
-
-
 def _set() -> asyncio.Event:
     event = asyncio.Event()
     event.set()

@@ -6,13 +6,15 @@ import {
   type ContextSection,
   ContextSectionKind as Kind,
   type ContextWindow,
-} from "../gen/mnemesh/agents/v1/agents_pb";
-import { type Step, StepStatus } from "../gen/mnemesh/agents/v1/runs_pb";
-import { type Message, Role } from "../gen/mnemesh/types/v1/message_pb";
-import { SortOrder } from "../gen/mnemesh/types/v1/paging_pb";
-import { agents, problemOfRun, runs } from "./api";
-import { count, duration, milliseconds, number, textOf, words } from "./format";
-import { Busy, Empty, Field, Json, ProblemBox, Time, useAction, useLoad } from "./parts";
+} from "../../gen/mnemesh/agents/v1/agents_pb";
+import { type Step, StepStatus } from "../../gen/mnemesh/agents/v1/runs_pb";
+import { Role } from "../../gen/mnemesh/types/v1/message_pb";
+import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
+import { agents, problemOfRun, runs } from "../api";
+import { count, duration, messageText, milliseconds, number, words } from "../format";
+import { Busy, Empty, Field, Json, ProblemBox, Time, useAction, useLoad } from "../parts";
+import { Compactions } from "./compactions";
+import "./context.css";
 
 const STEPS = 20;
 const TITLES: Record<Kind, string> = {
@@ -52,6 +54,12 @@ export function Context({ agent, conversationId }: PanelProps) {
         <ProblemBox problem={problem} retry={reload} />
         {!value && !problem && <Busy what="Reading the context window" />}
         {value && <Window shown={value} />}
+        <Compactions
+          agent={agent}
+          conversationId={conversationId}
+          windowIds={new Set(value?.messages.map(({ id }) => id))}
+          onChange={reload}
+        />
         <Preview agent={agent} conversationId={conversationId} />
         <Steps agent={agent} />
       </div>
@@ -140,19 +148,6 @@ function SectionText({ section, shown }: { section: ContextSection; shown: Conte
       {section.text || "This section has no text of its own."}
     </pre>
   );
-}
-
-/** Returns the whole content of a message, as the record has it. */
-function messageText(message: Message): string {
-  const reasoning = message.content.flatMap(({ part }) => (part.case === "reasoning" ? [part.value.text] : []));
-  return [
-    ...reasoning,
-    textOf(message.content),
-    ...message.toolCalls.map((call) => `→ ${call.name} ${call.arguments}`),
-    ...message.toolReturns.map((each) => `← ${each.name} ${textOf(each.content)}`),
-  ]
-    .filter(Boolean)
-    .join("\n");
 }
 
 function Preview({ agent, conversationId }: PanelProps) {

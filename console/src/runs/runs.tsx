@@ -1,16 +1,22 @@
 // The panel Runs: the turns of the agent with their steps as a waterfall, their tokens and their errors.
 
 import { useEffect, useState } from "preact/hooks";
-import { type Agent, StopReason } from "../gen/mnemesh/agents/v1/agents_pb";
-import { type Run, RunOrigin, RunStatus, type Step } from "../gen/mnemesh/agents/v1/runs_pb";
-import { SortOrder } from "../gen/mnemesh/types/v1/paging_pb";
-import { newRequestId, problemOfRun, runs } from "./api";
-import { StepTrace } from "./context";
-import { count, dollars, duration, milliseconds, number, textOf, words } from "./format";
-import { Busy, Empty, ProblemBox, Time, useAction, useLoad } from "./parts";
+import { type Agent, StopReason } from "../../gen/mnemesh/agents/v1/agents_pb";
+import { type Run, type RunEvent, RunOrigin, RunStatus, type Step } from "../../gen/mnemesh/agents/v1/runs_pb";
+import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
+import { agents, newRequestId, problemOfRun, runs } from "../api";
+import { StepTrace } from "../context/context";
+import { count, dollars, duration, milliseconds, number, textOf, words } from "../format";
+import { Busy, Empty, ProblemBox, Time, useAction, useLoad } from "../parts";
+import { linkTo } from "../route";
+import "./runs.css";
+import { callsByStep, type Lane, laneOfRun, lanesOf } from "./times";
+import { Waterfall } from "./waterfall";
 
 const PAGE = 30;
 const REFRESH_MS = 3_000;
+/** How many of the runs that a run started are shown: a group has one per turn. */
+const MOST_CHILDREN = 30;
 
 function isActive(run: Run): boolean {
   return run.status === RunStatus.CREATED || run.status === RunStatus.RUNNING;
@@ -116,13 +122,63 @@ function Status({ run }: { run: Run }) {
   return <span class={`tag ${kind}`}>{`${words(RunStatus[run.status])}${stop}`}</span>;
 }
 
+interface Details {
+  steps: Step[];
+  lanes: Lane[];
+  started: { run: Run; agent: Agent | undefined }[];
+}
+
+/** Reads the steps of a run, when its tools ran, and the runs that it started. */
+async function load(run: Run, signal: AbortSignal): Promise<Details> {
+  const children = run.childRunIds.slice(0, MOST_CHILDREN);
+  const [steps, events, started] = await Promise.all([
+    stepsOf(run, signal),
+    eventsOf(run, signal),
+    Promise.all(children.map(async (runId) => (await runs.getRun({ runId }, { signal })).run!)),
+  ]);
+  const agentIds = [...new Set(started.map(({ agentId }) => agentId))];
+  const found = agentIds.length ? (await agents.listAgents({ filter: { agentIds } }, { signal })).agents : [];
+  const now = Date.now();
+  const agentOf = (child: Run) => found.find(({ id }) => id === child.agentId);
+  const lanes = await Promise.all(
+    started.map(async (child) => {
+      const [ofChild, happened] = await Promise.all([stepsOf(child, signal), eventsOf(child, signal)]);
+      return laneOfRun(child, nameOf(child, agentOf(child)), ofChild, callsByStep(happened), now);
+    }),
+  );
+  return {
+    steps,
+    lanes: [...lanesOf(steps, callsByStep(events), now), ...lanes.filter(({ spans }) => spans.length > 0)],
+    started: started.map((child) => ({ run: child, agent: agentOf(child) })),
+  };
+}
+
+function nameOf(run: Run, agent: Agent | undefined): string {
+  return `${agent?.name ?? run.agentId}, ${words(RunOrigin[run.origin])}`;
+}
+
+async function stepsOf(run: Run, signal: AbortSignal): Promise<Step[]> {
+  const request = { filter: { runId: run.id }, pageSize: 200, order: SortOrder.ASCENDING };
+  return (await runs.listSteps(request, { signal })).steps;
+}
+
+/** Returns the stored events of a run that has ended. A stream of one that goes on would not end. */
+async function eventsOf(run: Run, signal: AbortSignal): Promise<RunEvent[]> {
+  const found: RunEvent[] = [];
+  if (!isActive(run)) {
+    for await (const { event } of runs.streamRun({ runId: run.id }, { signal })) {
+      if (event) {
+        found.push(event);
+      }
+    }
+  }
+  return found;
+}
+
 function RunDetails({ run }: { run: Run }) {
   const { value, problem, reload } = useLoad(
-    async (signal) => {
-      const request = { filter: { runId: run.id }, pageSize: 200, order: SortOrder.ASCENDING };
-      return (await runs.listSteps(request, { signal })).steps;
-    },
-    [run.id, run.stepCount, run.status],
+    (signal) => load(run, signal),
+    [run.id, run.stepCount, run.status, run.childRunIds.length],
   );
   const usage = run.usage;
   const figures: [string, bigint | undefined][] = [
@@ -136,47 +192,54 @@ function RunDetails({ run }: { run: Run }) {
       <p class="muted">
         {figures.flatMap(([name, tokens]) => (tokens === undefined ? [] : [`${name} ${number(tokens)}`])).join(" · ")}
         {run.timeToFirstToken && ` · first token after ${duration(milliseconds(run.timeToFirstToken))}`}
-        {run.childRunIds.length > 0 && ` · started ${count(run.childRunIds.length, "further run")}`}
       </p>
       <ProblemBox problem={problem} retry={reload} />
       {!value && !problem && <Busy what="Loading steps" />}
-      {value && value.length > 0 && <Waterfall steps={value} />}
-      {value?.map((step) => <StepTrace key={step.id} step={step} />)}
+      {value && value.lanes.length > 0 && <Waterfall lanes={value.lanes} />}
+      {value && value.started.length > 0 && <Started started={value.started} onChange={reload} />}
+      {run.parentRunId && <Parent runId={run.parentRunId} />}
+      {value?.steps.map((step) => <StepTrace key={step.id} step={step} />)}
     </>
   );
 }
 
-/** The steps on one time axis: the call of the model, then the rest of the step, which is its tools and its commit. */
-function Waterfall({ steps }: { steps: Step[] }) {
-  const start = Math.min(...steps.map((step) => (step.createTime ? milliseconds(step.createTime) : Infinity)));
-  const spans = steps.map((step) => {
-    const from = step.createTime ? milliseconds(step.createTime) : start;
-    const total = step.totalDuration
-      ? milliseconds(step.totalDuration)
-      : (step.completionTime ? milliseconds(step.completionTime) : Date.now()) - from;
-    const model = Math.min(step.modelDuration ? milliseconds(step.modelDuration) : total, total);
-    return { step, from: Math.max(from - start, 0), model, total };
-  });
-  const end = Math.max(1, ...spans.map(({ from, total }) => from + total));
-  const percent = (value: number) => `${Math.max((100 * value) / end, 0.4)}%`;
+/** The runs that a run started, such as those of the agents that maintain its memory. */
+function Started({ started, onChange }: { started: Details["started"]; onChange: () => Promise<void> }) {
+  const goesOn = started.some(({ run }) => isActive(run));
+  useEffect(() => {
+    const timer = goesOn ? setInterval(() => void onChange(), REFRESH_MS) : undefined;
+    return () => clearInterval(timer);
+  }, [goesOn]);
   return (
-    <figure class="waterfall">
-      <figcaption class="muted">
-        <span class="swatch is-model" aria-hidden="true" /> model <span class="swatch is-rest" aria-hidden="true" /> tools
-        and commit · {duration(end)}
-      </figcaption>
-      <ol>
-        {spans.map(({ step, from, model, total }) => (
-          <li key={step.id}>
-            <span class="muted">{step.number}</span>
-            <span class="track" aria-label={`model ${duration(model)}, whole step ${duration(total)}`} role="img">
-              <span class="span is-model" style={{ left: percent(from), width: percent(model) }} />
-              <span class="span is-rest" style={{ left: percent(from + model), width: percent(total - model) }} />
+    <section class="started" aria-label="Runs that it started">
+      <h3>Runs that it started</h3>
+      <ul>
+        {started.map(({ run, agent }) => (
+          <li key={run.id}>
+            <a href={linkTo(run.agentId, "runs")}>{agent?.name ?? run.agentId}</a>
+            <span class="muted">
+              {words(RunOrigin[run.origin])} · {count(run.stepCount, "step")}
+              {run.totalDuration && ` · ${duration(milliseconds(run.totalDuration))}`}
+              {run.usage?.totalTokens !== undefined && ` · ${count(Number(run.usage.totalTokens), "token")}`}
             </span>
-            <span class="figure">{duration(total)}</span>
+            <Status run={run} />
+            {run.error && <ProblemBox problem={problemOfRun(run.error)} />}
           </li>
         ))}
-      </ol>
-    </figure>
+      </ul>
+    </section>
   );
+}
+
+/** The run that started this one. */
+function Parent({ runId }: { runId: string }) {
+  const { value } = useLoad(async (signal) => {
+    const { run } = await runs.getRun({ runId }, { signal });
+    return run?.agentId ? (await agents.getAgent({ agentId: run.agentId }, { signal })).agent : undefined;
+  }, [runId]);
+  return value ? (
+    <p class="muted">
+      Started by a run of <a href={linkTo(value.id, "runs")}>{value.name}</a>.
+    </p>
+  ) : null;
 }
