@@ -37,17 +37,19 @@ _SECOND_PROCESS = (
 )
 
 
-async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
-    """Opens the vector index, migrates the database and returns the service, ready to start."""
+async def assemble(
+    config: Config, *, clock: Clock | None = None, ids: IdSource | None = None, index: VectorIndex | None = None
+) -> Assembly:
+    """Opens the vector index if none is given, migrates the database and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     reranking = reranking_from_config(config)
-    parts = await open_parts(config, clock, ids)
-    embedders, passage_store, index = parts.embedders, parts.passages, parts.index
+    parts = await open_parts(config, clock, ids, index)
+    embedders, passage_store, passage_index = parts.embedders, parts.passages, parts.index
     lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
     archive_store = ArchiveStore(parts.database, clock)
-    archives = ArchiveService(archive_store, index, parts.reembedding, embedders, clock, ids)
-    passages = PassageService(passage_store, index, embedders, clock, ids)
-    search = PassageSearchService(archive_store, passage_store, index, embedders, reranking)
+    archives = ArchiveService(archive_store, passage_index, parts.reembedding, embedders, clock, ids)
+    passages = PassageService(passage_store, passage_index, embedders, clock, ids)
+    search = PassageSearchService(archive_store, passage_store, passage_index, embedders, reranking)
 
     async def purge() -> None:
         await passage_store.purge_requests()
@@ -67,7 +69,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             ),
         ],
         service_names=service("archival").proto_services,
-        start=[index.open],
+        start=[passage_index.open],
         background=[parts.indexer.run, parts.reembedding.run, periodic(PURGE_SECONDS, purge), lock.watch],
         metrics=[*parts.indexer.metrics, *reranking.metrics],
         close=[
@@ -95,14 +97,14 @@ class Parts:
     reembedding: ReembeddingWorker
 
 
-async def open_parts(config: Config, clock: Clock, ids: IdSource) -> Parts:
-    """Opens the vector index, and migrates and opens the database.
+async def open_parts(config: Config, clock: Clock, ids: IdSource, vectors: VectorIndex | None = None) -> Parts:
+    """Opens the vector index if none is given, and migrates and opens the database.
 
     Raises:
         StartupError: one of them cannot be opened.
     """
     embedders = Embedders(embedder_from_config(config), config.embedder_settings)
-    vectors = await open_index(config, config.index_path, EdgeIndex)
+    vectors = vectors or await open_index(config, config.index_path, EdgeIndex)
     try:
         database = await open_database(config, "mnemesh_archival")
     except BaseException:

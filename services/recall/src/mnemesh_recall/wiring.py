@@ -60,12 +60,14 @@ LOAD_SECONDS = 3.0
 _log = structlog.get_logger("mnemesh.recall")
 
 
-async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
-    """Migrates the database, opens the vector index, and returns the service, ready to start."""
+async def assemble(
+    config: Config, *, clock: Clock | None = None, ids: IdSource | None = None, index: NearestIndex | None = None
+) -> Assembly:
+    """Migrates the database, opens the vector index if none is given, and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     embedder, reranking = embedder_from_config(config), reranking_from_config(config)
     database = await open_database(config, "mnemesh_recall", postgres_settings=_POSTGRES_SETTINGS)
-    index = await open_vector_index(config)
+    index = index or await open_vector_index(config)
     lock = await SoleUser.of("" if config.qdrant_url else config.database, _SECOND_PROCESS)
     store = MessageStore(database, clock, ids)
     episode_store = EpisodeStore(database, clock, ids)

@@ -207,6 +207,8 @@ class SoleUser:
             StartupError: another process has it.
         """
         user = cls(PostgresUrl.parse(url) if is_postgresql(url) else None, refusal)
+        if user._url is None:
+            return user
         give_up, said = time.monotonic() + WAIT_SECONDS, False
         while not await asyncio.to_thread(user._take):
             if time.monotonic() >= give_up:

@@ -51,8 +51,13 @@ def open_writer(directory: Path) -> sqlite3.Connection:
         for part in parts(directory):
             part.unlink(missing_ok=True)
         connection = _connect(path)
-        connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
+        create_tables(connection)
     return connection
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Creates the tables of an empty database."""
+    connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
 
 
 def parts(directory: Path) -> tuple[Path, ...]:

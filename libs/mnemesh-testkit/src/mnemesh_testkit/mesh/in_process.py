@@ -27,6 +27,7 @@ from mnemesh_sandbox import Sandbox, SandboxSettings
 
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy, ReservedPort
 from mnemesh_testkit.mesh.local_services import MEMORY_URL
+from mnemesh_testkit.mesh.memory_indexes import INDEXES
 from mnemesh_testkit.mesh.stubs import Stubs
 from mnemesh_testkit.timeouts import scaled
 
@@ -193,6 +194,8 @@ class Mesh:
         }
         if service == "tools":
             dependencies["sandbox"] = await probe_sandbox(config.sandbox)
+        if self._in_memory and service in INDEXES:
+            dependencies["index"] = INDEXES[service](self.directory)
         server = RunningServer(self._local)
         await server.start(await assemble(config, **dependencies), config)
         self._running[service] = server

@@ -21,6 +21,8 @@ from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.time import Clock
 
+from mnemesh_testkit.mesh.memory_indexes import INDEXES
+
 MEMORY_URL: Final = "sqlite:///:memory:"
 EMBEDDER: Final = "mnemesh/hashing-256"
 ON_DEMAND: Final = {"archival"}
@@ -62,7 +64,8 @@ async def local_services(
                 **({"embedder": EMBEDDER} if name in ("recall", "archival") else {}),
             )  # fmt: skip
             assemble = import_module(f"mnemesh_{name}.wiring").assemble
-            assembly = await assemble(config, clock=clock, **(parts or {}).get(name, {}))
+            indexed = {"index": INDEXES[name](directory)} if name in INDEXES else {}
+            assembly = await assemble(config, clock=clock, **indexed, **(parts or {}).get(name, {}))
             return await stack.enter_async_context(
                 in_process(assembly, errors=errors, background=False, role=Role.SERVICE)
             )
