@@ -5,6 +5,7 @@ Fixtures import what they need when they run, because every test run loads the p
 
 import gc
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: a test that runs only with --full.")
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import HealthCheck, settings  # noqa: PLC0415
+        from hypothesis.internal.conjecture import providers  # noqa: PLC0415
 
         # The speed of drawing examples depends on the load of the machine, not on the property.
         settings.register_profile("mnemesh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("mnemesh")
+        # Hypothesis parses every source of the packages in search of constants: seconds of each test process.
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,6 +107,35 @@ def _fresh_databases() -> Iterator[None]:
     from mnemesh_testkit.databases.template_databases import template_databases  # noqa: PLC0415
 
     with template_databases():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _authorities_are_read_once() -> Iterator[None]:
+    """HTTP clients share one TLS context with the public authorities: each would read 140 of them, for 20 ms of CPU."""
+    import httpcore2  # noqa: PLC0415
+
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    create, create_of_httpx2 = ssl.create_default_context, httpcore2.default_ssl_context
+    shared: dict[tuple[object, ...], ssl.SSLContext] = {}
+
+    def create_once(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        if arguments or set(options) != {"cafile"}:  # not a client of httpx
+            return create(*arguments, **options)
+        key = ("httpx", options["cafile"])
+        if key not in shared:
+            shared[key] = create(**options)
+        return shared[key]
+
+    def create_once_of_httpx2(**options: Any) -> ssl.SSLContext:
+        key = ("httpx2", *map(os.environ.get, names), *options.values())
+        if key not in shared:
+            shared[key] = create_of_httpx2(**options)
+        return shared[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", create_once)
+        patch.setattr(httpcore2, "default_ssl_context", create_once_of_httpx2)
         yield
 
 

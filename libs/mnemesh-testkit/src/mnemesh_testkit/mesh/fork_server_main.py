@@ -12,8 +12,9 @@ import selectors
 import signal
 import socket
 import sys
+import traceback
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from mnemesh_cli.supervisor import one_process
 from mnemesh_kit.services import MESH, SERVICE_NAMES
@@ -69,8 +70,27 @@ def main() -> int:
                 order = json.loads(line)
                 pid = os.fork()
                 if not pid:
-                    return _run_service(order)
+                    _run_and_exit(order)
                 _report(pid=pid)
+
+
+def _run_and_exit(order: dict[str, Any]) -> NoReturn:
+    """Runs a service and ends the process at once.
+
+    The interpreter's own end would visit and copy all objects that the process shares with the fork server: it takes
+    as much time as the start of the service.
+    """
+    code = 1
+    try:
+        code = _run_service(order)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _run_service(order: dict[str, Any]) -> int:
@@ -118,4 +138,4 @@ def _report(**fields: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())

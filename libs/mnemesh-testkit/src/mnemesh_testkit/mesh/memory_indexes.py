@@ -1,4 +1,4 @@
-"""Vector indexes that cost a test nothing until it uses them: recall's in memory, archival's opened at its first use."""
+"""Vector indexes that cost little until a test uses them: recall's is in memory, archival's opens at its first use."""
 
 import asyncio
 import sqlite3
@@ -56,7 +56,7 @@ class _MemoryConnections(Connections):
             self._closed = True
             self._memory.close()
 
-    async def _on(self, threads: ThreadPoolExecutor, act: Callable[[sqlite3.Connection], T]) -> T:  # noqa: ARG002
+    async def _on(self, threads: ThreadPoolExecutor, act: Callable[[sqlite3.Connection], T]) -> T:
         self.require_usable()
         with library_errors():
             result = act(self._memory)
@@ -76,44 +76,49 @@ class IndexOnDemand:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._collections: dict[str, Collection] = {}
-        self._opening = asyncio.Lock()
-        self._index: EdgeIndex | None = None
+        self._opening: asyncio.Task[EdgeIndex] | None = None
 
     async def collections(self) -> tuple[str, ...]:
         """See NearestIndex.collections."""
-        return tuple(sorted(self._collections)) if self._index is None else await self._index.collections()
+        return tuple(sorted(self._collections)) if self._opening is None else await (await self._opened()).collections()
 
     async def ensure_collection(self, collection: Collection) -> None:
         """See NearestIndex.ensure_collection."""
-        if self._index is None:
+        if self._opening is None:
             self._collections.setdefault(collection.name, collection)
         else:
-            await self._index.ensure_collection(collection)
+            await (await self._opened()).ensure_collection(collection)
 
     async def count(self, collection: str, condition: Filter) -> int:
         """See NearestIndex.count."""
-        return 0 if self._index is None else await self._index.count(collection, condition)
+        return 0 if self._opening is None else await (await self._opened()).count(collection, condition)
 
     async def flush(self) -> None:
         """See NearestIndex.flush."""
-        if self._index is not None:
-            await self._index.flush()
+        if self._opening is not None:
+            await (await self._opened()).flush()
 
     async def close(self) -> None:
         """See NearestIndex.close."""
-        if self._index is not None:
-            await self._index.close()
+        if self._opening is not None:
+            await (await self._opened()).close()
 
     def __getattr__(self, name: str) -> Any:
         """Returns a method of the index that opens it first."""
 
         async def call(*args: Any, **options: Any) -> Any:
-            async with self._opening:
-                if self._index is None:
-                    index = await EdgeIndex.open(self._directory)
-                    for collection in self._collections.values():
-                        await index.ensure_collection(collection)
-                    self._index = index
-            return await getattr(self._index, name)(*args, **options)
+            return await getattr(await self._opened(), name)(*args, **options)
 
         return call
+
+    async def _opened(self) -> EdgeIndex:
+        """Returns the open index. A caller that is cancelled does not interrupt the opening."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> EdgeIndex:
+        index = await EdgeIndex.open(self._directory)
+        for collection in self._collections.values():
+            await index.ensure_collection(collection)
+        return index
