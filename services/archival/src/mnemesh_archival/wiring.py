@@ -97,14 +97,14 @@ class Parts:
     reembedding: ReembeddingWorker
 
 
-async def open_parts(config: Config, clock: Clock, ids: IdSource, vectors: VectorIndex | None = None) -> Parts:
+async def open_parts(config: Config, clock: Clock, ids: IdSource, index: VectorIndex | None = None) -> Parts:
     """Opens the vector index if none is given, and migrates and opens the database.
 
     Raises:
         StartupError: one of them cannot be opened.
     """
     embedders = Embedders(embedder_from_config(config), config.embedder_settings)
-    vectors = vectors or await open_index(config, config.index_path, EdgeIndex)
+    vectors = await open_index(config, config.index_path, EdgeIndex) if index is None else index
     try:
         database = await open_database(config, "mnemesh_archival")
     except BaseException:
@@ -116,8 +116,7 @@ async def open_parts(config: Config, clock: Clock, ids: IdSource, vectors: Vecto
     outbox = Outbox(database, index_tables, clock)
     instance_id = None if exclusive else ids.new("indexer")
     indexer = Indexer(outbox, vectors, clock, instance_id=instance_id, flush_seconds=config.index_flush_seconds)
-    records = IndexRecords(database)
-    index = PassageIndex(vectors, indexer, records, embedders)
+    passages = PassageIndex(vectors, indexer, IndexRecords(database), embedders)
     return Parts(
         database=database,
         vectors=vectors,
@@ -125,6 +124,6 @@ async def open_parts(config: Config, clock: Clock, ids: IdSource, vectors: Vecto
         passages=PassageStore(database, clock),
         outbox=outbox,
         indexer=indexer,
-        index=index,
-        reembedding=ReembeddingWorker(ReembeddingStore(database, clock), index, exclusive=exclusive),
+        index=passages,
+        reembedding=ReembeddingWorker(ReembeddingStore(database, clock), passages, exclusive=exclusive),
     )

@@ -86,7 +86,7 @@ class FlatIndex:
         return 0.0
 
     @property
-    def mark(self) -> IndexMark:
+    def mark(self) -> IndexMark | None:
         """See NearestIndex.mark."""
         return IndexMark(self._directory)
 

@@ -26,7 +26,7 @@ class MemoryIndex(FlatIndex):
     """A FlatIndex whose file is in memory. Only its files, threads and flushes are missing."""
 
     def __init__(self) -> None:
-        super().__init__(Path(), None, DiskReserve(Path(), 0))  # type: ignore[arg-type]  (no directory, no lock)
+        super().__init__(Path(), None, DiskReserve(Path(), 0))  # type: ignore[arg-type]
         self._connections = _MemoryConnections()
 
     @property
