@@ -8,7 +8,7 @@ import pytest
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
-from mnemesh_orchestrator.model.runs import COMPACTION, RunStatus, StepFilter, StopReason
+from mnemesh_orchestrator.model.runs import COMPACTION, RunRequest, RunStatus, StepFilter, StopReason
 from mnemesh_testkit.plugin import Sample
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Role, TextPart
@@ -60,7 +60,7 @@ async def test_next_run_starts_after_the_compaction_and_is_not_refused(world: Wo
         await held.asked.wait()
         speaker.used = 100
         message = [InputMessage((TextPart("Go on."),))]
-        run = await process.runs.start(ME, None, agent.id, "", message, RunConfig(on_busy=on_busy))
+        run = await process.runs.start(ME, None, RunRequest(agent.id, "", message, RunConfig(on_busy=on_busy)))
         assert run.status is RunStatus.CREATED
         held.released.set()
         await process.follow(run)

@@ -12,7 +12,7 @@ from mnemesh_orchestrator.errors import ConversationBusy, GroupUnusable, OtidReu
 from mnemesh_orchestrator.model.events import RunAccepted
 from mnemesh_orchestrator.model.groups import ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
-from mnemesh_orchestrator.model.runs import RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import RunFilter, RunRequest, RunStatus
 from mnemesh_types.messages import TextPart
 
 from ..support.groups import Cast, send, start
@@ -60,7 +60,7 @@ async def test_groups_that_cannot_run(cast: Cast, process: Process) -> None:
     hello = [InputMessage((TextPart("Hello"),))]
     stranger = Principal("org-of-others", "somebody")
     with pytest.raises(NotFound):
-        await process.runs.start(stranger, None, "", "", hello, RunConfig(), group_id=led.id)
+        await process.runs.start(stranger, None, RunRequest("", "", hello, RunConfig(), group_id=led.id))
     assert (await process.runs.list(ME, RunFilter(), ALL)).items == ()
 
 

@@ -16,7 +16,7 @@ from mnemesh_orchestrator.model.conversations import ApprovalFilter
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import ClientTool, InputMessage, RunConfig
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import RunFilter, RunRequest, RunStatus, StopReason
 from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import (
     ApprovalDecision,
@@ -91,7 +91,7 @@ async def whole(process: Process, agent: Agent) -> None:
 
 async def said(process: Process, agent: Agent, key: RequestKey) -> list[RunEvent]:
     config = RunConfig(client_tools=(CLIENT,))
-    stream = process.runs.send(ME, key, agent.id, "", [InputMessage((TextPart("Do it all."),))], config)
+    stream = process.runs.send(ME, key, RunRequest(agent.id, "", [InputMessage((TextPart("Do it all."),))], config))
     return [event async for event in each(stream)]
 
 

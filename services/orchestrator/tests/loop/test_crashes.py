@@ -13,7 +13,7 @@ from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StepFilter, StopReason
+from mnemesh_orchestrator.model.runs import RunFilter, RunRequest, RunStatus, StepFilter, StopReason
 from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import TextPart, ToolStatus
 
@@ -221,7 +221,7 @@ async def test_repeated_request_after_a_crash_returns_the_same_run(world: World,
 
     async def send(process: Process) -> list[RunEvent]:
         message = InputMessage((TextPart("Keep this."),))
-        stream = process.runs.send(ME, request, agent.id, "", [message], RunConfig())
+        stream = process.runs.send(ME, request, RunRequest(agent.id, "", [message], RunConfig()))
         return [event async for event in each(stream)]
 
     faults = first.faults
@@ -288,7 +288,9 @@ async def test_result_that_the_commit_alone_holds_is_shown_once_and_not_computed
             faults.crashes_at = faults.points - 1
 
     async def send() -> None:
-        async for events in first.runs.send(ME, None, agent.id, "", [InputMessage((TextPart("Go."),))], RunConfig()):
+        async for events in first.runs.send(
+            ME, None, RunRequest(agent.id, "", [InputMessage((TextPart("Go."),))], RunConfig())
+        ):
             shown.extend(events)
 
     faults.on_call = die_in_the_second_step

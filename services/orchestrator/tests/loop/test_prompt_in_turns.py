@@ -6,7 +6,7 @@ import pytest
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
 from mnemesh_orchestrator.model.inputs import ClientSkill, InputMessage, RunConfig
 from mnemesh_orchestrator.model.models import ResponseFormat
-from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import RunRequest, RunStatus, StopReason
 from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Role, TextPart
 
@@ -183,7 +183,7 @@ async def test_input_is_stored_as_sent(world: World, process: Process) -> None:
     world.model.follow(say("Hello, Ada."))
     sent = InputMessage((TextPart("It is {me}."),), name="Ada", otid="o-1", sender_id="identity-1")
     system = InputMessage((TextPart("Be brief."),), role=Role.SYSTEM)
-    async for _ in process.runs.send(ME, None, agent.id, "", [system, sent], RunConfig()):
+    async for _ in process.runs.send(ME, None, RunRequest(agent.id, "", [system, sent], RunConfig())):
         pass
     first, second = world.turn(agent)[:2]
     assert (first.role, first.text) == (Role.SYSTEM, "Be brief.")

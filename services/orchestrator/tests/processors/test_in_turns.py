@@ -12,7 +12,7 @@ from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.inputs import ClientTool, InputMessage, RunConfig
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunRequest, RunStatus, StopReason
 from mnemesh_orchestrator.processors import (
     INPUT_GROUP,
     TOOL_RESULT_GROUP,
@@ -115,8 +115,8 @@ async def test_repeated_request_returns_first_run_without_processing(world: Worl
     world.model.follow(say("Hello."))
     key = RequestKey(ME.organization_id, "StartRun", "r-1", "same")
     messages = [InputMessage((TextPart("Hello"),))]
-    first = await process.runs.start(ME, key, agent.id, "", messages, RunConfig())
-    again = await process.runs.start(ME, key, agent.id, "", messages, RunConfig())
+    first = await process.runs.start(ME, key, RunRequest(agent.id, "", messages, RunConfig()))
+    again = await process.runs.start(ME, key, RunRequest(agent.id, "", messages, RunConfig()))
     await process.idle()
     assert first.id == again.id
     assert len(shop.SEEN) == 1

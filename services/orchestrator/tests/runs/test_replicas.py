@@ -6,7 +6,7 @@ import pytest
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
-from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunRequest, RunStatus
 from mnemesh_types.messages import TextPart
 
 from ..support.faults import Faults
@@ -200,7 +200,7 @@ async def test_streams_end_when_another_replica_deletes_the_agent(
     held = Held(say("Never."))
     world.model.follow(held)
     message = InputMessage((TextPart("Hello"),))
-    stream = each(process.runs.send(ME, None, agent.id, "", [message], RunConfig()))
+    stream = each(process.runs.send(ME, None, RunRequest(agent.id, "", [message], RunConfig())))
     assert isinstance((await anext(stream)).body, RunAccepted)
     await held.asked.wait()
     await other.lifecycle.delete(ME, agent.id)

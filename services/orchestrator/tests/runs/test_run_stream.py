@@ -10,6 +10,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.events import Keepalive, MessageEvent, RunAccepted, RunEvent, StepStarted
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
+from mnemesh_orchestrator.model.runs import RunRequest
 from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_types.messages import TextPart
 
@@ -119,7 +120,7 @@ async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Proc
     held = Held(say("Said without followers."))
     world.model.follow(held)
     message = InputMessage((TextPart("Hello"),))
-    stream = process.runs.send(ME, None, agent.id, "", [message], RunConfig())
+    stream = process.runs.send(ME, None, RunRequest(agent.id, "", [message], RunConfig()))
     async with aclosing(stream):
         async for _ in stream:
             break

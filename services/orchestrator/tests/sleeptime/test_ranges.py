@@ -8,7 +8,7 @@ from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.conversations import ConversationDraft
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.runs import PoolLimits, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import PoolLimits, RunFilter, RunRequest, RunStatus, StopReason
 from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import Approve, Role, TextPart
 
@@ -260,7 +260,10 @@ async def test_erasure_of_a_sender_erases_its_words_from_the_partner(world: Worl
         process.clock.advance(1)
         message = InputMessage((TextPart(f"I am {sender}."),), sender_id=sender)
         events = [
-            event async for event in each(process.runs.send(ME, None, crew.manager.id, "", [message], RunConfig()))
+            event
+            async for event in each(
+                process.runs.send(ME, None, RunRequest(crew.manager.id, "", [message], RunConfig()))
+            )
         ]
         assert events
     await process.idle()

@@ -12,7 +12,7 @@ from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import DurableBody, MemberEvent, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.runs import MemberApproval, Run
+from mnemesh_orchestrator.model.runs import MemberApproval, Run, RunRequest
 from mnemesh_types.messages import TextPart
 
 from .model import Item, say
@@ -88,7 +88,7 @@ async def send(
     """Sends a message to a group after a second, and returns all events of the run."""
     process.clock.advance(1)
     messages = _messages(texts, otid)
-    stream = process.runs.send(ME, key, "", "", messages, RunConfig(**config), group_id=group.id)
+    stream = process.runs.send(ME, key, RunRequest("", "", messages, RunConfig(**config), group_id=group.id))
     return [event async for event in each(stream)]
 
 
@@ -97,7 +97,9 @@ async def start(
 ) -> Run:
     """Sends a message to a group in the background after a second."""
     process.clock.advance(1)
-    return await process.runs.start(ME, key, "", "", _messages(texts, otid), RunConfig(**config), group_id=group.id)
+    return await process.runs.start(
+        ME, key, RunRequest("", "", _messages(texts, otid), RunConfig(**config), group_id=group.id)
+    )
 
 
 def _messages(texts: Sequence[str], otid: str | None) -> list[InputMessage]:

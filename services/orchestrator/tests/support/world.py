@@ -24,7 +24,7 @@ from mnemesh_orchestrator.model.conversations import ApprovalAnswer, ContextWind
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter
+from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunFilter, RunRequest
 from mnemesh_orchestrator.orchestrator import Orchestrator
 from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.leases import ConversationLock, LeaseRenewer
@@ -165,7 +165,7 @@ class Process:
     ) -> list[RunEvent]:
         """Sends the input of one turn after a second, and returns all events of its run."""
         self.clock.advance(1)
-        stream = self.runs.send(ME, None, agent.id, to, messages, RunConfig(**config))
+        stream = self.runs.send(ME, None, RunRequest(agent.id, to, messages, RunConfig(**config)))
         events = [event async for event in each(stream)]
         await self._end_of_task(events[0].run_id)  # a compaction may follow the run
         return events
@@ -197,7 +197,9 @@ class Process:
     async def start(self, agent: Agent, text: str = "Hello", *, to: str = "", **config: Any) -> Run:
         """Sends a message in the background after a second."""
         self.clock.advance(1)
-        return await self.runs.start(ME, None, agent.id, to, [InputMessage((TextPart(text),))], RunConfig(**config))
+        return await self.runs.start(
+            ME, None, RunRequest(agent.id, to, [InputMessage((TextPart(text),))], RunConfig(**config))
+        )
 
     async def follow(self, run: Run, after: int = 0, *, deltas: bool = False) -> list[RunEvent]:
         """Returns the events of a run until its end."""

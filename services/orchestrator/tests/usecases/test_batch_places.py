@@ -9,7 +9,7 @@ import pytest_asyncio
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.runs import Batch, BatchRequest, PoolLimits, Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import Batch, PoolLimits, Run, RunFilter, RunRequest, RunStatus
 from mnemesh_types.messages import TextPart
 
 from ..support.model import Held, say
@@ -65,7 +65,7 @@ class SlowModel:
 
 async def start_batch(process: Process, *requests: tuple[Agent, str]) -> Batch:
     process.clock.advance(1)
-    wanted = [BatchRequest(agent.id, "", (InputMessage((TextPart(text),)),), RunConfig()) for agent, text in requests]
+    wanted = [RunRequest(agent.id, "", (InputMessage((TextPart(text),)),), RunConfig()) for agent, text in requests]
     return await process.orchestrator.batches.start(ME, None, wanted, None)
 
 

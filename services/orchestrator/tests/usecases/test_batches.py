@@ -10,7 +10,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.inputs import InputMessage, OnBusy, RunConfig
-from mnemesh_orchestrator.model.runs import Batch, BatchRequest, Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import Batch, Run, RunFilter, RunRequest, RunStatus
 from mnemesh_types.messages import TextPart
 
 from ..support.faults import Crash, Faults
@@ -21,9 +21,9 @@ URL = "https://hooks.example/done"
 KEY = RequestKey(ME.organization_id, "StartBatch", "batch-1", "f")
 
 
-def _request(agent: Agent, text: str = "Hello", **config: Any) -> BatchRequest:
+def _request(agent: Agent, text: str = "Hello", **config: Any) -> RunRequest:
     message = InputMessage((TextPart(text),), otid="same")
-    return BatchRequest(agent.id, "", (message,), RunConfig(**config))
+    return RunRequest(agent.id, "", (message,), RunConfig(**config))
 
 
 async def _runs(process: Process, batch: Batch) -> tuple[Run, ...]:
@@ -95,7 +95,7 @@ async def _points(world: World, process: Process) -> int:
 
 async def test_a_batch_that_cannot_start_stores_nothing(world: World, process: Process) -> None:
     agent = await world.agent(process)
-    wrong: list[tuple[list[BatchRequest], str | None, type[Exception], str]] = [
+    wrong: list[tuple[list[RunRequest], str | None, type[Exception], str]] = [
         ([], None, InvalidArgument, "requests"),
         ([_request(agent)] * 1_001, None, InvalidArgument, "requests"),
         ([_request(agent)], "ftp://hooks.example/", InvalidArgument, "callback_url"),

@@ -8,7 +8,7 @@ from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunRequest, RunStatus
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.faults import Faults
@@ -182,7 +182,7 @@ async def test_stream_of_a_second_client_contains_the_input(world: World, proces
         InputMessage((TextPart("I was asleep."),), Role.ASSISTANT),
         InputMessage((TextPart("Hello?"),), name="Ada", otid="o-1", sender_id="identity-1"),
     ]
-    run = await process.runs.start(ME, None, agent.id, "", messages, RunConfig())
+    run = await process.runs.start(ME, None, RunRequest(agent.id, "", messages, RunConfig()))
     waiting = await process.start(agent, "And now?")
     await held.asked.wait()
     stream = process.runs.follow(ME, waiting.id, 0, 30)

@@ -10,7 +10,7 @@ from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig, sent_messages
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunRequest, RunStatus
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.model import Held, call, say
@@ -25,7 +25,7 @@ def sent(otid: str | None, text: str = "Hello") -> InputMessage:
 
 async def start(process: Process, agent: Agent, *messages: InputMessage) -> Run:
     process.clock.advance(1)
-    return await process.runs.start(ME, None, agent.id, "", messages, RunConfig())
+    return await process.runs.start(ME, None, RunRequest(agent.id, "", messages, RunConfig()))
 
 
 async def run_ids(process: Process, agent: Agent) -> list[str]:

@@ -369,13 +369,15 @@ MAX_REQUESTS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRequest:
-    """One run of a batch that is to be started."""
+class RunRequest:
+    """A run that is to be started: of a conversation, by default that of the agent, or of a group."""
 
     agent_id: str
     conversation_id: str
-    messages: tuple[InputMessage, ...]
+    messages: Sequence[InputMessage]
     config: RunConfig
+    group_id: str | None = None
+    """If set, the agent and the conversation are empty."""
 
 
 @dataclass(frozen=True, slots=True)

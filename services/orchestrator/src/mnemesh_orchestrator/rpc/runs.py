@@ -19,7 +19,6 @@ from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.rpc.convert.runs import (
     STEP,
     TRACE,
-    address_from_proto,
     answer_from_proto,
     batch_requests_from_proto,
     batch_to_proto,
@@ -31,6 +30,7 @@ from mnemesh_orchestrator.rpc.convert.runs import (
     inputs_from_proto,
     outcomes_to_proto,
     run_filter_from_proto,
+    run_request_from_proto,
     run_to_proto,
     step_filter_from_proto,
 )
@@ -138,13 +138,8 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         return rpc.SendMessageAndWaitResponse(events=found)
 
     async def StartRun(self, request: rpc.StartRunRequest, context: Context) -> rpc.StartRunResponse:
-        config = config_from_proto(request.config)
-        messages = inputs_from_proto(request.messages)
-        key = request_key(request, _SENDING)
-        agent_id, conversation_id, group_id = address_from_proto(request)
-        run = await self._service.start(
-            current_principal(), key, agent_id, conversation_id, messages, config, group_id=group_id
-        )
+        wanted, key = run_request_from_proto(request), request_key(request, _SENDING)
+        run = await self._service.start(current_principal(), key, wanted)
         return rpc.StartRunResponse(run=run_to_proto(run))
 
     async def AnswerApproval(
@@ -232,22 +227,10 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
 
     async def _send(self, request: _Sending) -> AsyncGenerator[list[RunEvent], None]:
         """Starts the run of a request, and yields the events that its config includes. See `RunService.send`."""
-        config = config_from_proto(request.config)
-        messages = inputs_from_proto(request.messages)
-        key = request_key(request, _SENDING)
-        agent_id, conversation_id, group_id = address_from_proto(request)
-        sent = self._service.send(
-            current_principal(),
-            key,
-            agent_id,
-            conversation_id,
-            messages,
-            config,
-            group_id=group_id,
-        )
-        async with aclosing(sent):
+        wanted, key = run_request_from_proto(request), request_key(request, _SENDING)
+        async with aclosing(self._service.send(current_principal(), key, wanted)) as sent:
             async for events in sent:
-                yield _included(events, config)
+                yield _included(events, wanted.config)
 
 
 def _run_id(value: str) -> str:

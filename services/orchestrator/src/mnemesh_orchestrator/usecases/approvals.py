@@ -13,7 +13,7 @@ from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
 from mnemesh_orchestrator.model.conversations import Approval, ApprovalAnswer, ApprovalFilter, require_valid_answer
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig, require_valid_inputs, valid_config
-from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunRequest
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.approvals import ApprovalStore
 from mnemesh_orchestrator.usecases.runs import RunService
@@ -64,7 +64,7 @@ class ApprovalService:
         if answer.config is not None:
             answer = replace(answer, config=valid_config(answer.config))
         config = answer.config or RunConfig()
-        run = self._runs.new_run(caller, agent_id, conversation_id, messages, config, background=False)
+        run = self._runs.new_run(caller, RunRequest(agent_id, conversation_id, messages, config), background=False)
         return await self._runs.open(caller, key, run, answer)
 
     async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
@@ -91,9 +91,8 @@ class ApprovalService:
         return run.resumes is not None and run.resumes.withdrawn
 
     async def _decide(self, caller: Principal, approval: Approval, answer: ApprovalAnswer) -> Run:
-        run = self._runs.new_run(
-            caller, approval.agent_id, approval.conversation_id, (), approval.config, background=True
-        )
+        request = RunRequest(approval.agent_id, approval.conversation_id, (), approval.config)
+        run = self._runs.new_run(caller, request, background=True)
         started = await self._worker.start(None, run, reject_busy=False, answer=answer)
         return started.run
 

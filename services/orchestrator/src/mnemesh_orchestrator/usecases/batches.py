@@ -23,9 +23,9 @@ from mnemesh_orchestrator.model.inputs import (
 from mnemesh_orchestrator.model.runs import (
     Batch,
     BatchDraft,
-    BatchRequest,
     Run,
     RunFilter,
+    RunRequest,
     require_batch_config,
     require_valid_requests,
 )
@@ -48,7 +48,7 @@ class BatchService:
     ids: IdSource
 
     async def start(
-        self, caller: Principal, key: RequestKey | None, requests: Sequence[BatchRequest], callback_url: str | None
+        self, caller: Principal, key: RequestKey | None, requests: Sequence[RunRequest], callback_url: str | None
     ) -> Batch:
         """Stores a run for each request, all or none, and starts them in the background.
 
@@ -72,12 +72,12 @@ class BatchService:
             await self.worker.fill_places(caller.organization_id)
         return await self.store.get(caller.organization_id, batch.id)
 
-    def _draft(self, caller: Principal, request: BatchRequest, field: str) -> Run:
+    def _draft(self, caller: Principal, request: RunRequest, field: str) -> Run:
         messages = require_valid_inputs(request.messages, min_messages=1, field=f"{field}.messages")
         config = valid_config(request.config, f"{field}.config")
         require_batch_config(config, f"{field}.config")
-        config = replace(config, otids_repeat=True)
-        return self.runs.new_run(caller, request.agent_id, request.conversation_id, messages, config, background=True)
+        request = replace(request, messages=messages, config=replace(config, otids_repeat=True))
+        return self.runs.new_run(caller, request, background=True)
 
     async def get(self, caller: Principal, batch_id: str) -> Batch:
         """Returns a batch. Raises NotFound."""

@@ -29,9 +29,7 @@ from mnemesh_orchestrator.model.groups import (
 )
 from mnemesh_orchestrator.model.inputs import (
     SHOWN_ROLES,
-    InputMessage,
     OnBusy,
-    RunConfig,
     require_keepalive,
     require_valid_inputs,
     sent_messages,
@@ -41,6 +39,7 @@ from mnemesh_orchestrator.model.runs import (
     CancelOutcome,
     Run,
     RunFilter,
+    RunRequest,
     RunStatus,
     Step,
     StepFilter,
@@ -236,15 +235,9 @@ class RunService:
         self,
         caller: Principal,
         key: RequestKey | None,
-        agent_id: str,
-        conversation_id: str,
-        messages: Sequence[InputMessage],
-        config: RunConfig,
-        group_id: str | None = None,
+        request: RunRequest,
     ) -> AsyncGenerator[Sequence[RunEvent], None]:
         """Stores a run and streams its events until it ends. A repeat under the same key or otid streams the first run.
-
-        With `group_id`, it is a run of the group.
 
         Raises:
             NotFound: The agent or the group does not exist, or the agent does not have the conversation.
@@ -256,10 +249,7 @@ class RunService:
             InputRefused, ProcessorFailed: A processor of the operator refuses the input or fails. Nothing is stored.
             Unavailable, DeadlineExceeded: Recall or blocks has not answered for seconds. Nothing is stored.
         """
-        messages, config = require_valid_inputs(messages, min_messages=1), valid_config(config)
-        run = self.new_run(caller, agent_id, conversation_id, messages, config, background=False)
-        if group_id is not None:
-            run = await self._of_group(key, run, group_id)
+        run = await self._requested(caller, key, request, background=False)
         await self._require_services(key, run)
         _, stream = await self.open(caller, key, run)
         async with aclosing(stream):
@@ -310,39 +300,34 @@ class RunService:
         self,
         caller: Principal,
         key: RequestKey | None,
-        agent_id: str,
-        conversation_id: str,
-        messages: Sequence[InputMessage],
-        config: RunConfig,
-        group_id: str | None = None,
+        request: RunRequest,
     ) -> Run:
         """Stores a run that is executed in the background, and returns it. Raises the errors of `send`."""
-        messages, config = require_valid_inputs(messages, min_messages=1), valid_config(config)
-        run = self.new_run(caller, agent_id, conversation_id, messages, config, background=True)
-        if group_id is not None:
-            run = await self._of_group(key, run, group_id)
-        started = await self._start(key, run)
-        return started.run
+        return (await self._start(key, await self._requested(caller, key, request, background=True))).run
+
+    async def _requested(
+        self, caller: Principal, key: RequestKey | None, request: RunRequest, *, background: bool
+    ) -> Run:
+        messages, config = require_valid_inputs(request.messages, min_messages=1), valid_config(request.config)
+        run = self.new_run(caller, replace(request, messages=messages, config=config), background=background)
+        return run if request.group_id is None else await self._of_group(key, run, request.group_id)
 
     def new_run(
         self,
         caller: Principal,
-        agent_id: str,
-        conversation_id: str,
-        messages: Sequence[InputMessage],
-        config: RunConfig,
+        request: RunRequest,
         *,
         background: bool,
     ) -> Run:
         """Returns a new run, which is not stored."""
-        now = self.clock.now()
+        messages, config, now = request.messages, request.config, self.clock.now()
         shown = sum(message.role in SHOWN_ROLES for message in messages)
         return Run(
             id=self.ids.new("run"),
             organization_id=caller.organization_id,
             subject_id=caller.subject_id,
-            agent_id=agent_id,
-            conversation_id=conversation_id or default_conversation_id(agent_id),
+            agent_id=request.agent_id,
+            conversation_id=request.conversation_id or default_conversation_id(request.agent_id),
             created_at=now,
             updated_at=now,
             input=tuple(messages),
@@ -463,7 +448,11 @@ class RunService:
         if before.status is RunStatus.COMPLETED:
             raise RunEnded("The run completed. Only failed and cancelled runs can be retried.", resource_id=before.id)
         retry = replace(
-            self.new_run(caller, before.agent_id, before.conversation_id, before.input, before.config, background=True),
+            self.new_run(
+                caller,
+                RunRequest(before.agent_id, before.conversation_id, before.input, before.config),
+                background=True,
+            ),
             retried_run_ids=(before.id, *before.retried_run_ids),
             resumes=before.resumes,
             group_id=before.group_id,

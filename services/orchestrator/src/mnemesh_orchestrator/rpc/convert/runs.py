@@ -64,12 +64,12 @@ from mnemesh_orchestrator.model.inputs import (
 )
 from mnemesh_orchestrator.model.runs import (
     Batch,
-    BatchRequest,
     CancelOutcome,
     MemberApproval,
     Run,
     RunFilter,
     RunOrigin,
+    RunRequest,
     RunStatus,
     Step,
     StepFilter,
@@ -182,17 +182,19 @@ def input_to_proto(message: InputMessage) -> pb.InputMessage:
 register(pb.InputMessage, _input_from_proto, input_to_proto)
 
 
-def address_from_proto(
+def run_request_from_proto(
     request: rpc.SendMessageRequest | rpc.SendMessageAndWaitRequest | rpc.StartRunRequest,
-) -> tuple[str, str, str | None]:
-    """Returns the ids of the agent and the conversation that a message goes to, or those of no agent and a group."""
+) -> RunRequest:
+    """Returns the run that a request starts."""
+    config, messages = config_from_proto(request.config), inputs_from_proto(request.messages)
     if request.HasField("group_id"):
         for field in ("agent_id", "conversation_id"):
             if getattr(request, field):
                 raise InvalidArgument(f"{field} must be empty if group_id is set.", field=field)
-        return "", "", require_id(request.group_id, "group", "group_id")
+        return RunRequest("", "", messages, config, require_id(request.group_id, "group", "group_id"))
     agent_id = require_id(request.agent_id, "agent", "agent_id")
-    return agent_id, conversation_id_from_proto(agent_id, optional_field(request, "conversation_id")), None
+    conversation_id = conversation_id_from_proto(agent_id, optional_field(request, "conversation_id"))
+    return RunRequest(agent_id, conversation_id, messages, config)
 
 
 def config_from_proto(message: pb.RunConfig) -> RunConfig:
@@ -269,14 +271,14 @@ def step_filter_from_proto(message: rpc.StepFilter) -> StepFilter:
     return _STEP_FILTER.from_proto(message, "filter")
 
 
-def batch_requests_from_proto(request: rpc.StartBatchRequest) -> tuple[BatchRequest, ...]:
-    """Returns the requests of a batch. Raises InvalidArgument if one is malformed. Metadata: field."""
+def batch_requests_from_proto(request: rpc.StartBatchRequest) -> tuple[RunRequest, ...]:
+    """Returns the requests of a batch."""
     return tuple(_request(item, f"requests[{index}]") for index, item in enumerate(request.requests))
 
 
-def _request(item: rpc.BatchRequest, field: str) -> BatchRequest:
+def _request(item: rpc.BatchRequest, field: str) -> RunRequest:
     agent_id = require_id(item.agent_id, "agent", f"{field}.agent_id")
-    return BatchRequest(
+    return RunRequest(
         agent_id,
         conversation_id_from_proto(agent_id, optional_field(item, "conversation_id")),
         inputs_from_proto(item.messages, f"{field}.messages"),
