@@ -222,8 +222,8 @@ async def test_queue_entry_of_a_crashed_process_does_not_block_runs(world: World
     here = agent.default_conversation_id
     for process in (first, second):
         assert (
-            await process.stores.leases.acquire_or_wait(
-                ME.organization_id, agent.id, here, new_id("run"), process.lease_renewer.instance_id
+            await process.stores.leases.acquire(
+                ME.organization_id, agent.id, here, new_id("run"), process.lease_renewer.instance_id, waits=True
             )
             is None
         )
@@ -253,8 +253,8 @@ async def test_lock_request_waits_for_a_resumed_run(world: World, ends: str) -> 
         await first.worker.stop()
     else:
         world.clock.advance(29)
-        place = second.stores.leases.acquire_or_wait(
-            ME.organization_id, agent.id, agent.default_conversation_id, new_id("run"), "instance-3"
+        place = second.stores.leases.acquire(
+            ME.organization_id, agent.id, agent.default_conversation_id, new_id("run"), "instance-3", waits=True
         )
         assert await place is None, "the lease holds yet"
         world.clock.advance(2)

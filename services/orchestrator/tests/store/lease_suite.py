@@ -79,7 +79,7 @@ class LeaseStoreSuite:
         here, one, two = agent.default_conversation_id, new_id("run"), new_id("run")
 
         async def asked(slot_id: str, instance_id: str) -> Lease | None:
-            return await leases.acquire_or_wait(ORG, agent.id, here, slot_id, instance_id, reclaim=False)
+            return await leases.acquire(ORG, agent.id, here, slot_id, instance_id, reclaim=False, waits=True)
 
         first = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
         assert first is not None
@@ -120,19 +120,19 @@ class LeaseStoreSuite:
         here, position = agent.default_conversation_id, new_id("run")
         claim = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
         assert claim is not None
-        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None
+        assert await leases.acquire(ORG, agent.id, here, position, "you", waits=True) is None
         await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         clock.advance(20)
-        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None
+        assert await leases.acquire(ORG, agent.id, here, position, "you", waits=True) is None
         await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
         clock.advance(20)
         assert await runs.claim_next(here, "me") is None
         clock.advance(11)
         claim = await runs.claim_next(here, "me")
         assert claim is not None
-        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None, "other work came first"
+        assert await leases.acquire(ORG, agent.id, here, position, "you", waits=True) is None, "other work came first"
         await runs.finish(claim.lease, RunEnd(an_end(claim.run, clock)), ())
-        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is not None
+        assert await leases.acquire(ORG, agent.id, here, position, "you", waits=True) is not None
 
     async def test_places_in_the_queue_can_be_left(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
@@ -140,7 +140,7 @@ class LeaseStoreSuite:
         here, mine, yours = agent.default_conversation_id, new_id("run"), new_id("run")
         slot = await slot_of(leases, agent, "me")
         for position, instance_id in ((mine, "me"), (yours, "you")):
-            assert await leases.acquire_or_wait(ORG, agent.id, here, position, instance_id, reclaim=False) is None
+            assert await leases.acquire(ORG, agent.id, here, position, instance_id, reclaim=False, waits=True) is None
         await leases.release(slot)
         with pytest.raises(ConversationBusy):
             await slot_of(leases, agent, "them")
@@ -150,7 +150,7 @@ class LeaseStoreSuite:
 
     async def test_missing_conversation_has_no_queue(self, leases: LeaseStore, agent: Agent) -> None:
         with pytest.raises(NotFound):
-            await leases.acquire_or_wait(OTHER_ORG, agent.id, agent.default_conversation_id, new_id("run"), "me")
+            await leases.acquire(OTHER_ORG, agent.id, agent.default_conversation_id, new_id("run"), "me", waits=True)
 
     async def test_one_of_many_concurrent_lock_requests_wins(self, leases: LeaseStore, agent: Agent) -> None:
         wanted = [slot_of(leases, agent, f"instance-{number}") for number in range(6)]

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
@@ -30,7 +30,6 @@ SAFE_SECONDS: Final = 24.0
 """How long a lease surely holds after the request for its renewal. A holder without a renewal stops then."""
 _RELEASED_LEASES: Final = 1_000
 
-T = TypeVar("T", bound=Lease | None)
 POLL_SECONDS: Final = 0.2
 """The time between two requests for the lock. Each request keeps the position in the queue."""
 MAX_WAIT_SECONDS: Final = 600.0
@@ -211,24 +210,25 @@ class ConversationLock:
         last = loop.time() + (_max_wait() if on_busy is OnBusy.WAIT else 0)
         while (left := last - loop.time()) > 0:
             request.is_queued = True
-            lease = await self._attempt(self._store.acquire_or_wait, request, on_loss)
+            lease = await self._attempt(request, on_loss, waits=True)
             if lease is not None:
                 return lease
             await asyncio.sleep(min(left, POLL_SECONDS))
-        return await self._attempt(self._store.acquire, request, on_loss)
+        lease = await self._attempt(request, on_loss, waits=False)
+        assert lease is not None  # noqa: S101 -- it raises instead
+        return lease
 
-    async def _attempt(
-        self, acquire: Callable[..., Coroutine[Any, Any, T]], request: "_Request", on_loss: Callable[[], None]
-    ) -> T:
+    async def _attempt(self, request: "_Request", on_loss: Callable[[], None], *, waits: bool) -> Lease | None:
         async with self._renewer.claiming(request.conversation_id):
             lease = await run_to_end(
-                acquire(
+                self._store.acquire(
                     request.organization_id,
                     request.agent_id,
                     request.conversation_id,
                     request.slot_id,
                     self._renewer.instance_id,
                     reclaim=not self._renewer.holds(request.conversation_id),
+                    waits=waits,
                 )
             )
             if lease is not None:

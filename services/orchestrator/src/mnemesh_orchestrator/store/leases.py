@@ -369,57 +369,34 @@ class LeaseStore:
         instance_id: str,
         *,
         reclaim: bool = True,
-    ) -> Lease:
+        waits: bool = False,
+    ) -> Lease | None:
         """Takes the lease of a conversation for work other than a run. Runs that start meanwhile wait.
 
         Runs that wait for an approval do not block the work. With `reclaim`, a lease of the same instance is left over
-        from a crash, and is replaced.
+        from a crash, and is replaced. With `waits`, the work enters the queue if other work is before it, and None is
+        returned. It keeps its position by calling again with the same `slot_id`. A position without calls expires as a
+        lease does.
 
         Raises:
-            ConversationBusy: A run has not ended (metadata: run_id), or other work holds the lease or waits for it.
-        """
-
-        def write(conn: sa.Connection) -> Lease:
-            conversation = self._conversation(conn, organization_id, agent_id, conversation_id)
-            result = self._slot(conn, conversation, slot_id, instance_id, reclaim=reclaim)
-            if isinstance(result, ConversationBusy):
-                raise result
-            return result
-
-        return await self.database.write(write)
-
-    async def acquire_or_wait(
-        self,
-        organization_id: str,
-        agent_id: str,
-        conversation_id: str,
-        slot_id: str,
-        instance_id: str,
-        *,
-        reclaim: bool = True,
-    ) -> Lease | None:
-        """Takes the lease as `acquire` does, or adds the work to the queue and returns None if other work is before
-        it.
-
-        The work keeps its position by calling again with the same `slot_id`. A position without calls expires as a
-        lease does.
+            ConversationBusy: Without `waits`, a run has not ended (metadata: run_id), or other work holds the lease or
+                waits for it.
         """
 
         def write(conn: sa.Connection) -> Lease | None:
-            conversation = self._conversation(conn, organization_id, agent_id, conversation_id)
+            found = find_conversation(conn, self.lease_clock, organization_id, agent_id, conversation_id)
+            conversation = found.first()
+            if conversation is None:
+                raise missing_error(conn, organization_id, agent_id, conversation_id)
             result = self._slot(conn, conversation, slot_id, instance_id, reclaim=reclaim)
-            if isinstance(result, ConversationBusy):
-                self._wait_in_queue(conn, conversation, slot_id, instance_id)
-                return None
-            return result
+            if isinstance(result, Lease):
+                return result
+            if not waits:
+                raise result
+            self._wait_in_queue(conn, conversation, slot_id, instance_id)
+            return None
 
         return await self.database.write(write)
-
-    def _conversation(self, conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:
-        conversation = find_conversation(conn, self.lease_clock, organization_id, agent_id, conversation_id).first()
-        if conversation is None:
-            raise missing_error(conn, organization_id, agent_id, conversation_id)
-        return conversation
 
     def _slot(
         self, conn: sa.Connection, conversation: Any, slot_id: str, instance_id: str, *, reclaim: bool
