@@ -20,6 +20,7 @@ from mnemesh_recall.usecases.episodes import MemoryFinder
 from mnemesh_recall.vectors import MemorySource, MemoryVectors
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.built_in import HashingEmbedder
+from mnemesh_retrieval.errors import EmbedderError, EmbedderRejected
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import SearchMode
@@ -32,13 +33,13 @@ TEAM = Scope(ScopeKind.NAME, "team")
 
 
 class Leaving(HashingEmbedder):
-    """An embedder that can become unreachable."""
+    """An embedder that can become unreachable, or refuse its key."""
 
-    is_away = False
+    failure: EmbedderError | None = None
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
-        if self.is_away:
-            raise EmbedderUnreachable("unreachable")
+        if self.failure is not None:
+            raise self.failure
         return await super().embed(texts)
 
 
@@ -54,8 +55,9 @@ def asked(mode: SearchMode) -> MemorySearch[Fact]:
     return MemorySearch(query="tortoise", mode=mode, limit=5, filter=FactFilter(scopes=(TEAM,)))
 
 
+@pytest.mark.parametrize("failure", [EmbedderUnreachable("unreachable"), EmbedderRejected("answered 401")])
 async def test_search_without_the_embedder_uses_full_text_and_is_degraded(
-    database: Database, clock: FrozenClock, tmp_path: Path
+    database: Database, clock: FrozenClock, tmp_path: Path, failure: EmbedderError
 ) -> None:
     store = EpisodeStore(database, clock, SequentialIds())
     index, embedder = await FlatIndex.open(tmp_path / "index"), Leaving()
@@ -65,13 +67,13 @@ async def test_search_without_the_embedder_uses_full_text_and_is_degraded(
     await indexer.register(MEMORIES, MemorySource(IndexedMemories(database), vectors))
     await indexer.open()
     fact, _ = await store.create_fact(ORG, TEAM, NewFact(text="Keeps a tortoise"), None)
-    embedder.is_away = True
+    embedder.failure = failure
     assert await indexer.catch_up() == 0
     with pytest.raises(EmbedderUnavailable):
         await finder.search(CALLER, asked(SearchMode.VECTOR))
     hybrid = await finder.search(CALLER, asked(SearchMode.HYBRID))
     assert ([found.id for found, _ in hybrid.hits], hybrid.degraded) == ([fact.id], True)
-    embedder.is_away = False
+    embedder.failure = None
     indexer.retry()
     assert await indexer.catch_up() == 1
     nearest = await finder.search(CALLER, asked(SearchMode.VECTOR))

@@ -8,8 +8,7 @@ from uuid import UUID
 
 from mnemesh_kit.ids import derive_id
 from mnemesh_retrieval.embedder import Embedder, Vector
-from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
-from mnemesh_retrieval.errors import IndexDamaged, VectorIndexError
+from mnemesh_retrieval.errors import EmbedderError, IndexDamaged, VectorIndexError
 from mnemesh_retrieval.filters import Filter, HasId, Match, MatchAny, Not, TimeRange, all_of
 from mnemesh_retrieval.index import Collection, Comparison, Hit, NearestIndex, SearchMode, SearchQuery, instant
 from mnemesh_retrieval.index import Collection as IndexCollection
@@ -44,10 +43,10 @@ class VectorCollection:
         return self._indexer is None or self._indexer.is_complete(self._key)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
-        """Returns the vectors of texts. Raises EmbedderUnavailable if the embedder cannot be reached."""
+        """Returns the vectors of texts. Raises EmbedderUnavailable if the embedder is unreachable, or refuses them."""
         try:
             return await self.embedder.embed(texts)
-        except EmbedderUnreachable as error:
+        except EmbedderError as error:
             raise EmbedderUnavailable(self.embedder.handle) from error
 
     async def nearest(self, query: SearchQuery) -> list[Hit]:

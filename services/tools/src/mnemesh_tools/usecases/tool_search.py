@@ -13,7 +13,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_text
 from mnemesh_retrieval.embedder import Embedder, Vector
-from mnemesh_retrieval.errors import EmbedderUnavailable
+from mnemesh_retrieval.errors import EmbedderError
 from mnemesh_retrieval.ranking.scores import Candidate, Ranked, RankingConstants, fuse_scores, rarity, saturation
 from mnemesh_retrieval.words.analysis import analysed, query_words
 from mnemesh_types.tools import ToolFilter
@@ -127,7 +127,7 @@ class ToolFinder:
         texts = [part for document in missing for part in document.parts]
         try:
             *vectors, wanted = await self._embedder.embed([*texts, query])
-        except EmbedderUnavailable as error:
+        except EmbedderError as error:
             _log.warning("vector_search_skipped", error=str(error))
             return [0.0] * len(documents)
         rest = iter(vectors)
