@@ -6,8 +6,8 @@ import "./markdown.css";
 
 /** How deep lists, quotes and emphasis nest. What is deeper is shown as it was written. */
 const DEEPEST = 8;
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)(?:\s+#+)?\s*$/;
+const FENCE = /^ {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)$/;
+const HEADING = /^ {0,3}(#{1,6})\s+(\S.*)$/;
 const RULE = /^ {0,3}(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,})$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(?:\s+(.*)|\s*)$/;
 const QUOTE = /^ {0,3}>\s?(.*)$/;
@@ -52,7 +52,8 @@ interface Reader {
 const code: Reader = {
   starts: (lines, at) => FENCE.test(lines[at]!),
   read: (lines, at) => {
-    const [, fence = "", language] = FENCE.exec(lines[at]!)!;
+    const [, fence = "", after = ""] = FENCE.exec(lines[at]!)!;
+    const [language] = after.trim().split(/\s/, 1);
     const closing = new RegExp(`^ {0,3}${fence[0]}{${fence.length},}\\s*$`);
     let end = at + 1;
     while (end < lines.length && !closing.test(lines[end]!)) {
@@ -74,9 +75,19 @@ const heading: Reader = {
     const [, marks = "", text = ""] = HEADING.exec(lines[at]!)!;
     // The headings of the page are above those of an answer.
     const Level = `h${Math.min(marks.length + 3, 6)}` as "h4" | "h5" | "h6";
-    return { block: <Level key={at}>{inline(text, depth)}</Level>, end: at + 1 };
+    return { block: <Level key={at}>{inline(withoutMarks(text), depth)}</Level>, end: at + 1 };
   },
 };
+
+/** Returns the text of a heading without the marks that may close it. */
+function withoutMarks(text: string): string {
+  const shown = text.trimEnd();
+  let end = shown.length;
+  while (shown[end - 1] === "#") {
+    end -= 1;
+  }
+  return shown[end - 1] === " " ? shown.slice(0, end).trimEnd() : shown;
+}
 
 const rule: Reader = {
   starts: (lines, at) => RULE.test(lines[at]!),

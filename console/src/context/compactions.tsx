@@ -7,7 +7,7 @@ import { type Message, Role } from "../../gen/mnemesh/types/v1/message_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
 import { agents, messages, newRequestId, runs } from "../api";
 import { count, duration, messageText, milliseconds, number, textOf, words } from "../format";
-import { Busy, Empty, ProblemBox, Time, useAction, useLoad } from "../parts";
+import { Busy, ProblemBox, Time, useAction, useLoad } from "../parts";
 import { linkTo } from "../route";
 
 const SHOWN = 10;
@@ -33,9 +33,10 @@ export function Compactions({ agent, conversationId, windowIds, onChange }: Pane
       <ProblemBox problem={problem} retry={reload} />
       {!value && !problem && <Busy what="Loading compactions" />}
       {value?.length === 0 && (
-        <Empty title="The window has not been compacted yet.">
-          <p>When it is nearly full, older messages leave it, and a summary takes their place. They stay in recall.</p>
-        </Empty>
+        <p class="muted">
+          The window has not been compacted yet. When it is nearly full, older messages leave it, and a summary takes
+          their place. They stay in recall.
+        </p>
       )}
       {value?.map((each) => (
         <CompactionView

@@ -98,7 +98,7 @@ export function AttachBlock({ agent, held, onClose, onAttached }: AttachBlockPro
       {offered?.length === 0 && (
         <Empty title={labelSearch ? `No other block has “${labelSearch}” in its label.` : "There is no other block."} />
       )}
-      <ul class="choices">
+      <ul class="ways">
         {offered?.map((block) => (
           <li key={block.id}>
             <div>
@@ -156,7 +156,7 @@ export function RemoveBlock({ agent, block, onClose, onRemoved }: RemoveBlockPro
       <ProblemBox problem={problem ?? action.problem} retry={problem && reload} />
       {!value && !problem && <Busy what="Asking who else holds the block" />}
       {value && (
-        <ul class="choices">
+        <ul class="ways">
           <li>
             <p>
               <strong>Detach</strong> takes the block out of this agent's prompt. The block and its history are kept

@@ -127,7 +127,7 @@ export function ForgetFact({ fact, onClose, onDone }: DoneProps & { fact: Fact }
   return (
     <Dialog title="Forget the fact?" onClose={onClose}>
       <p>“{fact.text}”</p>
-      <ul class="choices">
+      <ul class="ways">
         {!fact.closeTime && (
           <li>
             <div class="stack">
