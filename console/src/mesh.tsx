@@ -2,7 +2,7 @@
 
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { GetServerStatusResponse } from "../gen/mnemesh/server/v1/server_service_pb";
 import { baseUrl, type Problem, problemOf, servers } from "./api";
 import { Chart, type Line } from "./chart";
@@ -84,15 +84,23 @@ function snapshotOf(status: GetServerStatusResponse): Snapshot {
 }
 
 export function MeshView() {
-  useEffect(poll, []);
-  useInterval(poll, POLL_MS);
+  const [isPaused, setPaused] = useState(false);
+  useEffect(() => {
+    if (!isPaused) {
+      poll();
+    }
+  }, [isPaused]);
+  useInterval(poll, isPaused ? 0 : POLL_MS);
   const known = states.value;
   const isWithheld = known.orchestrator?.status?.metricsWithheld ?? false;
   return (
     <section class="page wide" aria-labelledby="mesh-title">
       <header class="page-head">
         <h1 id="mesh-title">Mesh</h1>
-        <span class="muted">asked again every {POLL_MS / 1000} seconds</span>
+        <span class="muted">{isPaused ? "paused" : `asked again every ${POLL_MS / 1000} seconds`}</span>
+        <button type="button" onClick={() => setPaused(!isPaused)}>
+          {isPaused ? "Go on" : "Pause"}
+        </button>
       </header>
       {!gatewayVersion.value && Object.keys(known).length === 0 ? (
         <Busy what="Asking the services" />

@@ -1,15 +1,11 @@
 // The panel Chat: a conversation with its running turn.
 
-import type { VNode } from "preact";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Agent } from "../../gen/mnemesh/agents/v1/agents_pb";
-import { Busy, Empty, ProblemBox, useAction } from "../parts";
+import { Busy, ProblemBox, useAction } from "../parts";
 import { linkTo, route } from "../route";
 import { ConversationState, drafts, type Image } from "./conversation";
-import type { Entry } from "./entries";
-import { EntryView } from "./entry";
-
-const NEAR_END = 80;
+import { Timeline } from "./timeline";
 
 export function Chat({ agent, conversationId }: { agent: Agent; conversationId: string }) {
   const { messageId } = route.value;
@@ -21,11 +17,12 @@ export function Chat({ agent, conversationId }: { agent: Agent; conversationId: 
     void state.open();
     return () => state.close();
   }, [state]);
+  const [sent, setSent] = useState(0);
   const entries = state.entries.value;
   const waiting = entries.some((entry) => entry.kind === "approval" && !entry.decisions);
   return (
     <div class="chat">
-      <Timeline key={messageId} state={state} entries={entries} />
+      <Timeline key={messageId} state={state} entries={entries} sent={sent} />
       <div class="chat-foot">
         <ProblemBox problem={state.problem.value} retry={state.isLoaded.value ? undefined : () => state.open()} />
         {state.isLost.value && <Busy what="The connection is lost. The run continues; connecting again" />}
@@ -34,82 +31,14 @@ export function Chat({ agent, conversationId }: { agent: Agent; conversationId: 
             This is an earlier part of the conversation. <a href={linkTo(agent.id, "chat", conversationId)}>Newest messages</a>
           </p>
         ) : (
-          <Composer key={conversationId} state={state} isWaiting={waiting} name={agent.name} />
+          <Composer
+            key={conversationId}
+            state={state}
+            isWaiting={waiting}
+            name={agent.name}
+            onSend={() => setSent(sent + 1)}
+          />
         )}
-      </div>
-    </div>
-  );
-}
-
-/** The messages. Old ones are added at the top without moving what is read; new ones keep the end in view. */
-function Timeline({ state, entries }: { state: ConversationState; entries: Entry[] }) {
-  const box = useRef<HTMLDivElement>(null);
-  // A part around a message does not follow the end.
-  const fromEnd = useRef(state.targetId ? Infinity : 0);
-  const older = useAction();
-  const newer = useAction();
-  const drawn = useMemo(() => new WeakMap<Entry, VNode>(), [state]);
-  const draw = (entry: Entry) => {
-    const known = drawn.get(entry) ?? <EntryView key={entry.key} entry={entry} state={state} />;
-    drawn.set(entry, known);
-    return known;
-  };
-  const inner = useRef<HTMLDivElement>(null);
-  useLayoutEffect(() => {
-    // The height also changes after a draw: entries out of sight have an estimated one.
-    const observer = new ResizeObserver(() => {
-      if (fromEnd.current < NEAR_END) {
-        box.current!.scrollTop = box.current!.scrollHeight;
-      }
-    });
-    observer.observe(inner.current!);
-    return () => observer.disconnect();
-  }, []);
-  const isOpen = state.isLoaded.value && entries.length > 0;
-  useLayoutEffect(() => {
-    if (isOpen && state.targetId) {
-      const target = inner.current!.querySelector(".is-target");
-      target?.closest("details")?.setAttribute("open", "");
-      target?.scrollIntoView({ block: "center" });
-    }
-  }, [isOpen, state]);
-  const loadOlder = () => {
-    const { current } = box;
-    const below = current ? current.scrollHeight - current.scrollTop : 0;
-    void older
-      .run(() => state.loadOlder())
-      .then(() => requestAnimationFrame(() => current && (current.scrollTop = current.scrollHeight - below)));
-  };
-  const onScroll = () => {
-    const { scrollHeight, scrollTop, clientHeight } = box.current!;
-    fromEnd.current = scrollHeight - scrollTop - clientHeight;
-  };
-  return (
-    <div class="timeline" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Messages">
-      <div class="timeline-inner" ref={inner}>
-        {state.hasOlder.value && (
-          <button type="button" disabled={older.busy} onClick={loadOlder}>
-            Earlier messages
-          </button>
-        )}
-        <ProblemBox problem={older.problem} />
-        {!state.isLoaded.value && !state.problem.value && <Busy what="Loading messages" />}
-        {state.isLoaded.value && entries.length === 0 && state.running.value === undefined && (
-          <Empty title="This conversation has no messages yet.">
-            <p>
-              Write one below. A rehearsal understands, for example: “My name is Ada. Remember that the launch is on
-              Friday.”
-            </p>
-          </Empty>
-        )}
-        {entries.map(draw)}
-        {state.hasNewer.value && (
-          <button type="button" disabled={newer.busy} onClick={() => void newer.run(() => state.loadNewer())}>
-            Later messages
-          </button>
-        )}
-        <ProblemBox problem={newer.problem} />
-        {state.running.value !== undefined && <Busy what="The agent is working" />}
       </div>
     </div>
   );
@@ -125,9 +54,10 @@ interface ComposerProps {
   state: ConversationState;
   isWaiting: boolean;
   name: string;
+  onSend: () => void;
 }
 
-function Composer({ state, isWaiting, name }: ComposerProps) {
+function Composer({ state, isWaiting, name, onSend }: ComposerProps) {
   const [text, setText] = useState(() => drafts.get(state.conversationId)?.text ?? "");
   const [images, setImages] = useState<Image[]>(() => drafts.get(state.conversationId)?.images ?? []);
   useEffect(() => void drafts.set(state.conversationId, { text, images }), [text, images]);
@@ -140,6 +70,7 @@ function Composer({ state, isWaiting, name }: ComposerProps) {
     if (!isBlocked) {
       setText("");
       setImages([]);
+      onSend();
       void state.send(text.trim(), images);
     }
   };
