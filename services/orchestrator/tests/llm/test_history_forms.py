@@ -1,6 +1,7 @@
 """Refusals of a history, with the words of real servers: the request is sent again in another form, which is kept."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
@@ -27,6 +28,7 @@ from mnemesh_types.messages import (
     ReasoningPart,
     Role,
     SummarizedReasoningPart,
+    TextPart,
     ToolCall,
     ToolReturn,
     ToolStatus,
@@ -221,6 +223,49 @@ async def test_message_with_calls_has_no_text_for_a_server_that_refuses_both(
     for number in (6, 8):
         await everything(client, chat(thought(number, "Let me see."), returns(number)))
     assert len(fake.requests) == 3
+
+
+def seeing(number: int, model: Any = OPENAI) -> LlmRequest:
+    """Returns a request with an image of the user, one in a return, and one more of the user."""
+    picture = ImagePart(b"x", "image/png")
+    made = (ToolCall("call_1", "search", '{"query": "x"}'),)
+    returned_ = ToolReturn("call_1", "search", ToolStatus.SUCCESS, (TextPart("A chart."), picture))
+    return ask(
+        model,
+        message(number, Role.USER, "What is it?", picture),
+        message(number + 1, Role.ASSISTANT, "I look.", tool_calls=made),
+        message(number + 2, Role.TOOL, tool_returns=(returned_,)),
+        message(number + 3, Role.USER, "And this?", picture),
+        tools=TOOLS,
+    )
+
+
+def images_of(body: dict[str, Any]) -> int:
+    return len(re.findall(r"'type': '(?:image|image_url|input_image)'", str(body)))
+
+
+@pytest.mark.parametrize(("server", "adapter", "model"), APIS, ids=["chat", "responses", "messages"])
+@pytest.mark.parametrize(
+    ("code", "refusal", "most"),
+    [
+        (400, "messages.7.content.2: image dimensions exceed max allowed size for many-image requests: 2000 pixels", 1),
+        (404, "No endpoints found that support image input", 0),
+        (500, "image input is not supported", 0),
+        (400, "messages[1].content must be a string", 0),
+    ],
+)
+async def test_images_that_a_server_refuses_are_hidden_in_that_window(
+    server: Any, adapter: Any, model: Any, code: int, refusal: str, most: int
+) -> None:
+    async with server(lambda body: status(code, refusal) if images_of(body) > most else "I see.") as fake:
+        client = adapter(at(fake.base_url, api_key="sk-x"), sleep=never)
+        await everything(client, seeing(10, model))
+        sent = len(fake.requests)
+        await everything(client, seeing(10, model))
+        await client.close()
+    assert [images_of(each.body) for each in fake.requests[sent - 1 :]] == [most, most]
+    assert str(fake.requests[-1].body).count("[An image that the provider refused is not shown.]") == 3 - most
+    assert images_of(fake.requests[0].body) == 3
 
 
 def test_message_without_text_and_calls_is_left_out() -> None:

@@ -248,7 +248,8 @@ _AUTH_TEXT: Final = re.compile(
 )
 _MODEL_TEXT: Final = re.compile(
     r"(?i)model identifier is invalid|(?:models?|deployment)\b.{0,120}?(?:not exist|not found|is not a valid)"
-    r"|(?:no such|unknown|invalid) model\b|^model: |model_not_found|no endpoints found|模型不存在|not found the model"
+    r"|(?:no such|unknown|invalid) model\b|^model: |model_not_found|模型不存在|not found the model"
+    r"|no endpoints found(?! that support image)"
     r"|is not a valid model|\bmodel\b.{0,120}?\bdecommissioned"
 )
 _LONG_QUOTA: Final = re.compile(

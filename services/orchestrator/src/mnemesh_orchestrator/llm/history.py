@@ -70,6 +70,10 @@ _SYSTEM: Final = re.compile(
 _PRIVATE: Final = re.compile(r"(?i)reasoning|thinking|thought|signature|encrypted|redacted|\bitem with id\b")
 _SIGNED_CALLS: Final = re.compile(r"(?i)thought[ _]?signature")
 _LONE_CALLS: Final = re.compile(r"(?i)either content or tool_?calls\b.{0,20}\bnot both")
+_IMAGES: Final = re.compile(r"(?i)\bimages?\b|image_url|multi-?modal|\bvision\b")
+_NO_IMAGES: Final = re.compile(
+    r"(?i)\bimages?\b.{0,40}(?:not support|unsupported)|(?:not support|unsupported|missing).{0,40}\bimages?\b"
+)
 _DEMAND: Final = re.compile(
     r"(?i)must be (?:passed|provided|included|sent|returned|set|present|non)|\bmissing\b|\brequired\b"
     r"|must (?:includ|contain|have)"
@@ -86,6 +90,7 @@ THINKING: Final = "thinking"
 OPENING: Final = "[The conversation that is in view begins here.]"
 CLOSING: Final = "[Please go on.]"
 BRIDGE: Final = "[The tools have returned.]"
+_HIDDEN_IMAGE: Final = "[An image that the provider refused is not shown.]"
 _CALL: Final = "[I called the tool {name} with {arguments}]"
 _RETURN: Final = "[The tool returned: {text}]"
 NO_RETURN: Final = "[The result of this call is not in view.]"
@@ -106,7 +111,8 @@ class HistoryForm:
     of `reasoning_content`, or the thinking, of messages that have none; None adds no such field. `signs_calls`: calls
     without a signature get the value that Gemini documents for them. `has_carried` is false if private parts are left
     out. `left_out` are the names of fields that the server does not know. `lone_calls`: a message with calls has no
-    text. `refused` are the ids of messages whose private parts it refused, and `as_text` of those whose calls it did.
+    text. `refused` are the ids of messages whose private parts it refused, `as_text` of those whose calls it did, and
+    `blind` of those whose images it did.
     """
 
     strict_roles: bool = False
@@ -119,6 +125,12 @@ class HistoryForm:
     lone_calls: bool = False
     refused: frozenset[str] = frozenset()
     as_text: frozenset[str] = frozenset()
+    blind: frozenset[str] = frozenset()
+
+    @property
+    def of_model(self) -> "HistoryForm":
+        """This form without what concerns single messages."""
+        return replace(self, refused=frozenset(), as_text=frozenset(), blind=frozenset())
 
     def shows_as_text(self, message: Message) -> bool:
         """Returns whether the calls of a message, and their returns, are text."""
@@ -130,6 +142,7 @@ class HistoryForm:
         return is_own and self.has_carried and message.id not in self.refused
 
 
+_BY_MESSAGE: Final = ("refused", "as_text", "blind")
 PLAIN: Final = HistoryForm()
 
 
@@ -138,7 +151,7 @@ class HistoryForms:
 
     def __init__(self) -> None:
         self._forms: OrderedDict[str, HistoryForm] = OrderedDict()
-        self._refused: OrderedDict[str, bool] = OrderedDict()
+        self._refused: OrderedDict[str, frozenset[str]] = OrderedDict()
 
     def form(self, request: LlmRequest) -> HistoryForm:
         """Returns the form in which a request is sent first."""
@@ -146,8 +159,8 @@ class HistoryForms:
         if not self._refused:
             return form
         known = {each.id: self._refused[each.id] for each in request.messages if each.id in self._refused}
-        as_text = frozenset(id_ for id_, is_text in known.items() if is_text)
-        return replace(form, refused=frozenset(known), as_text=as_text) if known else form
+        refused, as_text, blind = (frozenset(id_ for id_, of in known.items() if name in of) for name in _BY_MESSAGE)
+        return replace(form, refused=refused, as_text=as_text, blind=blind) if known else form
 
     async def stream(
         self,
@@ -192,9 +205,11 @@ class HistoryForms:
     def _keep(self, request: LlmRequest, form: HistoryForm, refusal: ProviderError) -> None:
         model = request.model.provider_model
         _log.warning("history_form_changed", model=request.model.handle, refusal=refusal.message)
-        self._forms[model] = replace(form, refused=frozenset(), as_text=frozenset())
+        self._forms[model] = form.of_model
         self._forms.move_to_end(model)
-        self._refused |= {id_: id_ in form.as_text for id_ in form.refused | form.as_text}
+        for name in _BY_MESSAGE:
+            for id_ in getattr(form, name):
+                self._refused[id_] = self._refused.get(id_, frozenset()) | {name}
         while len(self._forms) > _MAX_MODELS:
             self._forms.popitem(last=False)
         while len(self._refused) > _MAX_REFUSED:
@@ -225,10 +240,13 @@ def _candidates(form: HistoryForm, request: LlmRequest, error: ProviderError) ->
         return [replace(form, has_system=False), *_role_forms(form)]
     if _LONE_CALLS.search(text) and not form.lone_calls:
         return [replace(form, lone_calls=True)]
+    images = [message.id for message in request.messages if _has_images(message)]
+    if images and (_NO_IMAGES if is_exception else _IMAGES).search(text):
+        return [replace(form, blind=form.blind | set(ids)) for ids in (images[:-1], images)]
     own = [message for message in request.messages if form.returns_parts(message, request) and _has_private(message)]
     bare = replace(form, refused=form.refused | {message.id for message in own})
     calls = frozenset(message.id for message in request.messages if message.tool_calls)
-    last_resort = replace(bare, as_text=form.as_text | calls)
+    last_resort = replace(bare, as_text=form.as_text | calls, blind=form.blind | set(images))
     names = {name for message in own for name in carried_names(message)} & set(_WORDS.findall(text))
     if _PRIVATE.search(text) or names:
         is_demand = "passed back" in text if request.model.api == Api.MESSAGES else _DEMAND.search(text) is not None
@@ -278,6 +296,11 @@ def _has_private(message: Message) -> bool:
     if message.role is not Role.ASSISTANT:
         return False
     return message.carried is not None or any(_is_private(part) for part in message.content)
+
+
+def _has_images(message: Message) -> bool:
+    parts = (*message.content, *(part for returned in message.tool_returns for part in returned.content))
+    return any(isinstance(part, ImagePart) for part in parts)
 
 
 def _is_private(part: object) -> bool:
@@ -343,7 +366,7 @@ def history_turns(request: LlmRequest, cache: RenderCache, form: HistoryForm = P
     history = _extend(request, cache, form, known or _History((), [], [], []), messages, thinking_tools)
     cache.keep_history(key, history)
     turns = [_complete(turn) if isinstance(turn, ReturnsTurn) else turn for turn in history.turns]
-    return head + (list(_with_text(turns, form)) if form.calls_as_text or form.as_text else turns)
+    return head + (list(_with_text(turns, form)) if form.calls_as_text or form.as_text or form.blind else turns)
 
 
 def _extend(
@@ -394,7 +417,7 @@ def _complete(turn: ReturnsTurn) -> ReturnsTurn:
 
 
 def _with_text(turns: list[Turn], form: HistoryForm) -> Iterator[Turn]:
-    """Yields the turns with text in place of the calls and returns that the form shows so."""
+    """Yields the turns with text in place of the calls, returns and images that the form shows so."""
     is_text = False
     for turn in turns:
         match turn:
@@ -402,11 +425,21 @@ def _with_text(turns: list[Turn], form: HistoryForm) -> Iterator[Turn]:
                 lines = (_CALL.format(name=call.name, arguments=call.arguments) for call in calls)
                 text = TextPart("\n\n".join(line for line in (message.text, *lines) if line))
                 yield AssistantTurn(replace(message, content=(text,), carried=None), (), is_own=False)
-            case ReturnsTurn(returns) if is_text:
-                text_of_all = "\n\n".join(_RETURN.format(text=returned.text) for returned in returns)
-                yield UserTurn(text_of_all, tuple(image for returned in returns for image in returned.images))
+            case ReturnsTurn(returns, call_ids):
+                shown = [replace(one, **_shown(one.text, one.images, form)) for one in returns]
+                images = tuple(image for one in shown for image in one.images)
+                text_of_all = "\n\n".join(_RETURN.format(text=one.text) for one in shown)
+                yield UserTurn(text_of_all, images) if is_text else ReturnsTurn(shown, call_ids)
+            case UserTurn(text, images) if images:
+                yield UserTurn(**_shown(text, images, form))
             case _:
                 yield turn
+
+
+def _shown(text: str, images: tuple[WireImage, ...], form: HistoryForm) -> dict[str, Any]:
+    kept = tuple(image for image in images if image.source.id not in form.blind)
+    notes = [_HIDDEN_IMAGE] * (len(images) - len(kept))
+    return {"text": "\n".join((text, *notes)), "images": kept}
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -451,7 +450,7 @@ def _with_reasoning(message: Message, required: str) -> Message:
 
 def _single_messages(history: Sequence[Turn], cache: RenderCache, dialect: Dialect, form: HistoryForm) -> list[Message]:
     """Returns the messages of each turn. Strict servers get one call per message, each followed by its return."""
-    shared = replace(form, refused=frozenset(), as_text=frozenset())
+    shared = form.of_model
     key = dialect.type if shared == PLAIN else f"{dialect.type} {shared}"  # the hash of a text is computed once
     found: list[Message] = []
     assistant: Message | None = None
