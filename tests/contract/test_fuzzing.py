@@ -22,7 +22,7 @@ from mnemesh_testkit.timeouts import scaled
 from .resources import everything
 from .valid_requests import good_requests, least_request
 
-SAMPLE: Final = 800
+SAMPLE: Final = 400
 FULL_SECONDS: Final = 45.0
 _ANSWERED: Final = 100
 """How many generated requests must at least succeed, so that the others reach beyond the first check."""

@@ -74,6 +74,7 @@ async def test_content_is_sent_in_parts_with_progress(
 
 @pytest.mark.parametrize("method", ["StartUpload", "WriteUpload", "FinishUpload"])
 @pytest.mark.parametrize("fault", [faulty_proxy.Unavailable(), ExecuteThenTimeout()])
+@pytest.mark.parametrize("face", ["async", pytest.param("sync", marks=pytest.mark.full)], indirect=True)
 async def test_broken_connection_sends_only_what_is_missing(
     mesh: FilesMesh,
     client: Mnemesh,

@@ -8,6 +8,11 @@ from mnemesh_testkit.timeouts import scaled
 
 from .support import Run, source_of, value_of
 
+# What a tool returns does not depend on the layers around it.
+pytestmark = pytest.mark.parametrize(
+    "sandbox", ["all layers", pytest.param("no namespaces", marks=pytest.mark.full)], indirect=True
+)
+
 
 async def test_value_output_and_time(run: Run) -> None:
     """The result is separate from stdout."""

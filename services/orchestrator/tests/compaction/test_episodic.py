@@ -13,6 +13,7 @@ from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.conversations import open_request
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_testkit.plugin import Sample
 from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.messages import Approve, Role
 
@@ -271,17 +272,17 @@ async def test_agents_share_a_named_scope(world: World, process: Process, speake
     assert world.episodes.texts(two.id) == []
 
 
-async def test_fact_of_turn_3_is_in_the_window_300_turns_later(
+async def test_fact_of_turn_3_is_in_the_window_100_turns_later(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await episodic_agent(world, process)
     speaker.summary = memories
-    for number in range(300):
+    for number in range(100):
         received = "Remember: the key is under the third flowerpot." if number == 3 else f"{number}. {LONG * 2}"
         await process.send(agent, received)
         require_valid(world.window(agent).messages)
         assert len(world.window(agent).messages) < 60
-    assert 20 < len(world.episodes.commits) < 150
+    assert 6 < len(world.episodes.commits) < 50
     assert "- the key is under the third flowerpot." in summary_of(world.window(agent).messages)
     covered = [id_ for commit in world.episodes.commits for id_ in commit.episode.message_ids]
     assert len(covered) == len(set(covered)), "no message is in two episodes"
@@ -335,7 +336,7 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
     indirect=["database_url"],
 )
 async def test_crash_at_any_point_neither_duplicates_nor_loses_memories(
-    tmp_path: Path, database_url: str | None, kind: AgentType
+    tmp_path: Path, database_url: str | None, kind: AgentType, sample: Sample
 ) -> None:
     async with opened(tmp_path, database_url) as world:
         agent, _ = await prepare(world, kind)
@@ -343,10 +344,10 @@ async def test_crash_at_any_point_neither_duplicates_nor_loses_memories(
         assert {"episodes.bundle", "recall.replace_context"} <= set(world.faults.calls)
         assert len(world.episodes.commits) == 2
         seen: Counter[str] = Counter()
-        for point in range(points):
+        for point in sample(range(points), 4):
             world.faults = Faults()
             seen[await survives(world, kind, point)] += 1
-    assert seen["whole"] >= 10
+    assert seen["whole"] >= points // 8, (seen, points)
 
 
 async def survives(world: World, kind: AgentType, point: int) -> str:

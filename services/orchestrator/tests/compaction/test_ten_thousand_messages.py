@@ -26,7 +26,7 @@ from ..support.model import Item, call, say
 from ..support.world import Process, World, require_valid
 from .conftest import WINDOW, Speaker, is_summary_request, memories, roles, small_agent
 
-MESSAGES, FEWER_MESSAGES = 10_000, 4_000
+MESSAGES, FEWER_MESSAGES = 10_000, 2_000
 """With and without --full."""
 BULK = 40
 """Loaded turns, of four messages each, between two real turns."""
