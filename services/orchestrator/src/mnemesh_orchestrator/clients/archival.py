@@ -21,7 +21,7 @@ from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto
 from mnemesh_types.archival import ArchivalSummary
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.clients.records import copy_of, items_of, map_other, named_record, record_of
+from mnemesh_orchestrator.clients.records import copy_of, items_of, map_other, named_record, record_of, stamp
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.episodes import PassageHit
 from mnemesh_orchestrator.model.transfers import ExportScope, ImportTarget, Outcome, Record, RecordType
@@ -236,15 +236,9 @@ class ArchivalRecords:
         """Creates or attaches an archive. Returns what differs from the record, if anything does."""
         archive = copy_of(record.body)
         archive.id = target.ids.of("archive", record.id)
-        for name in ("created_by_id", "last_updated_by_id"):
-            map_other(archive.provenance, name, target.ids)
-        if target.options.project_id is not None:
-            archive.provenance.project_id = target.options.project_id
+        stamp(archive, target)
         if target.options.embedder is not None:
             archive.embedder = target.options.embedder
-        for name in ("create_time", "update_time"):
-            if not archive.HasField(name):
-                getattr(archive, name).GetCurrentTime()
         own = archive.HasField("created_for_agent_id") and (
             target.ids.other(archive.created_for_agent_id) == target.agent_id
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import grpc
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -16,7 +16,7 @@ from mnemesh_types.blocks import AUTHOR, Block
 from mnemesh_types.twin import fields_of
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.clients.records import copy_of, items_of, map_field, map_other, named_record, record_of
+from mnemesh_orchestrator.clients.records import copy_of, items_of, map_field, map_other, named_record, record_of, stamp
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory, EditedBlock
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_orchestrator.model.transfers import ExportScope, IdMap, ImportTarget, Outcome, Record, RecordType
@@ -285,18 +285,8 @@ def _block(block: pb.Block, target: ImportTarget) -> pb.Block:
     identities = [target.ids.other(identity_id) for identity_id in block.identity_ids]
     del copy.identity_ids[:]
     copy.identity_ids.extend(identities)
-    _map_provenance(copy.provenance, target)
-    for name in ("create_time", "update_time"):
-        if not copy.HasField(name):
-            getattr(copy, name).GetCurrentTime()
+    stamp(copy, target)
     return copy
-
-
-def _map_provenance(provenance: Any, target: ImportTarget) -> None:
-    for name in ("created_by_id", "last_updated_by_id"):
-        map_other(provenance, name, target.ids)
-    if target.options.project_id is not None:
-        provenance.project_id = target.options.project_id
 
 
 def _revision(body: pb.BlockRevision | records_pb.BlockRecord, target: ImportTarget) -> pb.BlockRevision:

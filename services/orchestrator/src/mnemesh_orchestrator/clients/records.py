@@ -75,6 +75,17 @@ def map_other(message: Any, name: str, ids: IdMap) -> None:
         setattr(message, name, ids.other(value))
 
 
+def stamp(resource: Any, target: ImportTarget) -> None:
+    """Gives an imported resource the ids of its authors, its project, and the times that its record does not have."""
+    for name in ("created_by_id", "last_updated_by_id"):
+        map_other(resource.provenance, name, target.ids)
+    if target.options.project_id is not None:
+        resource.provenance.project_id = target.options.project_id
+    for name in ("create_time", "update_time"):
+        if not resource.HasField(name):
+            getattr(resource, name).GetCurrentTime()
+
+
 async def items_of(
     call: Callable[..., Awaitable[Any]], request: Any, field: str, seconds: float = deadlines.IMPORT
 ) -> AsyncIterator[Any]:

@@ -25,7 +25,7 @@ from mnemesh_types.tools import SearchResult
 from mnemesh_types.twin import Conversion
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.clients.records import copy_of, map_other, record_of
+from mnemesh_orchestrator.clients.records import copy_of, record_of, stamp
 from mnemesh_orchestrator.model.files import returned_images
 from mnemesh_orchestrator.model.rules import (
     AnswerCall,
@@ -339,12 +339,6 @@ class ToolRecords:
                 await self._stub.UpsertTool(request, timeout=deadlines.IMPORT)
             return
         tool.id = target.ids.of("tool", record.id)
-        for name in ("created_by_id", "last_updated_by_id"):
-            map_other(tool.provenance, name, target.ids)
-        if target.options.project_id is not None:
-            tool.provenance.project_id = target.options.project_id
-        for name in ("create_time", "update_time"):
-            if not tool.HasField(name):
-                getattr(tool, name).GetCurrentTime()
+        stamp(tool, target)
         create = rpc.CreateToolRequest(request_id=request_id, tool=tool, restore=True)
         await self._stub.CreateTool(create, timeout=deadlines.IMPORT)
