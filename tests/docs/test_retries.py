@@ -34,7 +34,7 @@ from mnemesh_orchestrator.runs import leases, worker
 from mnemesh_orchestrator.usecases import memory_extractions
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
 from mnemesh_retrieval.indexing import collections
-from mnemesh_retrieval.rerankers import http, reranking
+from mnemesh_retrieval.rerankers import registry, reranking
 from mnemesh_retrieval.rerankers.registry import DEFAULT_TIMEOUT_SECONDS
 from mnemesh_tools.web import searcher
 
@@ -100,7 +100,7 @@ def seconds(value: float) -> str:
             grown(EMBEDDER["backoff"]),
             [EMBEDDER["timeout_seconds"]],
         ),
-        ("reranker over HTTP", http.ATTEMPTS, grown(http.BACKOFF), [DEFAULT_TIMEOUT_SECONDS]),
+        ("reranker over HTTP", registry.ATTEMPTS, grown(registry.BACKOFF), [DEFAULT_TIMEOUT_SECONDS]),
         ("reranker", None, grown(reranking.PAUSE), []),
         ("web search", searcher.ATTEMPTS, grown(searcher.BACKOFF), [searcher.SECONDS]),
         ("PostgreSQL transaction", postgres_engine.WRITE_ATTEMPTS, grown(postgres_engine.CONFLICT_BACKOFF), []),
@@ -136,7 +136,7 @@ def test_every_policy_of_the_page_is_tested() -> None:
 
 @pytest.mark.parametrize(
     ("component", "retried"),
-    [("embedder over HTTP", RETRIED), ("reranker over HTTP", http.RETRIED), ("web search", searcher.RETRIED)],
+    [("embedder over HTTP", RETRIED), ("reranker over HTTP", registry.RETRIED), ("web search", searcher.RETRIED)],
 )
 def test_retried_statuses(component: str, retried: frozenset[int]) -> None:
     shown = {int(number) for number in re.findall(r"\b[45]\d\d\b", ROWS[component][1])}

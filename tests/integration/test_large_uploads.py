@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from mnemesh_gateway.letta.uploads import MAX_BYTES
+from mnemesh_gateway.letta.agent_files import MAX_BYTES
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.timeouts import scaled

@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mnemesh.archival.v1 import passages_service_pb2, passages_service_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
 from mnemesh.recall.v1 import traces_service_pb2, traces_service_pb2_grpc
-from mnemesh_kit import request_bounds
+from mnemesh_kit import admission
 from mnemesh_kit.access import MAX_REQUEST_BYTES, RPC_RULES
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import Principal, Role, as_principal, current_principal
@@ -357,7 +357,7 @@ class Traces(traces_service_pb2_grpc.TraceServiceServicer):
 
 
 async def test_stream_ends_with_the_reason_of_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_bounds, "MAX_STREAM_BYTES", 5_000_000)
+    monkeypatch.setattr(admission, "MAX_STREAM_BYTES", 5_000_000)
     server = RunningServer()
     assembly = Assembly(
         name="recall",

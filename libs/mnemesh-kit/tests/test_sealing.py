@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.config import ConfigError
-from mnemesh_kit.sealing import SecretBox, SecretsKeyMissing, SecretUnreadable
+from mnemesh_kit.secret_variables import SecretBox, SecretsKeyMissing, SecretUnreadable
 
 OLD, NEW = "the-old-key-" + "0" * 32, "the-new-key-" + "1" * 32
 SECRET = "sk-canary-0123456789"

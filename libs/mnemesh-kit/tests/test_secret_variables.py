@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.sealing import SecretBox, SecretUnreadable
-from mnemesh_kit.secret_variables import SecretVariables, require_valid_variables
+from mnemesh_kit.secret_variables import SecretBox, SecretUnreadable, SecretVariables, require_valid_variables
 from mnemesh_kit.time import FrozenClock
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_retrieval.edge.engine import write_back
-from mnemesh_retrieval.edge.shard import Shard
+from mnemesh_retrieval.edge.shard import Shard, write_back
 from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexFull, IndexLocked, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery

@@ -18,7 +18,7 @@ from mnemesh_retrieval.errors import IndexClosed, IndexDamaged, IndexLocked, Poi
 from mnemesh_retrieval.filters import EVERYTHING, HasWords, Match, MatchAny, TimeRange, all_of
 from mnemesh_retrieval.flat import FlatIndex, connections, search
 from mnemesh_retrieval.flat.connections import READER_THREADS, Connections
-from mnemesh_retrieval.flat.segments import CAPACITY, Codes
+from mnemesh_retrieval.flat.file import CAPACITY, Codes
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.index_directory import move_aside
 from mnemesh_testkit.suites.vector_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit

@@ -9,8 +9,7 @@ from mnemesh_gateway.errors import RunFailed
 from mnemesh_gateway.http.errors import status_of
 from mnemesh_gateway.letta.turns import Conversion
 from mnemesh_gateway.usecases.agents import Cache
-from mnemesh_gateway.usecases.answering import Transcript
-from mnemesh_gateway.usecases.runs import waiting_calls
+from mnemesh_gateway.usecases.answering import Transcript, waiting_calls
 from mnemesh_gateway.usecases.sessions import client_session, derived_session
 from mnemesh_gateway.usecases.tasks import is_task
 from mnemesh_kit.time import FrozenClock

@@ -26,7 +26,7 @@ from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.vectors import MessageSource, MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
-from mnemesh_retrieval.flat.segments import CAPACITY
+from mnemesh_retrieval.flat.file import CAPACITY
 from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import Outbox

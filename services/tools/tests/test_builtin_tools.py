@@ -13,8 +13,7 @@ from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.sealing import SecretBox
-from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.secret_variables import SecretBox, SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import SystemClock
 from mnemesh_tools.errors import ToolNameTaken

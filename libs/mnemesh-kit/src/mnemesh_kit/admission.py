@@ -1,20 +1,201 @@
-"""Decides before the request of a call is read whether the call may proceed.
-
-gRPC receives the request of a unary call before its handler runs. A refused call therefore gets a handler that reads
-nothing: what the caller sends stays within the flow control window of its stream.
-"""
+"""Which requests are admitted: their size, their caller, and how many at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from mnemesh_kit.access import RPC_RULES, UNLISTED, RpcRule
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.call_context import Role, set_principal
-from mnemesh_kit.errors import MnemeshError, PermissionDenied, ServerBusy, to_trailers, typed_error
-from mnemesh_kit.request_bounds import readable, sized_parser
+from mnemesh_kit.errors import (
+    InvalidArgument,
+    MnemeshError,
+    PermissionDenied,
+    ResourceExhausted,
+    ServerBusy,
+    to_trailers,
+    typed_error,
+)
+from mnemesh_kit.retries import service_descriptor
+
+MAX_VALUES: Final = 1_000
+"""The largest number of values of a list or a map."""
+MAX_IDS: Final = 10_000
+"""The largest number of messages or turns that a request names, such as those of a context window."""
+MAX_TAGS: Final = 100
+"""The largest number of values of a list of tags: each becomes a condition of a query."""
+MAX_TEXTS: Final = 2_048
+"""The largest number of texts to embed, which is also that of OpenAI's API."""
+MAX_NUMBERS: Final = 16_384
+"""The largest number of numbers of a vector. Embedding models have less."""
+MAX_ALL_VALUES: Final = 100_000
+"""The largest number of values of all lists and maps of a request together. The numbers of vectors do not count: they
+are bounded by the size of the request."""
+_LIMITS: Final = {
+    **dict.fromkeys(("tags", "tags_any", "tags_all"), MAX_TAGS),
+    **dict.fromkeys(("message_ids", "exclude_message_ids", "turn_ids"), MAX_IDS),
+    "texts": MAX_TEXTS,
+}
+MAX_STREAM_BYTES: Final = 512 * 1024 * 1024
+"""The largest size of all requests of a stream together. A server may hold them until the last one has come."""
+# A value of a list takes two bytes at least. Smaller requests cannot break a bound and are not examined.
+_EXAMINED_BYTES: Final = 2 * MAX_TAGS
+_DISCARD_SECONDS: Final = 1.0
+_MALFORMED: Final = "The request is not a message of this method; strings must be valid UTF-8."
+
+Parse = Callable[[bytes], Any]
+
+
+class Unreadable:
+    """Replaces the request of a call that is refused because of its bytes.
+
+    gRPC would turn an exception of a deserializer into UNKNOWN, and the exception would keep the bytes in memory.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: MnemeshError) -> None:
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    limit: int
+    """The largest number of values; 0 for a single message."""
+    is_vector: bool
+    inner: "tuple[_Field, ...]"
+    """The fields with lists of the message, or of each message of the list."""
+
+
+def bounded_parser(method: str, rule: RpcRule, deserialize: Parse) -> Parse:
+    """Returns a function from the bytes of a request to the request, or to `Unreadable`.
+
+    Args:
+        method: the path of the RPC.
+        rule: the rule of the RPC.
+        deserialize: the deserializer of the generated code.
+
+    The errors are ResourceExhausted for a request that is too large, which is not parsed, and InvalidArgument for bytes
+    that are not a request of the method, and for a list with too many values.
+    """
+    # What services of the mesh write has the bounds of the use cases only: windows have more messages than lists may.
+    fields = _fields_of(method) if rule.role is Role.CLIENT else ()
+    parse = sized_parser(rule.max_request_bytes, deserialize)
+
+    def bounded(raw: bytes) -> Any:
+        request = parse(raw)
+        if fields and len(raw) > _EXAMINED_BYTES and isinstance(request, Message):
+            try:
+                _require_bounded(request, fields)
+            except InvalidArgument as error:
+                return Unreadable(error.with_traceback(None))
+        return request
+
+    return bounded
+
+
+def sized_parser(limit: int, deserialize: Parse) -> Parse:
+    """Returns a function from the bytes of a request to the request, or to `Unreadable` if there are too many bytes."""
+
+    def parse(raw: bytes) -> Any:
+        size = len(raw)
+        if size > limit:
+            message = f"The request has {size:,} bytes, and this method accepts {limit:,}. Send less at once."
+            return Unreadable(ResourceExhausted(message, limit=str(limit), size=str(size)))
+        try:
+            return deserialize(raw)
+        except DecodeError:
+            return Unreadable(InvalidArgument(_MALFORMED))
+
+    return parse
+
+
+async def readable(requests: AsyncIterator[Any], *, bounded: bool = True) -> AsyncIterator[Any]:
+    """Yields the requests of a stream, whose size together is limited if it is `bounded`.
+
+    Raises:
+        MnemeshError: the error of an unreadable request.
+        ResourceExhausted: the requests together are too large.
+    """
+    size = 0
+    async for request in requests:
+        if type(request) is Unreadable:
+            raise request.error
+        size += request.ByteSize() if isinstance(request, Message) else len(request)
+        if bounded and size > MAX_STREAM_BYTES:
+            message = f"The requests of a stream may have {MAX_STREAM_BYTES:,} bytes together. Use several calls."
+            raise ResourceExhausted(message, limit=str(MAX_STREAM_BYTES))
+        yield request
+
+
+async def discard(requests: AsyncIterator[Any]) -> None:
+    """Reads the rest of a stream of requests, for at most a second.
+
+    A client that is still sending when the call ends may see a broken connection in place of the error.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            async for _ in requests:
+                pass
+
+
+def _require_bounded(request: Any, fields: tuple[_Field, ...]) -> None:
+    total = _count(request, fields, "")
+    if total > MAX_ALL_VALUES:
+        raise InvalidArgument(f"The lists of a request must have at most {MAX_ALL_VALUES:,} values together.")
+
+
+def _count(message: Any, fields: tuple[_Field, ...], above: str) -> int:
+    """Returns the number of values in the lists of a message."""
+    total = 0
+    for field in fields:
+        if not field.limit:
+            if message.HasField(field.name):
+                total += _count(getattr(message, field.name), field.inner, f"{above}{field.name}.")
+            continue
+        values = getattr(message, field.name)
+        if not (size := len(values)):
+            continue
+        if size > field.limit:
+            path = above + field.name
+            raise InvalidArgument(f"{path} must have at most {field.limit:,} values.", field=path)
+        total += 0 if field.is_vector else size
+        if field.inner:
+            for index, value in enumerate(values):
+                total += _count(value, field.inner, f"{above}{field.name}[{index}].")
+    return total
+
+
+def _fields_of(method: str) -> tuple[_Field, ...]:
+    _, service, name = method.split("/")
+    descriptor = service_descriptor(service)
+    return () if descriptor is None else _fields(descriptor.methods_by_name[name].input_type, ())
+
+
+def _fields(message: Descriptor, above: tuple[str, ...]) -> tuple[_Field, ...]:
+    """Returns the fields of a message that are or contain lists. A message within itself is examined once."""
+    if message.full_name in above:
+        return ()
+    found: list[_Field] = []
+    for field in message.fields:
+        inner: tuple[_Field, ...] = ()
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            inner = _fields(field.message_type, (*above, message.full_name))
+        if field.is_repeated:
+            is_vector = field.type == FieldDescriptor.TYPE_FLOAT
+            limit = MAX_NUMBERS if is_vector else _LIMITS.get(field.name, MAX_VALUES)
+            found.append(_Field(field.name, limit, is_vector, inner))
+        elif inner:
+            found.append(_Field(field.name, 0, False, inner))
+    return tuple(found)
+
 
 OPEN_REQUEST_BYTES: Final = 64 * 1024
 """The largest request of a method that needs no token."""

@@ -24,7 +24,7 @@ import grpc
 import structlog
 
 from mnemesh_kit.access import RPC_RULES, UNLISTED, RpcRule
-from mnemesh_kit.admission import Admission, OpenService
+from mnemesh_kit.admission import Admission, OpenService, Unreadable, bounded_parser, discard, readable
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.call_context import METADATA_KEY, current_principal, set_correlation_id, set_remaining
 from mnemesh_kit.errors import (
@@ -38,7 +38,6 @@ from mnemesh_kit.errors import (
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.heavy_work import Slots
 from mnemesh_kit.metrics import Metrics
-from mnemesh_kit.request_bounds import Unreadable, bounded_parser, discard, readable
 from mnemesh_kit.unicode import truncated
 
 EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.ServerService/GetServerInfo")

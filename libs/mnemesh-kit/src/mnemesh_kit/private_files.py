@@ -1,13 +1,38 @@
 """Access to the files of a mesh for their owner only: databases, indexes, logs, keys, sockets and exports."""
 
+import logging
 import os
 import stat
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.event_log import EventLog
+
+
+class EventLog:
+    """Writes events with their fields: to structlog where a process has configured it, else to the standard library."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Writes an event that a person may want to know."""
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Writes an event that a person should do something about."""
+        self._write(logging.WARNING, event, fields)
+
+    def _write(self, level: int, event: str, fields: dict[str, Any]) -> None:
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
+            structlog.get_logger(self._name).log(level, event, **fields)
+            return
+        shown = " ".join((event, *(f"{name}={value}" for name, value in fields.items())))
+        logging.getLogger(self._name).log(level, "%s", shown)
+
 
 UMASK: Final = 0o077
 _OTHERS: Final = 0o077

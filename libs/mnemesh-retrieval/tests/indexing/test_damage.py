@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_retrieval.edge.engine import surviving
+from mnemesh_retrieval.edge.shard import surviving
 from mnemesh_retrieval.errors import IndexDamaged
 from mnemesh_retrieval.index_directory import FOLDER, KEPT
 from mnemesh_testkit.fakes.notes import NOTES, note_id

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from mnemesh_retrieval.index import SearchMode, SearchQuery
-from mnemesh_retrieval.indexing.applier import Busy, WordRenewal
-from mnemesh_retrieval.indexing.records import Record
+from mnemesh_retrieval.indexing.collections import Busy, WordRenewal
+from mnemesh_retrieval.indexing.outbox import Record
 from mnemesh_retrieval.words import sparse
 from mnemesh_testkit.fakes.notes import NOTES, NoteSource, note_id
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from mnemesh_kit.retries import Backoff
 from mnemesh_retrieval.errors import RerankerError, RerankerMisconfigured, RerankerRejected, RerankerUnavailable
-from mnemesh_retrieval.rerankers.http import COHERE, MAX_ANSWER_BYTES, HttpReranker
-from mnemesh_retrieval.rerankers.registry import RerankerSettings, make_reranker
+from mnemesh_retrieval.rerankers.registry import COHERE, MAX_ANSWER_BYTES, HttpReranker, RerankerSettings, make_reranker
 from mnemesh_testkit.fakes.embedders import FakeReranker
 from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
 from starlette.responses import JSONResponse, PlainTextResponse, Response

@@ -24,7 +24,7 @@ from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.filters import Filter, HasId, Match, MatchAll, MatchAny, TimeRange, all_of
 from mnemesh_retrieval.index import Candidates, Collection, SearchMode, SearchQuery, VectorIndex, instant
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.records import Change, Claim, Record
+from mnemesh_retrieval.indexing.outbox import Change, Claim, Record
 from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
 from mnemesh_retrieval.words.sparse import VERSION
 
@@ -200,7 +200,7 @@ def scope_filter(scope: PassageScope) -> Filter:
 
 
 class PassageSource:
-    """See mnemesh_retrieval.indexing.records.Source. A subject is a point id as text; a group is an archive."""
+    """See mnemesh_retrieval.indexing.outbox.Source. A subject is a point id as text; a group is an archive."""
 
     keep_without_vector = True
     words_version = VERSION

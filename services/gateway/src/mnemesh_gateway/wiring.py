@@ -30,12 +30,12 @@ from mnemesh_gateway.http.listener import HttpListener
 from mnemesh_gateway.http.mcp import McpEndpoint
 from mnemesh_gateway.http.responses import ResponsesEndpoint
 from mnemesh_gateway.letta.app import LettaApp
-from mnemesh_gateway.letta.callbacks import POLL_SECONDS, CallbackClient, CallbackSender
+from mnemesh_gateway.letta.jobs import POLL_SECONDS, CallbackClient, CallbackSender
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Profile
 from mnemesh_gateway.usecases.agents import AgentService, EmbeddingsService
+from mnemesh_gateway.usecases.answering import RunsClient
 from mnemesh_gateway.usecases.chat import ChatService
-from mnemesh_gateway.usecases.runs import RunsClient
 from mnemesh_gateway.usecases.sessions import SessionService
 from mnemesh_gateway.usecases.tasks import TaskService
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from mnemesh_gateway.config import Config
 from mnemesh_gateway.http.errors import letta_response
-from mnemesh_gateway.letta import uploads
+from mnemesh_gateway.letta import agent_files
 from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import Aborted
 from mnemesh_testkit.fakes.openai import FakeOpenAI
@@ -107,8 +107,8 @@ def test_unknown_fields_are_ignored(http: httpx.Client) -> None:
 def test_a_file_that_is_too_large_is_refused_and_not_stored(
     lab: Lab, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert uploads.MAX_BYTES == 256 << 20, "the documentation names it"
-    monkeypatch.setattr(uploads, "MAX_BYTES", 2000)
+    assert agent_files.MAX_BYTES == 256 << 20, "the documentation names it"
+    monkeypatch.setattr(agent_files, "MAX_BYTES", 2000)
     folder = lab.client.folders.create(name="large")
     for size, expected in ((3000, 413), (1000, 200)):
         answer = http.post(f"/v1/folders/{folder.id}/upload", files={"file": ("large.txt", b"a" * size)})

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from mnemesh_gateway.letta.callbacks import POLL_SECONDS, CallbackClient
+from mnemesh_gateway.letta.jobs import POLL_SECONDS, CallbackClient
 from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.timeouts import scaled
 

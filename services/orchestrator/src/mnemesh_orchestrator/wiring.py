@@ -21,8 +21,7 @@ from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.local_calls import LocalServers
 from mnemesh_kit.metrics import Gauge
-from mnemesh_kit.sealing import SecretBox
-from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.secret_variables import SecretBox, SecretVariables
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import open_database

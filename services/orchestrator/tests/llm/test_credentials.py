@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.secret_variables import SecretBox
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.model.models import Credentials, ProviderDraft, ProviderRecord

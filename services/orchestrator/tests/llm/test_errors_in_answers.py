@@ -13,8 +13,7 @@ from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import AttemptBudget, LlmClient
 from mnemesh_orchestrator.llm.transport import report_in_answer
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
-from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.openai_responses import FakeResponses
+from mnemesh_testkit.fakes.openai import FakeOpenAI, FakeResponses
 from mnemesh_testkit.fakes.server import Fault, cut_stream, garbage, raw_stream, status
 from mnemesh_types.messages import Role
 

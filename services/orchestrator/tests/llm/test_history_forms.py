@@ -18,8 +18,7 @@ from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.wire import RenderCache
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
-from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.openai_responses import FakeResponses
+from mnemesh_testkit.fakes.openai import FakeOpenAI, FakeResponses
 from mnemesh_testkit.fakes.server import Fault, context_overflow, raw_stream, status
 from mnemesh_types.agents import ModelSettings
 from mnemesh_types.messages import (

@@ -7,7 +7,7 @@ import pytest
 from mnemesh_orchestrator.llm import errors
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient, render_body
 from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from mnemesh_testkit.fakes.openai_responses import FakeResponses
+from mnemesh_testkit.fakes.openai import FakeResponses
 from mnemesh_testkit.fakes.server import (
     Call,
     Fault,

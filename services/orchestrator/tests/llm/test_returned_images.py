@@ -15,8 +15,7 @@ from mnemesh_orchestrator.llm.provider import reads_images
 from mnemesh_orchestrator.llm.settings import Api
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
-from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.openai_responses import FakeResponses
+from mnemesh_testkit.fakes.openai import FakeOpenAI, FakeResponses
 from mnemesh_types.messages import ImagePart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 from openai.types.chat import ChatCompletionContentPartImageParam
 from openai.types.responses.response_input_param import FunctionCallOutput

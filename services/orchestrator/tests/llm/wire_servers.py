@@ -11,8 +11,7 @@ from mnemesh_orchestrator.llm.port import LlmClient
 from mnemesh_orchestrator.llm.settings import Api
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
-from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.fakes.openai_responses import FakeResponses
+from mnemesh_testkit.fakes.openai import FakeOpenAI, FakeResponses
 from mnemesh_testkit.fakes.server import FakeProvider, Fault, Reply, status
 from mnemesh_testkit.wires import Wire, encoded
 from mnemesh_types.agents import ModelSettings

@@ -11,8 +11,7 @@ from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.sealing import SecretBox
-from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.secret_variables import SecretBox, SecretVariables
 from mnemesh_kit.sql import Database, DatabaseUnavailable
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.clients.services import Services

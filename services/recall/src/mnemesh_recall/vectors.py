@@ -13,7 +13,7 @@ from mnemesh_retrieval.filters import Filter, HasId, Match, MatchAny, Not, TimeR
 from mnemesh_retrieval.index import Collection, Comparison, Hit, NearestIndex, SearchMode, SearchQuery, instant
 from mnemesh_retrieval.index import Collection as IndexCollection
 from mnemesh_retrieval.indexing.indexer import Indexer
-from mnemesh_retrieval.indexing.records import Record
+from mnemesh_retrieval.indexing.outbox import Record
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable

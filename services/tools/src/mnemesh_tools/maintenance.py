@@ -3,8 +3,7 @@
 from collections.abc import AsyncIterator
 
 from mnemesh_kit.maintenance import maintain_database
-from mnemesh_kit.sealing import SecretBox
-from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.secret_variables import SecretBox, SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock, SystemClock
 

@@ -10,8 +10,7 @@ from mnemesh.tools.v1 import (
     web_service_pb2_grpc,
 )
 from mnemesh_kit.ids import IdSource, RandomIds
-from mnemesh_kit.sealing import SecretBox
-from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.secret_variables import SecretBox, SecretVariables
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import open_database

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from mnemesh_kit.config import ConfigError
-from mnemesh_kit.event_log import EventLog
-from mnemesh_kit.private_files import warn_of_readable_key
+from mnemesh_kit.private_files import EventLog, warn_of_readable_key
 from mnemesh_kit.tls.certificates import Certificate, read_certificate
 
 T = TypeVar("T")

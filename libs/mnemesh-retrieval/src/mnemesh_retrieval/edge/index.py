@@ -13,9 +13,11 @@ from uuid import UUID
 
 import structlog
 
-from mnemesh_retrieval.edge.directory import RewriteReport, ShardDirectory
-from mnemesh_retrieval.edge.engine import (
+from mnemesh_retrieval.edge.shard import (
     MAX_MAPPED_BYTES,
+    RewriteReport,
+    Shard,
+    ShardDirectory,
     engine_error,
     is_panic,
     mapped_bytes,
@@ -23,7 +25,6 @@ from mnemesh_retrieval.edge.engine import (
     surviving,
     write_back,
 )
-from mnemesh_retrieval.edge.shard import Shard
 from mnemesh_retrieval.engine_queries import SearchedComparison, compare_by_search
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from mnemesh_retrieval.filters import Filter

@@ -1,27 +1,24 @@
-"""One collection in one shard of the engine. Synchronous: EdgeIndex calls it from its one worker thread."""
+"""A shard of the engine: its process-wide settings, its directory, its lifecycle and its calls."""
 
+import ctypes
+import json
+import mmap
+import os
+import re
 import shutil
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import numpy as np
 import qdrant_edge as qe
 
-from mnemesh_retrieval.edge.directory import CREATING
-from mnemesh_retrieval.edge.engine import (
-    DENSE,
-    TEXT,
-    add_missing_indexes,
-    engine_config,
-    flush_path,
-    release_pages,
-    require_dimension,
-    stored_dimension,
-    surviving,
-)
 from mnemesh_retrieval.engine_queries import (
     AllPoints,
     PointQuery,
@@ -35,7 +32,7 @@ from mnemesh_retrieval.engine_queries import (
     translate_filter,
     word_match,
 )
-from mnemesh_retrieval.errors import IndexDamaged
+from mnemesh_retrieval.errors import CollectionMismatch, IndexDamaged, IndexFull, VectorIndexError
 from mnemesh_retrieval.filters import Filter, Scalar
 from mnemesh_retrieval.index import (
     Candidates,
@@ -51,10 +48,294 @@ from mnemesh_retrieval.index import (
     WriteMode,
     instant,
 )
+from mnemesh_retrieval.index_directory import DirectoryLock, discard, move_aside
 from mnemesh_retrieval.words.sparse import document_vector, query_numbers
 
 if TYPE_CHECKING:
     from qdrant_edge import ConditionType
+
+DENSE = "dense"
+TEXT = "text"
+
+
+def engine_config(dimension: int) -> qe.EdgeConfig:
+    """Returns the configuration with which every shard is created and loaded."""
+    return qe.EdgeConfig(
+        vectors={DENSE: qe.EdgeVectorParams(size=dimension, distance=qe.Distance.Cosine)},
+        sparse_vectors={TEXT: qe.EdgeSparseVectorParams(modifier=qe.Modifier.Idf)},
+        max_search_threads=1,
+        wal_enabled=True,
+    )
+
+
+def stored_dimension(path: Path) -> int:
+    """Returns the vector length of the shard at `path`."""
+    config = json.loads((path / "edge_config.json").read_text())
+    return int(config["vectors"][DENSE]["size"])
+
+
+def require_dimension(collection: Collection, stored: int) -> None:
+    """Raises CollectionMismatch if the stored dimension differs from that of the collection."""
+    if stored != collection.dimension:
+        raise CollectionMismatch(
+            f"collection {collection.name!r} has vectors of {stored} numbers, not of {collection.dimension}"
+        )
+
+
+def add_missing_indexes(engine: qe.EdgeShard, collection: Collection) -> None:
+    """Creates the payload indexes of the collection that the shard does not have."""
+    present = engine.info().payload_schema
+    for name in collection.keyword_fields:
+        if name not in present:
+            tenant = name == collection.tenant_field
+            engine.update(qe.UpdateOperation.create_field_index(name, qe.KeywordIndexParams(is_tenant=tenant)))
+    for name in collection.uuid_fields:
+        if name not in present:
+            tenant = name == collection.tenant_field
+            engine.update(qe.UpdateOperation.create_field_index(name, qe.UuidIndexParams(is_tenant=tenant)))
+    for name in collection.datetime_fields:
+        if name not in present:
+            engine.update(qe.UpdateOperation.create_field_index(name, qe.DatetimeIndexParams()))
+    for name in collection.text_fields:
+        if name not in present:
+            folded = qe.TextIndexParams(tokenizer=qe.TokenizerType.Word, lowercase=True, ascii_folding=True)
+            engine.update(qe.UpdateOperation.create_field_index(name, folded))
+
+
+_FULL: Final = re.compile(r"os error (28|122)\b|No space left")
+# Permissions, too many open files, too little memory, a read-only or failing disk.
+_SURROUNDINGS: Final = re.compile(r"os error (1|5|12|13|23|24|30)\b")
+_DAMAGE: Final = re.compile(
+    r"out of bounds|[Ff]ailed to (decode|decompress|deserialize)|[Cc]orrupt|Requested pages|invalid utf-8"
+)
+
+
+def engine_error(error: BaseException, *, opening: bool) -> VectorIndexError:
+    """Returns the library's error for a failure of the engine, which raises bare Exceptions and panics.
+
+    Args:
+        error: the engine's exception.
+        opening: whether a stored collection was being opened; then every failure that the surroundings do not explain
+            is damage.
+    """
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    if _FULL.search(text):
+        return IndexFull(f"the disk of the vector index is full: {text}")
+    if _SURROUNDINGS.search(text):
+        return VectorIndexError(f"the vector index failed: {text}")
+    if opening or _DAMAGE.search(text):
+        return IndexDamaged(f"the vector index is damaged: {text}")
+    return VectorIndexError(f"the vector index failed: {text}")
+
+
+def is_panic(error: BaseException) -> bool:
+    """Returns whether the engine panicked. The exception's class is not importable, and derives from BaseException."""
+    return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def surviving(marker: Path, attempts: int, action: str) -> Iterator[None]:
+    """Notes in a file that the process is doing something that a damaged file may end it with.
+
+    Raises:
+        IndexDamaged: the process has ended `attempts` times in a row while doing it.
+    """
+    ended = int(marker.read_text() or 0) if marker.exists() else 0
+    if ended >= attempts:
+        marker.unlink()
+        raise IndexDamaged(f"the process ended {ended} times while it {action} the vector index")
+    with suppress(OSError):  # a full disk: the files are used without the note
+        marker.write_text(str(ended + 1))
+    try:
+        yield
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+MAX_MAPPED_BYTES: Final = 256 * 1024 * 1024
+"""The resident size of all mapped files of the process above which the engine's pages are released."""
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \S+\s+(/.*)")
+
+
+def release_pages(directory: Path) -> None:
+    """Releases the resident pages of all files under `directory`. Works on Linux only; elsewhere it does nothing."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    inside = f"{directory.resolve()}/"
+    for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
+        mapping = _MAPPING.fullmatch(line)
+        if mapping is None or not mapping[4].startswith(inside) or not mapping[3].endswith("s"):
+            continue  # private mappings may have changes that are not in the file
+        start, end = int(mapping[1], 16), int(mapping[2], 16)
+        libc.madvise(start, end - start, mmap.MADV_DONTNEED)
+
+
+def mapped_bytes() -> int:
+    """Returns the resident size of the files that this process maps, libraries included; 0 if it is unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
+    except OSError:
+        return 0
+
+
+def write_back(directory: Path) -> None:
+    """Flushes the files and folders under `directory` to disk. Files that disappear meanwhile are passed over.
+
+    The engine's own flush does the same but holds the interpreter lock; after this it has little to do. A shard has
+    hundreds of files, so Linux flushes the file system in one call.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "syncfs"):
+        for path in (*directory.rglob("*"), directory):
+            with suppress(FileNotFoundError):
+                flush_path(path)
+        return
+    with suppress(FileNotFoundError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            if libc.syncfs(descriptor):
+                raise OSError(ctypes.get_errno(), "the file system could not be flushed", str(directory))
+        finally:
+            os.close(descriptor)
+
+
+def flush_path(path: Path) -> None:
+    """Flushes a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+BUILDING = ".building"
+CREATING = ".creating"
+DROPPED = ".dropped"
+REWRITTEN = ".rewritten"
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteReport:
+    """The result of a rewrite. Sizes are the disk space of the files."""
+
+    collection: str
+    points: int
+    bytes_before: int
+    bytes_after: int
+
+
+def recover(directory: Path, suffix: str) -> None:
+    """Finishes or undoes what a crash interrupted, in a directory of shards with this suffix."""
+    for creating in directory.glob(f"*{suffix}{CREATING}"):
+        shutil.rmtree(creating.with_name(creating.name.removesuffix(CREATING)), ignore_errors=True)
+        creating.unlink()
+    for rewritten in directory.glob(f"*{suffix}{REWRITTEN}"):
+        path = rewritten.with_name(rewritten.name.removesuffix(REWRITTEN))
+        if path.exists():
+            shutil.rmtree(rewritten)  # the swap did not start, and the old shard may have changed since
+        else:
+            rewritten.rename(path)
+    for ending in (BUILDING, DROPPED):
+        for leftover in directory.glob(f"*{suffix}{ending}"):
+            shutil.rmtree(leftover)
+
+
+def rewrite(path: Path, collection: str, config: qe.EdgeConfig) -> RewriteReport:
+    """Replaces a shard that is not open by a copy of its live points."""
+    building = path.with_name(path.name + BUILDING)
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    old, new = qe.EdgeShard.load(str(path), config), qe.EdgeShard.create(str(building), config)
+    try:
+        for name, index in old.info().payload_schema.items():
+            new.update(qe.UpdateOperation.create_field_index(name, index.params or index.data_type))
+        points = _copy(old, new)
+        new.flush()
+    finally:
+        old.close()
+        new.close()
+    before = disk_bytes(path)
+    rewritten = path.with_name(path.name + REWRITTEN)
+    dropped = path.with_name(path.name + DROPPED)
+    building.rename(rewritten)
+    path.rename(dropped)
+    rewritten.rename(path)
+    shutil.rmtree(dropped)
+    return RewriteReport(collection, points, before, disk_bytes(path))
+
+
+def _copy(old: qe.EdgeShard, new: qe.EdgeShard) -> int:
+    copied = 0
+    offset = None
+    while True:
+        records, offset = old.scroll(qe.ScrollRequest(offset=offset, limit=PAGE, with_payload=True, with_vector=True))
+        if records:
+            points = [qe.Point(record.id, record.vector or {}, record.payload or {}) for record in records]
+            new.update(qe.UpdateOperation.upsert_points(points))
+            copied += len(points)
+        if offset is None:
+            return copied
+
+
+def disk_bytes(path: Path) -> int:
+    """Returns the disk space of the files under a directory; many are preallocated and sparse."""
+    return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+
+
+_SHARD: Final = ".shard"
+
+
+class ShardDirectory:
+    """The files of shards that are not open. Its owner has the lock of the directory until `release`."""
+
+    def __init__(self, path: Path, lock: DirectoryLock) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path) -> "ShardDirectory":
+        """Creates the directory if absent, locks it, and completes what a crash has interrupted. Raises IndexLocked."""
+        path.mkdir(parents=True, exist_ok=True)
+        lock = DirectoryLock.acquire(path)
+        recover(path, _SHARD)
+        return cls(path, lock)
+
+    def path_of(self, collection: str) -> Path:
+        return self.path / f"{quote(collection, safe='')}{_SHARD}"
+
+    def collections(self) -> tuple[str, ...]:
+        """Returns the collections that have a shard, in order."""
+        return tuple(unquote(path.name.removesuffix(_SHARD)) for path in sorted(self.path.glob(f"*{_SHARD}")))
+
+    def drop(self, collection: str) -> None:
+        """Deletes a shard, if there is one. After a crash, all of it or nothing is left."""
+        path = self.path_of(collection)
+        if path.exists():
+            dropped = path.with_name(path.name + DROPPED)
+            shutil.rmtree(dropped, ignore_errors=True)
+            path.rename(dropped)
+            shutil.rmtree(dropped)
+
+    def rewrite(self, collection: str) -> RewriteReport:
+        """Rewrites a shard from its live points."""
+        path = self.path_of(collection)
+        return rewrite(path, collection, engine_config(stored_dimension(path)))
+
+    def move_aside(self, collection: str) -> str | None:
+        """Moves a damaged shard out of the way. Returns the folder that it is in now; None if there is no shard."""
+        moved_to = move_aside(self.path, [self.path_of(collection)])
+        return str(moved_to) if moved_to is not None else None
+
+    def discard_damaged(self) -> None:
+        """Deletes the damaged shards that were moved aside."""
+        discard(self.path)
+
+    def release(self) -> None:
+        """Releases the lock."""
+        self._lock.release()
 
 
 def engine_filter(condition: Filter) -> qe.Filter:

@@ -18,8 +18,7 @@ import numpy as np
 
 from mnemesh_retrieval.errors import IndexClosed, IndexDamaged, IndexFull, RetrievalError, VectorIndexError
 from mnemesh_retrieval.flat import file
-from mnemesh_retrieval.flat.file import parts
-from mnemesh_retrieval.flat.segments import CAPACITY, HEADER, Segment
+from mnemesh_retrieval.flat.file import CAPACITY, HEADER, Segment, parts
 from mnemesh_retrieval.index_directory import discard, move_aside
 
 _PAGE: Final = 8

@@ -17,8 +17,8 @@ from mnemesh_retrieval.errors import CollectionMismatch, CollectionMissing, Vect
 from mnemesh_retrieval.filters import EVERYTHING, Filter, HasId
 from mnemesh_retrieval.flat import connections, file, search
 from mnemesh_retrieval.flat.connections import Connections, RewriteReport, rewritten
+from mnemesh_retrieval.flat.file import Entry, ids_of, labels_of, require_few_labels, time_of
 from mnemesh_retrieval.flat.search import FlatComparison
-from mnemesh_retrieval.flat.segments import Entry, ids_of, labels_of, require_few_labels, time_of
 from mnemesh_retrieval.index import CHECK_PAUSE, Collection, Hit, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.index_directory import DirectoryLock, DiskReserve, IndexMark
 

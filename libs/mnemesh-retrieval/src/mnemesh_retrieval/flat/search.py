@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mnemesh_retrieval.filters import And, Filter, HasId
 from mnemesh_retrieval.flat import file
-from mnemesh_retrieval.flat.segments import CAPACITY, Codes, Mask, SegmentBatch, matching, segment_filter
+from mnemesh_retrieval.flat.file import CAPACITY, Codes, Mask, SegmentBatch, matching, segment_filter
 from mnemesh_retrieval.index import Hit, SearchQuery
 
 MIN_POINTS: Final = 16

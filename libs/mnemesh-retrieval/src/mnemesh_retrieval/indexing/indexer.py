@@ -14,11 +14,9 @@ from mnemesh_kit.time import Clock, SystemClock
 
 from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, IndexUnavailable, VectorIndexError
 from mnemesh_retrieval.index import NearestIndex
-from mnemesh_retrieval.indexing.applier import Applier, WordRenewal
-from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections, Tracked
-from mnemesh_retrieval.indexing.outbox import Outbox
+from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Applier, Collections, Tracked, WordRenewal
+from mnemesh_retrieval.indexing.outbox import Change, Claim, Outbox, Source
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION, CLAIM_MARGIN, PendingChanges
-from mnemesh_retrieval.indexing.records import Change, Claim, Source
 from mnemesh_retrieval.indexing.walks import Walks
 
 _log = structlog.get_logger("mnemesh.retrieval.indexer")

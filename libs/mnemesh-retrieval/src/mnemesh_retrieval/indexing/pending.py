@@ -9,8 +9,7 @@ from typing import Final
 
 from mnemesh_kit.time import Clock
 
-from mnemesh_retrieval.indexing.outbox import Outbox
-from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
+from mnemesh_retrieval.indexing.outbox import Change, ChangeKind, Claim, Outbox
 
 CLAIM_DURATION: Final = timedelta(seconds=60)
 """The time after which another replica applies the changes of one that crashed; longer than any flush."""

@@ -17,11 +17,9 @@ import structlog
 from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, RetrievalError
 from mnemesh_retrieval.filters import EVERYTHING, HasId
 from mnemesh_retrieval.index import CHECK_PAUSE, NearestIndex
-from mnemesh_retrieval.indexing.applier import WordRenewal
-from mnemesh_retrieval.indexing.collections import FAILURES, Collections, Tracked
-from mnemesh_retrieval.indexing.outbox import Outbox
+from mnemesh_retrieval.indexing.collections import FAILURES, Collections, Tracked, WordRenewal
+from mnemesh_retrieval.indexing.outbox import Change, Outbox
 from mnemesh_retrieval.indexing.pending import PendingChanges
-from mnemesh_retrieval.indexing.records import Change
 
 PAGE: Final = 500
 """The number of records that are compared together."""

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from mnemesh_retrieval.time_expressions import calendar
-from mnemesh_retrieval.time_expressions.calendar import HOLIDAYS, Recurring, Span
+from mnemesh_retrieval.time_expressions import tokens
 from mnemesh_retrieval.time_expressions.tokens import (
     AMBIGUOUS_MONTHS,
     CALENDAR_UNITS,
+    HOLIDAYS,
     MONTHS,
     NOT_AFTER_WEEKDAY,
     NOT_BEFORE_WEEKDAY,
@@ -34,6 +34,8 @@ from mnemesh_retrieval.time_expressions.tokens import (
     Evidence,
     Found,
     Reading,
+    Recurring,
+    Span,
 )
 
 _DAY: Final = re.compile(r"([12]?\d|3[01])(st|nd|rd|th)?")
@@ -41,7 +43,7 @@ _YEAR: Final = re.compile(r"(19|20)\d\d")
 _QUARTER: Final = re.compile(r"q[1-4]")
 _YEAR_PREPOSITIONS: Final = frozenset({"before", "after", "by", "from", "of", "early", "mid", "late"})
 _SHIFTS: Final = {"last": -1, "previous": -1, "this": 0, "next": 1}
-_LENGTHS: Final = {"day": calendar.DAY, "week": calendar.WEEK}
+_LENGTHS: Final = {"day": tokens.DAY, "week": tokens.WEEK}
 _COUNTS: Final = {"half": 2, "quarter": 4}
 _MONTHS_OF_YEAR: Final = 12
 _LONGEST_MONTH: Final = timedelta(days=31)
@@ -68,7 +70,7 @@ def day_and_month(reading: Reading, index: int, evidence: Evidence) -> Found | N
         return None
     if not (is_of or is_ordinal or evidence) and reading.is_name(after + 1):
         return None  # 10 March Street
-    return _dated(reading, calendar.days_of(month, day, day), after + 1, is_day=True)
+    return _dated(reading, tokens.days_of(month, day, day), after + 1, is_day=True)
 
 
 def month(reading: Reading, index: int, evidence: Evidence) -> Found | None:
@@ -77,8 +79,8 @@ def month(reading: Reading, index: int, evidence: Evidence) -> Found | None:
     place = index + 1 + (reading.joined(index + 1) == "the")
     day, is_ordinal = day_number(reading, place) if reading.joined(place) else (None, False)
     if day is not None and (is_ordinal or (place == index + 1 and not _counts(reading, place))):
-        return _dated(reading, calendar.days_of(number, day, day), place + 1, is_day=True)
-    found = _dated(reading, calendar.month_of(number), index + 1)
+        return _dated(reading, tokens.days_of(number, day, day), place + 1, is_day=True)
+    found = _dated(reading, tokens.month_of(number), index + 1)
     return found if found.recurring is None or _is_month(reading, index, evidence) else None
 
 
@@ -97,17 +99,17 @@ def year(reading: Reading, index: int, evidence: Evidence) -> Found | None:
     word = reading.word(index)
     if word[4:] == "s" and _YEAR.fullmatch(word[:4]) and word[3] == "0":
         first = int(word[:4])
-        return Found(((calendar.year_span(first)[0], calendar.year_span(first + 9)[1]),), index + 1)
+        return Found(((tokens.year_span(first)[0], tokens.year_span(first + 9)[1]),), index + 1)
     if not _YEAR.fullmatch(word) or _counts(reading, index):
         return None
     is_year = reading.word(index - 1) == "year" or (evidence and reading.word(index - 1) in _YEAR_PREPOSITIONS)
-    return Found((calendar.year_span(int(word)),), index + 1) if evidence == Evidence.TIME or is_year else None
+    return Found((tokens.year_span(int(word)),), index + 1) if evidence == Evidence.TIME or is_year else None
 
 
 def season(reading: Reading, index: int, evidence: Evidence) -> Found | None:
     """Reads "summer 2023", "the winter of last year", or "summer" after a word of time."""
     word = reading.word(index)
-    found = _dated(reading, calendar.season_of(SEASONS[word]), index + 1)
+    found = _dated(reading, tokens.season_of(SEASONS[word]), index + 1)
     is_season = evidence == Evidence.TIME and (word in _SURE_SEASONS or reading.is_capitalized(index))
     return found if found.recurring is None or is_season else None
 
@@ -117,7 +119,7 @@ def quarter(reading: Reading, index: int, evidence: Evidence) -> Found | None:
     word = reading.word(index)
     if not _QUARTER.fullmatch(word):
         return None
-    found = _dated(reading, calendar.quarter_of(int(word[1])), index + 1)
+    found = _dated(reading, tokens.quarter_of(int(word[1])), index + 1)
     return found if found.recurring is None or evidence else None
 
 
@@ -138,23 +140,23 @@ def ordinal_period(reading: Reading, index: int, _: Evidence) -> Found | None:
     if number >= count:
         return None
     if end - start <= _LONGEST_MONTH:  # A month has halves, but no quarters.
-        return Found((calendar.part((start, end), number % 2, 2),), after) if count == 2 else None
+        return Found((tokens.part((start, end), number % 2, 2),), after) if count == 2 else None
     months = _MONTHS_OF_YEAR // count
-    first = calendar.add_months(start, number % count * months)
-    return Found(((first, calendar.add_months(first, months)),), after)
+    first = tokens.add_months(start, number % count * months)
+    return Found(((first, tokens.add_months(first, months)),), after)
 
 
 def _whole(reading: Reading, index: int) -> tuple[Span, int] | None:
     """Returns the month or year of which something is a part, and the token after it."""
     if (found := _year_at(reading, index)) is not None:
-        return calendar.year_span(found[0]), found[1]
+        return tokens.year_span(found[0]), found[1]
     number = MONTHS.get(reading.joined(index))
     if number is None:
         return None
     known = _year_at(reading, index + 1)
     if known is not None:
-        return calendar.month_of(number)(known[0]), known[1]
-    span = calendar.latest(calendar.yearly(calendar.month_of(number)), reading.now)
+        return tokens.month_of(number)(known[0]), known[1]
+    span = tokens.latest(tokens.yearly(tokens.month_of(number)), reading.now)
     return None if span is None else (span, index + 1)
 
 
@@ -181,7 +183,7 @@ def weekday(reading: Reading, index: int, evidence: Evidence) -> Found | None:
     before, after = {reading.word(index - 1), reading.word(index - 2)}, reading.joined(index + 1)
     if before & NOT_BEFORE_WEEKDAY or after in NOT_AFTER_WEEKDAY or (not evidence and reading.is_name(index + 1)):
         return None
-    return with_part_of_day(reading, calendar.weekly(number), index + 1)
+    return with_part_of_day(reading, tokens.weekly(number), index + 1)
 
 
 def _day_at(reading: Reading, index: int) -> Found | None:
@@ -197,7 +199,7 @@ def _day_at(reading: Reading, index: int) -> Found | None:
 
 def with_part_of_day(reading: Reading, period: Recurring, after: int) -> Found | None:
     """Returns the latest occurrence of a weekday, or the part of that day which the next word names."""
-    span = calendar.latest(period, reading.now)
+    span = tokens.latest(period, reading.now)
     if span is None:
         return None
     if (narrowed := part_of_day(reading, span, after)) is not None:
@@ -220,12 +222,12 @@ def day_of_month(reading: Reading, index: int, evidence: Evidence) -> Found | No
     is_day = evidence and reading.word(index - 1) == "the" and reading.word(index) not in ORDINALS
     if day is None or not (is_ordinal and is_day) or reading.joined(index + 1):
         return None
-    return latest_of(reading, calendar.monthly(day), index + 1)
+    return latest_of(reading, tokens.monthly(day), index + 1)
 
 
 def latest_of(reading: Reading, period: Recurring, after: int) -> Found | None:
     """Returns the latest occurrence of a period that began before the reference time."""
-    span = calendar.latest(period, reading.now)
+    span = tokens.latest(period, reading.now)
     return None if span is None else Found((span,), after, recurring=period)
 
 
@@ -234,8 +236,8 @@ def _dated(reading: Reading, of_year: Callable[[int], Span], after: int, *, is_d
     if (given := _year_at(reading, after + (reading.joined(after) == "of"))) is not None:
         number, end = given
         return Found((of_year(number),), end, is_complete=is_day and reading.word(end - 1) != "year")
-    period = calendar.yearly(of_year)
-    span = calendar.latest(period, reading.now)
+    period = tokens.yearly(of_year)
+    span = tokens.latest(period, reading.now)
     if span is None:
         raise ValueError("The period has not begun in the years 1 to 9999.")
     return Found((span,), after, recurring=period)
@@ -267,7 +269,7 @@ def _counts(reading: Reading, index: int) -> bool:
     return after in PLURALS_OF_THINGS or (len(after) > 3 and after.endswith("s") and after not in VERBS_IN_S)
 
 
-WEEKEND: Final = calendar.weekly(5, 2)
+WEEKEND: Final = tokens.weekly(5, 2)
 LAST: Final = frozenset({"last", "past", "previous"})
 THIS: Final = frozenset({"this", "current"})
 NEXT: Final = frozenset({"next", "coming", "upcoming"})
@@ -284,7 +286,7 @@ def named_day(reading: Reading, index: int, _: Evidence) -> Found | None:
     word = reading.word(index)
     if word == "tonight":
         return _hours(reading, 0, 18, 30, index + 1)
-    day = calendar.unit_span("day", reading.today, _DAYS[word])
+    day = tokens.unit_span("day", reading.today, _DAYS[word])
     return part_of_day(reading, day, index + 1) or Found((day,), index + 1)
 
 
@@ -293,12 +295,12 @@ def day_before_yesterday(reading: Reading, index: int, _: Evidence) -> Found | N
     words = tuple(reading.joined(index + place) for place in range(1, 3))
     unit = reading.word(index)
     if unit in ("day", "night") and words == ("before", "yesterday"):
-        return Found((calendar.unit_span("day", reading.today, -2),), index + 3)
+        return Found((tokens.unit_span("day", reading.today, -2),), index + 3)
     if unit == "day" and words == ("after", "tomorrow"):
-        return Found((calendar.unit_span("day", reading.today, 2),), index + 3)
+        return Found((tokens.unit_span("day", reading.today, 2),), index + 3)
     if unit in CALENDAR_UNITS and words in (("before", "last"), ("after", "next")):
         shift = -2 if words[0] == "before" else 2
-        return Found((calendar.unit_span(unit, reading.today, shift),), index + 3)
+        return Found((tokens.unit_span(unit, reading.today, shift),), index + 3)
     return None
 
 
@@ -306,7 +308,7 @@ def other_day(reading: Reading, index: int, _: Evidence) -> Found | None:
     """Reads "the other day": one of the seven days before today."""
     if reading.word(index - 1) != "the" or reading.joined(index + 1) not in ("day", "night"):
         return None
-    return Found(((reading.today - calendar.WEEK, reading.today),), index + 2)
+    return Found(((reading.today - tokens.WEEK, reading.today),), index + 2)
 
 
 def earlier(reading: Reading, index: int, evidence: Evidence) -> Found | None:
@@ -338,7 +340,7 @@ def selected(reading: Reading, index: int, evidence: Evidence) -> Found | None:
         return None
     if noun in CALENDAR_UNITS:
         shift = -1 if selector in LAST else 0 if selector in THIS else 1
-        span = calendar.unit_span(noun, reading.today, shift)
+        span = tokens.unit_span(noun, reading.today, shift)
         return (noun == "year" and _month_of_year(reading, span[0].year, after)) or Found((span,), after)
     return _selected_recurring(reading, selector, index)
 
@@ -349,13 +351,13 @@ def _selected_recurring(reading: Reading, selector: str, index: int) -> Found | 
         return None
     period, after = known
     if selector in LAST:
-        span = calendar.latest_over(period, reading.now)
+        span = tokens.latest_over(period, reading.now)
     elif selector in NEXT:
-        span = calendar.following(period, reading.now)
+        span = tokens.following(period, reading.now)
     else:
-        span = calendar.nearest(period, reading.now)
+        span = tokens.nearest(period, reading.now)
         if (word := reading.word(index + 1)) in WEEKDAYS or word == "weekend":
-            monday, sunday = calendar.unit_span("week", reading.today)
+            monday, sunday = tokens.unit_span("week", reading.today)
             span = next((day for day in period(reading.now) if monday <= day[0] < sunday), None)
     if span is None:
         return None
@@ -368,16 +370,16 @@ def _recurring(reading: Reading, index: int) -> tuple[Recurring, int] | None:
     word, after = reading.joined(index + 1), index + 2
     number = WEEKDAYS.get(word, SHORT_WEEKDAYS.get(word))
     if number is not None:
-        return calendar.weekly(number), after
+        return tokens.weekly(number), after
     if word == "weekend":
         return WEEKEND, after
     if word in MONTHS and _is_selected(reading, index, word in VERBS):
-        return calendar.yearly(calendar.month_of(MONTHS[word])), after
+        return tokens.yearly(tokens.month_of(MONTHS[word])), after
     if word in SEASONS and _is_selected(reading, index, word in ("spring", "fall")):
-        return calendar.yearly(calendar.season_of(SEASONS[word])), after
+        return tokens.yearly(tokens.season_of(SEASONS[word])), after
     for words, of_year in HOLIDAYS.items():
         if all(reading.joined(index + 1 + place) == part for place, part in enumerate(words)):
-            return calendar.yearly(of_year), index + 1 + len(words)
+            return tokens.yearly(of_year), index + 1 + len(words)
     return None
 
 
@@ -393,7 +395,7 @@ def _month_of_year(reading: Reading, year: int, index: int) -> Found | None:
     if reading.joined(index) != "in" or (word := reading.joined(index + 1)) not in MONTHS:
         return None
     is_name = word in SHORT_MONTHS | AMBIGUOUS_MONTHS and reading.is_name(index + 2)
-    return None if is_name else Found((calendar.month_of(MONTHS[word])(year),), index + 2)
+    return None if is_name else Found((tokens.month_of(MONTHS[word])(year),), index + 2)
 
 
 def _rolling(reading: Reading, selector: str, index: int) -> Found | None:
@@ -437,7 +439,7 @@ def ago(reading: Reading, index: int, _: Evidence) -> Found | None:
             return None
         span: Span = (now - (most + 0.5) * length, now - (fewest - 0.5) * length)
     else:
-        span = calendar.around(reading.today, unit, -most, -fewest)
+        span = tokens.around(reading.today, unit, -most, -fewest)
     return Found((span,), after + 2)
 
 
@@ -446,11 +448,11 @@ def _occurrences_ago(reading: Reading, word: str, number: tuple[int, int], after
     weekday = WEEKDAYS.get(singular)
     if weekday is None and singular != "weekend":
         return None
-    span = calendar.latest_over(WEEKEND if weekday is None else calendar.weekly(weekday), reading.now)
+    span = tokens.latest_over(WEEKEND if weekday is None else tokens.weekly(weekday), reading.now)
     if span is None:
         return None
     fewest, most = number
-    return Found(((span[0] - (most - 1) * calendar.WEEK, span[1] - (fewest - 1) * calendar.WEEK),), after)
+    return Found(((span[0] - (most - 1) * tokens.WEEK, span[1] - (fewest - 1) * tokens.WEEK),), after)
 
 
 def quantity(reading: Reading, index: int) -> tuple[tuple[int, int] | None, int]:
@@ -469,13 +471,13 @@ def _back(reading: Reading, unit: str, count: int) -> datetime | None:
     """Returns the beginning of the last `count` units: of a day, or an instant for hours and minutes."""
     if (length := CLOCK_UNITS.get(unit)) is not None:
         return None if reading.reference is None else reading.reference - count * length
-    return calendar.moved(reading.today, unit, -count)
+    return tokens.moved(reading.today, unit, -count)
 
 
 def _today(reading: Reading) -> Span:
-    return calendar.unit_span("day", reading.today)
+    return tokens.unit_span("day", reading.today)
 
 
 def _hours(reading: Reading, day: int, first: int, last: int, after: int) -> Found:
-    start = reading.today + day * calendar.DAY
+    start = reading.today + day * tokens.DAY
     return Found(((start + timedelta(hours=first), start + timedelta(hours=last)),), after)

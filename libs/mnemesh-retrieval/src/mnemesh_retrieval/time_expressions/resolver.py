@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
-from mnemesh_retrieval.time_expressions import calendar, periods
-from mnemesh_retrieval.time_expressions.calendar import HOLIDAYS, local_day
+from mnemesh_retrieval.time_expressions import periods, tokens
 from mnemesh_retrieval.time_expressions.tokens import (
     CALENDAR_UNITS,
+    HOLIDAYS,
     MONTHS,
     NUMBERS,
     ORDINALS,
@@ -24,6 +24,7 @@ from mnemesh_retrieval.time_expressions.tokens import (
     Found,
     OpenSpan,
     Reading,
+    local_day,
     tokens_of,
 )
 
@@ -124,9 +125,9 @@ def _joined_span(first: Found, last: Found) -> OpenSpan | None:
     """Returns the span from one period to another. A period without a year, month or week is beside the other."""
     begin, end = first.spans[0], last.spans[0]
     if first.recurring is not None and last.recurring is None and end[0] is not None and not end[0].tzinfo:
-        begin = calendar.latest(first.recurring, end[0]) or begin
+        begin = tokens.latest(first.recurring, end[0]) or begin
     elif last.recurring is not None and begin[0] is not None and not begin[0].tzinfo:
-        end = calendar.following(last.recurring, begin[0] - calendar.DAY) or end
+        end = tokens.following(last.recurring, begin[0] - tokens.DAY) or end
     if begin[0] is None or end[1] is None or begin[0].replace(tzinfo=None) >= end[1].replace(tzinfo=None):
         return None
     return begin[0], end[1]
@@ -136,10 +137,10 @@ def _same_month(reading: Reading, index: int, day: Found) -> Found | None:
     """Returns the day of the number at a token, in the month of another day."""
     number, _ = periods.day_number(reading, index)
     start, end = day.spans[0]
-    if number is None or start is None or end is None or end - start != calendar.DAY:
+    if number is None or start is None or end is None or end - start != tokens.DAY:
         return None
     moved = start.replace(day=number)
-    return Found(((moved, moved + calendar.DAY),), day.next, day.is_complete)
+    return Found(((moved, moved + tokens.DAY),), day.next, day.is_complete)
 
 
 def _early(reading: Reading, index: int, evidence: Evidence) -> Found | None:
@@ -156,7 +157,7 @@ def _part_of(reading: Reading, index: int, _: Evidence) -> Found | None:
     start = _object(reading, index + 1)
     found = _period(reading, start, Evidence.TIME)
     if found is None and reading.word(start - 1) == "the" and (unit := reading.joined(start)) in CALENDAR_UNITS:
-        found = Found((calendar.unit_span(unit, reading.today),), start + 1)
+        found = Found((tokens.unit_span(unit, reading.today),), start + 1)
     return _part(found, _PARTS[reading.word(index)])
 
 
@@ -166,7 +167,7 @@ def _part(found: Found | None, index: int) -> Found | None:
     start, end = found.spans[0]
     if start is None or end is None or (end - start).days < _SHORTEST_PARTED:
         return None
-    return Found((calendar.part((start, end), index, 3),), found.next)
+    return Found((tokens.part((start, end), index, 3),), found.next)
 
 
 def _week_of(reading: Reading, index: int, _: Evidence) -> Found | None:
@@ -176,7 +177,7 @@ def _week_of(reading: Reading, index: int, _: Evidence) -> Found | None:
     found = _period(reading, _object(reading, index + 1), Evidence.PREPOSITION)
     if found is None or found.spans[0][0] is None or found.spans[0][0].tzinfo:
         return None
-    week = calendar.unit_span("week", calendar.day_of(found.spans[0][0]))
+    week = tokens.unit_span("week", tokens.day_of(found.spans[0][0]))
     return Found((week,), found.next)
 
 
@@ -190,13 +191,13 @@ def _beside(reading: Reading, index: int, _: Evidence) -> Found | None:
     found = _period(reading, place + 2, Evidence.PREPOSITION)
     if found is None or found.spans[0][0] is None or found.spans[0][1] is None or found.spans[0][0].tzinfo:
         return None
-    first, last = calendar.day_of(found.spans[0][0]), calendar.day_of(found.spans[0][1] - calendar.DAY)
+    first, last = tokens.day_of(found.spans[0][0]), tokens.day_of(found.spans[0][1] - tokens.DAY)
     sign, anchor = (-1, first) if side == "before" else (1, last)
     if number:
         fewest, most = sorted(sign * count for count in number)
-        return Found((calendar.around(anchor, unit, fewest, most),), found.next)
-    edge = calendar.moved(anchor, unit, sign)
-    return Found(((edge, first) if sign < 0 else (last + calendar.DAY, edge + calendar.DAY),), found.next)
+        return Found((tokens.around(anchor, unit, fewest, most),), found.next)
+    edge = tokens.moved(anchor, unit, sign)
+    return Found(((edge, first) if sign < 0 else (last + tokens.DAY, edge + tokens.DAY),), found.next)
 
 
 def _weekend(reading: Reading, index: int, evidence: Evidence) -> Found | None:

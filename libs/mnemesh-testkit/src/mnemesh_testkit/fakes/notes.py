@@ -14,8 +14,7 @@ from mnemesh_retrieval.errors import EmbedderRejected, EmbedderUnavailable
 from mnemesh_retrieval.filters import EVERYTHING, Filter, HasId, Match
 from mnemesh_retrieval.index import Collection as IndexCollection
 from mnemesh_retrieval.index import NearestIndex, SearchMode, SearchQuery
-from mnemesh_retrieval.indexing.outbox import add_changes, add_group, outbox_tables
-from mnemesh_retrieval.indexing.records import Change, Claim, Record
+from mnemesh_retrieval.indexing.outbox import Change, Claim, Record, add_changes, add_group, outbox_tables
 
 NOTES: Final = "notes"
 REFUSED: Final = "refused"

@@ -4,8 +4,7 @@ The shapes are facts from the public documentation and issue trackers of the ser
 `chat.py` or `blocks.py`.
 """
 
-from mnemesh_testkit.wires.blocks import BLOCK_WIRES, Event, Wire, encoded
-from mnemesh_testkit.wires.chat import CHAT_WIRES
+from mnemesh_testkit.wires.chat import BLOCK_WIRES, CHAT_WIRES, Event, Wire, encoded
 
 WIRES = (*CHAT_WIRES, *BLOCK_WIRES)
 """The streams of all servers."""

@@ -12,7 +12,7 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
-from mnemesh_retrieval.indexing.records import Claim
+from mnemesh_retrieval.indexing.outbox import Claim
 from mnemesh_types.archival import ArchivalSummary, Archive, ArchiveFilter
 
 from mnemesh_archival.errors import ArchiveNotFound

@@ -8,8 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.prepared import Prepared
-from mnemesh_retrieval.indexing.outbox import add_changes, add_group
-from mnemesh_retrieval.indexing.records import Change, Claim
+from mnemesh_retrieval.indexing.outbox import Change, Claim, add_changes, add_group
 from mnemesh_types.archival import Archive, EmbedderIdentity, ReembeddingState
 
 from mnemesh_archival.model.archives import EmbedderChange, decide_embedder_change

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.ids import derive_id
-from mnemesh_retrieval.indexing.records import Change, Claim
+from mnemesh_retrieval.indexing.outbox import Change, Claim
 from mnemesh_types.archival import Archive, EmbedderIdentity
 from mnemesh_types.provenance import Provenance
 

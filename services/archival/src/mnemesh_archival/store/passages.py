@@ -17,7 +17,7 @@ from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock
-from mnemesh_retrieval.indexing.records import Change, Claim
+from mnemesh_retrieval.indexing.outbox import Change, Claim
 from mnemesh_retrieval.words.analysis import normal_form
 
 from mnemesh_archival.errors import PassageNotFound

@@ -9,8 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
-from mnemesh_retrieval.indexing.outbox import outbox_tables
-from mnemesh_retrieval.indexing.records import Change
+from mnemesh_retrieval.indexing.outbox import Change, outbox_tables
 
 from mnemesh_archival.model.inserts import InsertEntry, InsertTarget
 from mnemesh_archival.model.passages import Continuity, Passage, PassageFilter, PassagePosition

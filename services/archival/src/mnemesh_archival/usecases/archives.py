@@ -7,12 +7,12 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
+from mnemesh_kit.admission import MAX_TEXTS
 from mnemesh_kit.call_context import Principal, remaining
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.request_bounds import MAX_TEXTS
 from mnemesh_kit.text import require_text
 from mnemesh_kit.time import Clock
 from mnemesh_retrieval.embedder import Vector

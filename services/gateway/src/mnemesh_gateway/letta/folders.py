@@ -12,6 +12,7 @@ from mnemesh.files.v1 import folders_service_pb2 as rpc
 from mnemesh_kit.errors import NotFound
 from mnemesh_letta.convert.values import fill, moment_of, set_present, shown
 
+from mnemesh_gateway.letta.agent_files import store_file
 from mnemesh_gateway.letta.archives import Passage, passage_from_proto
 from mnemesh_gateway.letta.mesh import READ_SECONDS, Mesh, PageQuery, Stamped, cut, list_page
 from mnemesh_gateway.letta.model_settings import (
@@ -22,7 +23,6 @@ from mnemesh_gateway.letta.model_settings import (
     given_embedder,
 )
 from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations, read
-from mnemesh_gateway.letta.uploads import store_file
 
 
 class Source(Stamped, kw_only=True):

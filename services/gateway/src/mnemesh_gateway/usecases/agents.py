@@ -17,7 +17,7 @@ from mnemesh_kit.ids import is_id
 from mnemesh_kit.time import Clock
 
 from mnemesh_gateway.errors import EmbedderUnknown, InvalidRequest, UnknownAgent, UnknownEmbedder, UnsupportedParameter
-from mnemesh_gateway.usecases.runs import READ
+from mnemesh_gateway.usecases.answering import READ
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -19,15 +19,17 @@ from mnemesh_kit.time import Clock, timestamp_from_proto
 
 from mnemesh_gateway.errors import ApprovalMismatch, InvalidRequest, NoPendingApproval, OtidReused, PendingApproval
 from mnemesh_gateway.usecases.agents import AgentService, Cache
-from mnemesh_gateway.usecases.answering import Part, begin_answer, require_client_tools
-from mnemesh_gateway.usecases.runs import (
+from mnemesh_gateway.usecases.answering import (
     Events,
+    Part,
     RunsClient,
+    begin_answer,
     config_of,
     has_ended,
     has_failed,
     is_replay,
     metadata_of,
+    require_client_tools,
     waiting_calls,
 )
 from mnemesh_gateway.usecases.sessions import SECONDS, Session, SessionService, client_session, derived_session, preface

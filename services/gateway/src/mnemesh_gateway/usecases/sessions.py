@@ -23,7 +23,7 @@ from mnemesh_kit.time import Clock
 
 from mnemesh_gateway.errors import InvalidRequest
 from mnemesh_gateway.usecases.agents import Cache
-from mnemesh_gateway.usecases.runs import READ, WRITE
+from mnemesh_gateway.usecases.answering import READ, WRITE
 
 OVERLAY_LABEL: Final = "proxy_system_overlay"
 OVERLAY_NAME: Final = "Proxy System Overlay"

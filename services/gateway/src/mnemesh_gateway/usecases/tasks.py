@@ -22,9 +22,8 @@ from mnemesh_kit.errors import Aborted, MnemeshError, NotFound
 from mnemesh_kit.time import Clock, timestamp_from_proto
 
 from mnemesh_gateway.usecases.agents import AgentService, Cache
-from mnemesh_gateway.usecases.answering import Part, begin_answer
+from mnemesh_gateway.usecases.answering import READ, WRITE, Part, RunsClient, begin_answer, config_of
 from mnemesh_gateway.usecases.chat import Answer
-from mnemesh_gateway.usecases.runs import READ, WRITE, RunsClient, config_of
 
 _TAG: Final = "gateway-task"
 _PROMPT: Final = "Carry out the task. Answer with its result only."

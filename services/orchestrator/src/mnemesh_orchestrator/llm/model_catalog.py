@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.sealing import SecretUnreadable
+from mnemesh_kit.secret_variables import SecretUnreadable
 from mnemesh_types.agents import CompactionSettings, ModelSettings
 
 from mnemesh_orchestrator.llm.calls import SdkModel

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.secret_variables import SecretBox
 
 from mnemesh_orchestrator.llm.port import DEFAULT_LIMITS, CallLimits
 from mnemesh_orchestrator.model.models import Credentials, ProviderDraft, ProviderRecord, SealedCredentials

@@ -7,8 +7,7 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import Ledger, RequestKey
-from mnemesh_kit.sealing import Resealing
-from mnemesh_kit.secret_variables import SecretVariable
+from mnemesh_kit.secret_variables import Resealing, SecretVariable
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock

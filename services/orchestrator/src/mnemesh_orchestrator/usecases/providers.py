@@ -10,7 +10,7 @@ from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
-from mnemesh_kit.sealing import SecretUnreadable
+from mnemesh_kit.secret_variables import SecretUnreadable
 from mnemesh_kit.text import require_no_nul, require_searchable_fields
 from mnemesh_kit.time import Clock
 

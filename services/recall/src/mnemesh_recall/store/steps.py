@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.sql.prepared import Prepared
-from mnemesh_retrieval.indexing.records import ChangeKind
+from mnemesh_retrieval.indexing.outbox import ChangeKind
 from mnemesh_types.messages import Message
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import RETENTION, Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.sealing import Resealing
-from mnemesh_kit.secret_variables import SecretVariable
+from mnemesh_kit.secret_variables import Resealing, SecretVariable
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.time import Clock

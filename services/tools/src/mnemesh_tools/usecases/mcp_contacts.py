@@ -15,7 +15,7 @@ from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.network import address_of
-from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.secret_variables import SecretBox
 from mnemesh_kit.time import Clock
 from mnemesh_sandbox.redaction import Redactor
 from mnemesh_types.tools import McpCaller, McpServerStatus, SchemaHealth, SchemaStatus

@@ -1,9 +1,7 @@
 """The conformance suite of the files service."""
 
 from mnemesh_testkit.suites.files.agent_files import AgentFolders, FileSearches, Openings, Windows
-from mnemesh_testkit.suites.files.folders import Folders
-from mnemesh_testkit.suites.files.processing import Processing
-from mnemesh_testkit.suites.files.uploads import Duplicates, Resuming, Uploads
+from mnemesh_testkit.suites.files.uploads import Duplicates, Folders, Processing, Resuming, Uploads
 
 __all__ = ["AgentFilesSuite", "FilesSuite"]
 

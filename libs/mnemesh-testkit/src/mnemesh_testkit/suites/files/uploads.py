@@ -1,4 +1,4 @@
-"""Uploads in one stream, contents, lists and deletion of files."""
+"""Cases of uploads, of the processing of files, and of folders."""
 
 import asyncio
 import hashlib
@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
-from mnemesh.types.v1 import paging_pb2
-from mnemesh_kit import request_bounds
+from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
+from mnemesh.types.v1 import audit_pb2, paging_pb2
+from mnemesh_kit import admission
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
 
@@ -155,7 +157,7 @@ class Uploads(FilesCases):
     async def test_upload_is_not_bounded_as_other_streams_are(
         self, client: Files, folder: pb.Folder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(request_bounds, "MAX_STREAM_BYTES", 1_000)
+        monkeypatch.setattr(admission, "MAX_STREAM_BYTES", 1_000)
         file = (await client.upload(folder.id, content=[bytes(600)] * 2)).file
         assert file.size_bytes == 1_200
 
@@ -357,3 +359,247 @@ class Duplicates(FilesCases):
         listed = await client.files.ListFiles(rpc.ListFilesRequest())
         assert {await client.content(file.id) for file in listed.files} == {b"one\ntwo\n"}
         assert {file.revision for file in listed.files} == {1}
+
+
+TEXT = b"# Title\n\n  indented\nlast line\n"
+LINES = ["# Title", "", "  indented", "last line"]
+# Two pages, of which the second is empty. Readers restore the table of objects that is left out.
+PDF = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R 5 0 R]/Count 2>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 200]/Contents 4 0 R/Resources<</Font<</F 6 0 R>>>>>>endobj
+4 0 obj<</Length 44>>stream
+BT /F 12 Tf 20 100 Td (Printed words.) Tj ET
+endstream endobj
+5 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 200]>>endobj
+6 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj
+trailer<</Root 1 0 R>>
+"""
+
+
+class Processing(FilesCases):
+    """What the contract says of the states of a file and of its text."""
+
+    async def test_text_file_is_completed(self, client: Files, folder: pb.Folder) -> None:
+        uploaded = (await client.upload(folder.id, "a.md", TEXT)).file
+        file = await client.wait_until_processed(uploaded.id)
+        assert file.status == pb.FILE_STATUS_COMPLETED
+        assert (file.total_lines, file.total_chars, file.media_type) == (4, len(TEXT) - 1, "text/markdown")
+        assert (file.total_chunks, file.chunks_embedded) == (1, 1)
+        assert not file.HasField("total_pages")
+        assert not file.HasField("error_message")
+
+    async def test_text_is_read_by_lines(self, client: Files, folder: pb.Folder) -> None:
+        file = (await client.upload(folder.id, "a.md", TEXT)).file
+        await client.wait_until_processed(file.id)
+
+        async def text(**request: int) -> rpc.GetFileTextResponse:
+            request_ = rpc.GetFileTextRequest(file_id=file.id, **request)
+            return await client.files.GetFileText(request_)  # type: ignore[no-any-return]
+
+        whole = await text()
+        assert whole.text == "\n".join(LINES)
+        assert (whole.view.start_line, whole.view.end_line, whole.view.total_lines) == (1, 4, 4)
+        assert not whole.HasField("next_offset")
+        part = await text(offset=1, length=2)
+        assert part.text == "\n".join(LINES[1:3])
+        assert (part.view.start_line, part.view.end_line) == (2, 3)
+        assert not part.HasField("next_offset")
+        assert (await text(offset=9)).text == ""
+        for bad in ({"offset": -1}, {"length": 0}, {"length": -2}):
+            assert (await catch_refusal(text(**bad))).field in bad
+
+    async def test_long_text_is_read_in_parts(self, client: Files, folder: pb.Folder) -> None:
+        lines = [f"{number} {'é' * 60_000}" for number in range(10)]
+        file = (await client.upload(folder.id, "a.txt", _pieces("\n".join(lines).encode()))).file
+        await client.wait_until_processed(file.id)
+        read: list[str] = []
+        offset: int | None = 0
+        while offset is not None:
+            request = rpc.GetFileTextRequest(file_id=file.id, offset=offset)
+            part = await client.files.GetFileText(request)
+            assert len(part.text.encode()) <= 1_000_000
+            read += part.text.split("\n")
+            offset = part.next_offset if part.HasField("next_offset") else None
+        assert "".join(read) == "".join(lines)
+
+    async def test_document_is_read_by_its_content_with_pages(self, client: Files, folder: pb.Folder) -> None:
+        file = await client.wait_until_processed((await client.upload(folder.id, "a.txt", PDF)).file.id)
+        assert file.status == pb.FILE_STATUS_COMPLETED, file.error_message
+        assert (file.media_type, file.total_pages, file.total_lines) == ("application/pdf", 2, 1)
+        assert list(file.warnings) == ["Pages without text, such as scanned images: 2."]
+        answer = await client.files.GetFileText(rpc.GetFileTextRequest(file_id=file.id))
+        assert answer.text == "Printed words."
+        assert (answer.view.start_page, answer.view.end_page) == (1, 1)
+
+    async def test_file_without_text_is_not_parsed(self, client: Files, folder: pb.Folder) -> None:
+        file = (await client.upload(folder.id, "a.pdf", b"%PDF-1.7 broken")).file
+        failed = await client.wait_until_processed(file.id)
+        assert failed.status == pb.FILE_STATUS_ERROR
+        assert failed.error_message
+        error = await catch_refusal(client.files.GetFileText(rpc.GetFileTextRequest(file_id=file.id)))
+        assert (error.reason, error.metadata["status"]) == ("FILE_NOT_READY", "ERROR")
+        retried = await client.files.RetryFile(rpc.RetryFileRequest(file_id=file.id, request_id="r"))
+        assert retried.file.status in {pb.FILE_STATUS_PENDING, pb.FILE_STATUS_PARSING}, "the worker may have begun"
+        assert (await client.wait_until_processed(file.id)).status == pb.FILE_STATUS_ERROR
+        assert await reason(client.files.RetryFile(rpc.RetryFileRequest(file_id=ABSENT_FILE))) == "NOT_FOUND"
+
+    async def test_replaced_file_has_the_new_text(self, client: Files, folder: pb.Folder) -> None:
+        file = (await client.upload(folder.id, "a.txt", b"old")).file
+        await client.wait_until_processed(file.id)
+        await client.upload(folder.id, "a.txt", b"new\nlines", duplicate_handling=REPLACE)
+        replaced = await client.wait_until_processed(file.id)
+        assert (replaced.status, replaced.revision, replaced.total_lines) == (pb.FILE_STATUS_COMPLETED, 2, 2)
+        answer = await client.files.GetFileText(rpc.GetFileTextRequest(file_id=file.id))
+        assert answer.text == "new\nlines"
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "",
+            "ftp://example.com/a.txt",
+            "file:///etc/passwd",
+            "http://127.0.0.1/a.txt",
+            "http://[::1]/a.txt",
+            "http://169.254.169.254/latest/meta-data",
+            "http://0x7f.1/a.txt",
+            "https://user:secret@example.com/a.txt",
+            "https://example.com:22/a.txt",
+            "https://example.com/a\0.txt",
+        ],
+    )
+    async def test_url_that_is_not_allowed_is_refused(self, client: Files, folder: pb.Folder, url: str) -> None:
+        header = rpc.UploadFileHeader(folder_id=folder.id)
+        error = await catch_refusal(client.files.ImportFile(rpc.ImportFileRequest(url=url, header=header)))
+        assert (error.reason, error.field) == ("INVALID_ARGUMENT", "url")
+        assert await client.names() == []
+
+
+def _pieces(content: bytes) -> list[bytes]:
+    return [content[start : start + 1_000_000] for start in range(0, len(content), 1_000_000)]
+
+
+class Folders(FilesCases):
+    """What the contract says of FolderService."""
+
+    async def test_new_folder_has_the_given_fields_the_defaults_and_an_archive(
+        self, client: Files, caller: Principal
+    ) -> None:
+        given = {"description": "Of 2026", "instructions": "Quote pages.", "metadata": '{"a": 1}'}
+        provenance = audit_pb2.Provenance(project_id="p-1", created_by_id="someone else")
+        folder = await client.folder("Re\u0301sume\u0301s", provenance=provenance, **given)
+        assert folder == await client.get_folder(folder.id)
+        assert folder.id.startswith("source-")
+        assert folder.archive_id.startswith("archive-")
+        assert folder.name == "R\u00e9sum\u00e9s"
+        assert {name: getattr(folder, name) for name in given} == given
+        assert (folder.embedder, folder.chunk_size) == ("mnemesh/hashing-256", 300)
+        assert (folder.file_count, folder.size_bytes) == (0, 0)
+        assert folder.provenance.project_id == "p-1"
+        assert folder.provenance.created_by_id == folder.provenance.last_updated_by_id == caller.subject_id
+        assert folder.create_time == folder.update_time
+
+    async def test_name_is_unique_in_the_organization(self, client: Files) -> None:
+        folder = await client.folder()
+        error = await catch_refusal(client.folder())
+        assert (error.reason, error.field) == ("ALREADY_EXISTS", "folder.name")
+        other = await client.folder("others")
+        rename = folders_rpc.UpdateFolderRequest(
+            folder=pb.Folder(id=other.id, name="reports"), update_mask=FieldMask(paths=["name"])
+        )
+        assert await reason(client.folders.UpdateFolder(rename)) == "ALREADY_EXISTS"
+        with as_principal(Principal(new_id("org"), new_id("user"))):
+            assert (await client.folder()).id != folder.id
+        await client.delete_folder(folder.id)
+        assert (await client.folder()).id != folder.id
+
+    async def test_repeated_request_returns_the_first_folder(self, client: Files) -> None:
+        first = await client.folder(request_id="r-1")
+        assert await client.folder(request_id="r-1") == first
+        assert await reason(client.folder("others", request_id="r-1")) == "REQUEST_ID_REUSED"
+        count = await client.folders.CountFolders(folders_rpc.CountFoldersRequest())
+        assert count.count == 1
+
+    @pytest.mark.parametrize(
+        ("fields", "field"),
+        [
+            ({"name": ""}, "folder.name"),
+            ({"name": "a/b"}, "folder.name"),
+            ({"name": "a\u202eb"}, "folder.name"),
+            ({"name": "x" * 256}, "folder.name"),
+            ({"chunk_size": -1}, "folder.chunk_size"),
+            ({"chunk_size": 1_000_000}, "folder.chunk_size"),
+            ({"metadata": "[]"}, "folder.metadata"),
+            ({"description": "a\0b"}, "folder.description"),
+            ({"instructions": "x" * 10_001}, "folder.instructions"),
+            ({"embedder": "a\nb"}, "folder.embedder"),
+            ({"provenance": audit_pb2.Provenance(project_id="a\nb")}, "folder.provenance.project_id"),
+        ],
+    )
+    async def test_bad_value_is_refused(self, client: Files, fields: dict[str, Any], field: str) -> None:
+        error = await catch_refusal(client.folder(**fields))
+        assert (error.reason, error.field) == ("INVALID_ARGUMENT", field)
+
+    async def test_unknown_embedder_is_refused_and_leaves_the_name_free(self, client: Files) -> None:
+        error = await catch_refusal(client.folder(embedder="nobody/nothing"))
+        assert (error.reason, error.field) == ("EMBEDDER_UNKNOWN", "folder.embedder")
+        await client.folder()
+
+    async def test_lists_are_filtered_ordered_and_paged(self, client: Files) -> None:
+        made = [await client.folder(name) for name in ("beta", "alpha", "Gamma")]
+        provenance = audit_pb2.Provenance(project_id="p-1", template_id="t-1")
+        made.append(await client.folder("delta", provenance=provenance))
+
+        async def names(**request: Any) -> list[str]:
+            return [
+                folder.name
+                for folder in (await client.folders.ListFolders(folders_rpc.ListFoldersRequest(**request))).folders
+            ]
+
+        assert await names() == ["beta", "alpha", "Gamma", "delta"]
+        assert await names(order=paging_pb2.SORT_ORDER_DESCENDING, page_size=2) == ["delta", "Gamma"]
+        assert await names(order_by=folders_rpc.FOLDER_ORDER_BY_NAME) == ["Gamma", "alpha", "beta", "delta"]
+        assert await names(after_id=made[0].id, before_id=made[3].id) == ["alpha", "Gamma"]
+        assert await names(filter=folders_rpc.FolderFilter(name="alpha")) == ["alpha"]
+        assert await names(filter=folders_rpc.FolderFilter(name_search="AMM")) == ["Gamma"]
+        assert await names(filter=folders_rpc.FolderFilter(folder_ids=[made[1].id, ABSENT_FOLDER])) == ["alpha"]
+        assert await names(filter=folders_rpc.FolderFilter(project_id="p-1", template_id="t-1")) == ["delta"]
+        assert await names(filter=folders_rpc.FolderFilter(project_id="p-2")) == []
+        page = await client.folders.ListFolders(folders_rpc.ListFoldersRequest(page_size=3))
+        assert await names(page_size=3, page_token=page.next_page_token) == ["delta"]
+        counted = await client.folders.CountFolders(
+            folders_rpc.CountFoldersRequest(filter=folders_rpc.FolderFilter(name_search="a"))
+        )
+        assert counted.count == 4
+
+    async def test_update_sets_the_named_fields_and_clears_absent_ones(self, client: Files) -> None:
+        folder = await client.folder(description="old", instructions="kept", metadata="{}")
+        mask = FieldMask(paths=["name", "description", "provenance.project_id"])
+        changed = pb.Folder(id=folder.id, name=" new ", instructions="ignored", embedder="ignored/x")
+        changed.provenance.project_id = "p-2"
+        request = folders_rpc.UpdateFolderRequest(folder=changed, update_mask=mask, request_id="u-1")
+        updated = (await client.folders.UpdateFolder(request)).folder
+        assert (updated.name, updated.HasField("description"), updated.instructions) == ("new", False, "kept")
+        assert (updated.provenance.project_id, updated.embedder) == ("p-2", folder.embedder)
+        assert updated.update_time.ToNanoseconds() > folder.update_time.ToNanoseconds()
+        assert (await client.folders.UpdateFolder(request)).folder == updated
+        for paths in ([], ["embedder"], ["nothing"]):
+            request = folders_rpc.UpdateFolderRequest(folder=changed, update_mask=FieldMask(paths=paths))
+            assert (await catch_refusal(client.folders.UpdateFolder(request))).field == "update_mask"
+
+    async def test_deleted_folder_is_gone_with_its_files(self, client: Files, folder: pb.Folder) -> None:
+        file = (await client.upload(folder.id)).file
+        await client.delete_folder(folder.id)
+        await client.delete_folder(folder.id)
+        assert await reason(client.get_folder(folder.id)) == "NOT_FOUND"
+        assert await reason(client.file(file.id)) == "NOT_FOUND"
+        assert await reason(client.upload(folder.id)) == "NOT_FOUND"
+        assert await client.names() == []
+
+    async def test_absent_folder(self, client: Files, folder: pb.Folder) -> None:
+        assert await reason(client.get_folder(ABSENT_FOLDER)) == "NOT_FOUND"
+        assert await reason(client.delete_folder(ABSENT_FOLDER)) == "NOT_FOUND"
+        assert (await catch_refusal(client.get_folder("source-1"))).field == "folder_id"
+        with as_principal(Principal(new_id("org"), new_id("user"))):
+            assert await reason(client.get_folder(folder.id)) == "NOT_FOUND"
+            assert await reason(client.upload(folder.id)) == "NOT_FOUND"

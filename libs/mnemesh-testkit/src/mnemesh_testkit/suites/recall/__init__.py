@@ -1,9 +1,7 @@
 """The conformance suite of `mnemesh.recall.v1.MessageService`."""
 
-from mnemesh_testkit.suites.recall.messages import Messages
+from mnemesh_testkit.suites.recall.messages import Messages, Steps, UnansweredCalls, Windows
 from mnemesh_testkit.suites.recall.search import Asking, Ranking, Searching
-from mnemesh_testkit.suites.recall.steps import Steps
-from mnemesh_testkit.suites.recall.windows import UnansweredCalls, Windows
 
 __all__ = ["RecallSuite"]
 
