@@ -37,16 +37,16 @@ class User(msgspec.Struct, kw_only=True):
     is_deleted: bool = False
 
 
-@operations.get("/admin/orgs/", result=list[Organization])
-@operations.get("/orgs/", result=list[Organization])
+@operations.get("/admin/orgs/")
+@operations.get("/orgs/")
 async def list_orgs(_call: Call[NoQuery, None]) -> list[Organization]:
     """Returns the organization of the caller."""
     organization_id = current_principal().organization_id
     return [Organization(id=organization_id, name=organization_id)]
 
 
-@operations.get("/admin/users/", result=list[User])
-@operations.get("/users/", result=list[User])
+@operations.get("/admin/users/")
+@operations.get("/users/")
 async def list_users(_call: Call[NoQuery, None]) -> list[User]:
     """Returns the caller."""
     caller = current_principal()
@@ -65,13 +65,13 @@ class Health(msgspec.Struct):
     status: str
 
 
-@operations.get("/health/", result=Health)
+@operations.get("/health/")
 async def check_health(_call: Call[NoQuery, None]) -> Health:
     """Tells that the gateway answers."""
     return Health(_VERSION, "ok")
 
 
-@operations.get("/ready/", result=Health)
+@operations.get("/ready/")
 async def check_readiness(call: Call[NoQuery, None]) -> Health | Response:
     """Tells whether the mesh serves requests: 503 if not."""
     try:
@@ -86,7 +86,7 @@ class ListTags(PageQuery, kw_only=True):
     name: str | None = None
 
 
-@operations.get("/tags/", query=ListTags, result=list[str])
+@operations.get("/tags/")
 async def list_tags(call: Call[ListTags, None]) -> list[str]:
     """Lists the tags of agents, in alphabetical order."""
     query = call.query

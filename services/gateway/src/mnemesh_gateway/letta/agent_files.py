@@ -149,14 +149,14 @@ class ImportedAgents(msgspec.Struct):
 operations = Operations()
 
 
-@operations.get("/agents/{agent_id}/export", query=ExportOptions, result=dict[str, Any])
+@operations.get("/agents/{agent_id}/export", result=dict[str, Any])
 async def export_agent(call: Call[ExportOptions, None]) -> Response:
     if call.query.use_legacy_format:
         raise InvalidArgument("Legacy format is not supported", field="use_legacy_format")
     return await _export(call.mesh, call.path["agent_id"], call.query.conversation_id, scrub=call.query.scrub_messages)
 
 
-@operations.post("/agents/{agent_id}/export", body=ExportBody, optional_body=True, result=dict[str, Any])
+@operations.post("/agents/{agent_id}/export", optional_body=True, result=dict[str, Any])
 async def export_agent_with_skills(call: Call[NoQuery, ExportBody]) -> Response:
     """Returns an agent file with the agent, and with the skills of the body."""
     body = call.body
@@ -165,7 +165,7 @@ async def export_agent_with_skills(call: Call[NoQuery, ExportBody]) -> Response:
     )
 
 
-@operations.post("/agents/import", result=ImportedAgents)
+@operations.post("/agents/import")
 async def import_agents(call: Call[NoQuery, None]) -> ImportedAgents:
     """Creates the agents of an agent file, which is the file of a form."""
     bodies, caller = call.bodies, current_principal().organization_id

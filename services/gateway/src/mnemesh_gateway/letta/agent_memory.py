@@ -105,25 +105,25 @@ operations = Operations()
 _WRITE_SECONDS: Final = 60.0
 
 
-@operations.get("/agents/{agent_id}/core-memory", result=Memory)
+@operations.get("/agents/{agent_id}/core-memory")
 async def retrieve_agent_memory(call: Call[NoQuery, None]) -> Memory:
     """Returns the core memory of an agent."""
     return (await read_state(call.mesh, call.path["agent_id"])).memory
 
 
-@operations.get("/agents/{agent_id}/core-memory/blocks", query=PageQuery, result=list[Block])
+@operations.get("/agents/{agent_id}/core-memory/blocks")
 async def list_core_memory_blocks(call: Call[PageQuery, None]) -> list[Block]:
     blocks = await _blocks(call.mesh, call.path["agent_id"])
     return [block_from_proto(block) for block in cut(blocks, call.query, lambda block: block.id, limit=100)]
 
 
-@operations.get("/agents/{agent_id}/core-memory/blocks/{block_label}", result=Block)
+@operations.get("/agents/{agent_id}/core-memory/blocks/{block_label}")
 async def retrieve_core_memory_block(call: Call[NoQuery, None]) -> Block:
     """Returns a block of an agent by its label."""
     return block_from_proto(await _block(call.mesh, call.path["agent_id"], call.path["block_label"]))
 
 
-@operations.patch("/agents/{agent_id}/core-memory/blocks/{block_label}", body=UpdateBlock, result=Block)
+@operations.patch("/agents/{agent_id}/core-memory/blocks/{block_label}")
 async def modify_core_memory_block(call: Call[NoQuery, UpdateBlock]) -> Block:
     """Updates a block of an agent, and renders the agent's system message again."""
     agent_id = call.path["agent_id"]
@@ -134,7 +134,7 @@ async def modify_core_memory_block(call: Call[NoQuery, UpdateBlock]) -> Block:
     return block_from_proto(block)
 
 
-@operations.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", result=AgentState)
+@operations.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}")
 async def attach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
     agent_id = await _require_agent(call)
     request = blocks_rpc.AttachBlockRequest(agent_id=agent_id, block_id=call.path["block_id"])
@@ -142,7 +142,7 @@ async def attach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
     return await read_state(call.mesh, agent_id)
 
 
-@operations.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}", result=AgentState)
+@operations.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}")
 async def detach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
     """Detaches a block from an agent. The block stays."""
     agent_id = await _require_agent(call)
@@ -151,7 +151,7 @@ async def detach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
     return await read_state(call.mesh, agent_id)
 
 
-@operations.post("/agents/{agent_id}/archival-memory", body=CreatePassage, result=list[Passage])
+@operations.post("/agents/{agent_id}/archival-memory")
 async def create_passage(call: Call[NoQuery, CreatePassage]) -> list[Passage]:
     """Inserts a passage into the archive of an agent, which is created with the first one."""
     agent_id = call.path["agent_id"]
@@ -165,7 +165,7 @@ async def create_passage(call: Call[NoQuery, CreatePassage]) -> list[Passage]:
     return inserted(response)
 
 
-@operations.get("/agents/{agent_id}/archival-memory", query=ListPassages, result=list[Passage])
+@operations.get("/agents/{agent_id}/archival-memory")
 async def list_passages(call: Call[ListPassages, None]) -> list[Passage]:
     """Lists the passages in the archives of an agent, oldest first."""
     agent_id, query = await _require_agent(call), call.query
@@ -181,7 +181,7 @@ async def list_passages(call: Call[ListPassages, None]) -> list[Passage]:
     return [passage_from_proto(row) for row in rows]
 
 
-@operations.get("/agents/{agent_id}/archival-memory/search", query=SearchPassages, result=PassageResults)
+@operations.get("/agents/{agent_id}/archival-memory/search")
 async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageResults:
     """Searches the archives of an agent, best first."""
     agent_id, query = await _require_agent(call), call.query
@@ -206,7 +206,7 @@ async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageRes
     return PassageResults(results=results, count=len(results))
 
 
-@operations.delete("/agents/{agent_id}/archival-memory/{memory_id}", result=dict[str, str])
+@operations.delete("/agents/{agent_id}/archival-memory/{memory_id}")
 async def delete_passage(call: Call[NoQuery, None]) -> dict[str, str]:
     passage_id = call.path["memory_id"]
     agent_id = await _require_agent(call)
@@ -244,15 +244,15 @@ async def detach_identity_from_agent(call: Call[NoQuery, None]) -> None:
     await call.write(call.mesh.identities.DetachIdentity, request)
 
 
-@operations.post("/agents/{agent_id}/recompile", query=RecompileQuery, result=str)
-@operations.post("/agents/{agent_id}/system-prompt/recompile", query=RecompileQuery, result=str)
+@operations.post("/agents/{agent_id}/recompile")
+@operations.post("/agents/{agent_id}/system-prompt/recompile")
 async def recompile_agent(call: Call[RecompileQuery, None]) -> str:
     """Renders the system message of an agent again and returns its text."""
     request = agents_rpc.RecompileAgentRequest(agent_id=call.path["agent_id"], dry_run=call.query.dry_run)
     return str((await call.write(call.mesh.agents.RecompileAgent, request)).system_text)
 
 
-@operations.get("/agents/{agent_id}/context", query=ContextQuery, result=ContextWindow)
+@operations.get("/agents/{agent_id}/context")
 async def retrieve_agent_context_window(call: Call[ContextQuery, None]) -> ContextWindow:
     """Returns what the model of an agent sees in a conversation, with the tokens of each part."""
     request = agents_rpc.GetContextWindowRequest(agent_id=call.path["agent_id"])

@@ -152,7 +152,7 @@ class NoActiveRuns(FailedPrecondition):
     reason = "NO_ACTIVE_RUNS_TO_CANCEL"
 
 
-@operations.post("/agents/{agent_id}/messages", body=SendMessages, result=LettaResponse)
+@operations.post("/agents/{agent_id}/messages")
 async def send_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages and returns the turn; with streaming=true as server-sent events."""
     check_streaming(call.body, streams=False)
@@ -160,19 +160,19 @@ async def send_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Res
     return await reply_to(call, recipient, stream=bool(call.body.streaming))
 
 
-@operations.post("/agents/{agent_id}/messages/stream", body=SendMessages, result=LettaResponse)
+@operations.post("/agents/{agent_id}/messages/stream")
 async def send_message_streaming(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages and streams the turn."""
     return await reply_to(call, Recipient(call.path["agent_id"]), stream=True)
 
 
-@operations.post("/agents/{agent_id}/messages/async", body=SendMessages, result=Run)
+@operations.post("/agents/{agent_id}/messages/async")
 async def send_message_async(call: Call[NoQuery, SendMessages]) -> Run:
     """Sends messages and returns the run, which continues in the background."""
     return run_from_proto(await start_run(call.mesh, Recipient(call.path["agent_id"]), call.body, call.request_id))
 
 
-@operations.get("/agents/{agent_id}/messages", query=ListMessages, result=list[dict[str, Any]])
+@operations.get("/agents/{agent_id}/messages")
 async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     """Lists messages of an agent in chronological order: the newest, or the oldest for `order=asc`."""
     query, agent_id = call.query, call.path["agent_id"]
@@ -185,7 +185,7 @@ async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     return messages_from_proto(rows, shown_by(query))
 
 
-@operations.post("/agents/{agent_id}/messages/cancel", body=CancelRuns, optional_body=True, result=dict[str, str])
+@operations.post("/agents/{agent_id}/messages/cancel", optional_body=True)
 async def cancel_message(call: Call[NoQuery, CancelRuns]) -> dict[str, str]:
     request = runs_rpc.CancelRunsRequest(request_id=call.request_id)
     if call.body.run_ids:
@@ -195,19 +195,13 @@ async def cancel_message(call: Call[NoQuery, CancelRuns]) -> dict[str, str]:
     return await cancel_runs_of(call.mesh, request, call.path["agent_id"])
 
 
-@operations.post("/agents/{agent_id}/messages/preview-raw-payload", body=SendMessages, result=dict[str, Any])
+@operations.post("/agents/{agent_id}/messages/preview-raw-payload")
 async def preview_model_request(call: Call[NoQuery, SendMessages]) -> dict[str, Any]:
     """Returns the request to the provider that messages would cause."""
     return await preview_request(call.mesh, Recipient(call.path["agent_id"]), call.body)
 
 
-@operations.patch(
-    "/agents/{agent_id}/reset-messages",
-    query=ResetMessages,
-    body=ResetMessages,
-    optional_body=True,
-    result=AgentState,
-)
+@operations.patch("/agents/{agent_id}/reset-messages", optional_body=True)
 async def reset_messages(call: Call[ResetMessages, ResetMessages]) -> AgentState:
     """Removes all messages but the system message from the window. They stay in recall."""
     request = agents_rpc.ResetMessagesRequest(
@@ -219,15 +213,15 @@ async def reset_messages(call: Call[ResetMessages, ResetMessages]) -> AgentState
     return await read_state(call.mesh, call.path["agent_id"])
 
 
-@operations.post("/agents/{agent_id}/summarize", body=Compact, optional_body=True, result=CompactionResponse)
+@operations.post("/agents/{agent_id}/summarize", optional_body=True)
 async def summarize_messages(call: Call[NoQuery, Compact]) -> CompactionResponse | Response:
     """Compacts the window of an agent. The answer of the release 0.16.1 has no body."""
     done = await compact_conversation_of(call.mesh, call.path["agent_id"], None, call.body, call.request_id)
     return Response(status_code=204) if call.profile is Profile.LETTA_0_16_1 else done
 
 
-@operations.patch("/agents/{agent_id}/messages/{message_id}", body=CorrectMessage, result=dict[str, Any])
-@operations.patch("/groups/{group_id}/messages/{message_id}", body=CorrectMessage, result=dict[str, Any])
+@operations.patch("/agents/{agent_id}/messages/{message_id}")
+@operations.patch("/groups/{group_id}/messages/{message_id}")
 async def modify_message(call: Call[NoQuery, CorrectMessage]) -> dict[str, Any] | Response:
     """Replaces the words of a message in the profile 0.16.1; the release 0.16.7 refuses to."""
     if call.profile is not Profile.LETTA_0_16_1:

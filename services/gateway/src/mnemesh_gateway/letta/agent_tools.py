@@ -71,33 +71,27 @@ class ApprovalQuery(msgspec.Struct, kw_only=True):
     requires_approval: bool | None = None
 
 
-@operations.get("/agents/{agent_id}/tools", query=PageQuery, result=list[Tool])
+@operations.get("/agents/{agent_id}/tools")
 async def list_tools_for_agent(call: Call[PageQuery, None]) -> list[Tool]:
     state = await read_state(call.mesh, call.path["agent_id"])
     return cut(state.tools, call.query, lambda tool: tool.id)
 
 
-@operations.patch("/agents/{agent_id}/tools/attach/{tool_id}", result=AgentState)
+@operations.patch("/agents/{agent_id}/tools/attach/{tool_id}")
 async def attach_tool_to_agent(call: Call[NoQuery, None]) -> AgentState:
     request = rpc.AttachToolRequest(agent_id=call.path["agent_id"], tool_id=call.path["tool_id"])
     await call.write(call.mesh.agents.AttachTool, request)
     return await read_state(call.mesh, call.path["agent_id"])
 
 
-@operations.patch("/agents/{agent_id}/tools/detach/{tool_id}", result=AgentState)
+@operations.patch("/agents/{agent_id}/tools/detach/{tool_id}")
 async def detach_tool_from_agent(call: Call[NoQuery, None]) -> AgentState:
     tool = (await read(call.mesh.tools.GetTool, tools_service_pb2.GetToolRequest(tool_id=call.path["tool_id"]))).tool
     await call.write(call.mesh.agents.DetachTool, rpc.DetachToolRequest(agent_id=call.path["agent_id"], name=tool.name))
     return await read_state(call.mesh, call.path["agent_id"])
 
 
-@operations.patch(
-    "/agents/{agent_id}/tools/approval/{tool_name}",
-    query=ApprovalQuery,
-    body=Approval,
-    optional_body=True,
-    result=AgentState,
-)
+@operations.patch("/agents/{agent_id}/tools/approval/{tool_name}", optional_body=True)
 async def modify_approval_for_tool(call: Call[ApprovalQuery, Approval]) -> AgentState:
     """Sets whether calls of a tool by an agent wait for an approval."""
     required = call.body.requires_approval
@@ -113,7 +107,7 @@ async def modify_approval_for_tool(call: Call[ApprovalQuery, Approval]) -> Agent
     return await read_state(call.mesh, call.path["agent_id"])
 
 
-@operations.post("/agents/{agent_id}/tools/{tool_name}/run", body=RunTool, optional_body=True, result=ToolResult)
+@operations.post("/agents/{agent_id}/tools/{tool_name}/run", optional_body=True)
 async def run_tool_for_agent(call: Call[NoQuery, RunTool]) -> ToolResult:
     """Runs a tool of an agent outside a turn."""
     request = rpc.RunToolRequest(
@@ -129,15 +123,15 @@ async def run_tool_for_agent(call: Call[NoQuery, RunTool]) -> ToolResult:
     return ToolResult(status="error" if failed else "success", func_return=returned, stdout=stdout, stderr=stderr)
 
 
-@operations.get("/agents/{agent_id}/folders", query=PageQuery, result=list[Source])
-@operations.get("/agents/{agent_id}/sources", query=PageQuery, result=list[Source])
+@operations.get("/agents/{agent_id}/folders")
+@operations.get("/agents/{agent_id}/sources")
 async def list_folders_for_agent(call: Call[PageQuery, None]) -> list[Source]:
     folders = await folders_of(call.mesh, (await _agent(call)).id)
     return cut(folders, call.query, lambda folder: folder.id, limit=100)
 
 
-@operations.patch("/agents/{agent_id}/folders/attach/{folder_id}", result=AgentState)
-@operations.patch("/agents/{agent_id}/sources/attach/{folder_id}", result=AgentState)
+@operations.patch("/agents/{agent_id}/folders/attach/{folder_id}")
+@operations.patch("/agents/{agent_id}/sources/attach/{folder_id}")
 async def attach_folder_to_agent(call: Call[NoQuery, None]) -> AgentState:
     """Attaches a folder to an agent, and opens its files."""
     agent = await _agent(call)
@@ -146,8 +140,8 @@ async def attach_folder_to_agent(call: Call[NoQuery, None]) -> AgentState:
     return await read_state(call.mesh, agent.id)
 
 
-@operations.patch("/agents/{agent_id}/folders/detach/{folder_id}", result=AgentState)
-@operations.patch("/agents/{agent_id}/sources/detach/{folder_id}", result=AgentState)
+@operations.patch("/agents/{agent_id}/folders/detach/{folder_id}")
+@operations.patch("/agents/{agent_id}/sources/detach/{folder_id}")
 async def detach_folder_from_agent(call: Call[NoQuery, None]) -> AgentState:
     agent = await _agent(call)
     request = files_rpc.DetachFolderRequest(agent_id=agent.id, folder_id=call.path["folder_id"])
@@ -155,7 +149,7 @@ async def detach_folder_from_agent(call: Call[NoQuery, None]) -> AgentState:
     return await read_state(call.mesh, agent.id)
 
 
-@operations.get("/agents/{agent_id}/files", query=ListAgentFiles, result=AgentFiles)
+@operations.get("/agents/{agent_id}/files")
 async def list_files_for_agent(call: Call[ListAgentFiles, None]) -> AgentFiles:
     """Lists the files in the folders of an agent."""
     agent, query = await _agent(call), call.query
@@ -170,7 +164,7 @@ async def list_files_for_agent(call: Call[ListAgentFiles, None]) -> AgentFiles:
     return AgentFiles(files=found, next_cursor=found[-1].file_id if more and found else None, has_more=more)
 
 
-@operations.patch("/agents/{agent_id}/files/close-all", result=list[str])
+@operations.patch("/agents/{agent_id}/files/close-all")
 async def close_all_files_for_agent(call: Call[NoQuery, None]) -> list[str]:
     """Closes the open files of an agent and returns their names."""
     agent = await _agent(call)
@@ -178,7 +172,7 @@ async def close_all_files_for_agent(call: Call[NoQuery, None]) -> list[str]:
     return list((await call.write(call.mesh.agent_files.CloseFiles, request)).closed)
 
 
-@operations.patch("/agents/{agent_id}/files/{file_id}/open", result=list[str])
+@operations.patch("/agents/{agent_id}/files/{file_id}/open")
 async def open_file_for_agent(call: Call[NoQuery, None]) -> list[str]:
     """Opens a file and returns the names of the files that were closed for it."""
     agent = await _agent(call)
@@ -187,7 +181,7 @@ async def open_file_for_agent(call: Call[NoQuery, None]) -> list[str]:
     return list((await call.write(call.mesh.agent_files.OpenFiles, request)).evicted)
 
 
-@operations.patch("/agents/{agent_id}/files/{file_id}/close", result=dict[str, str])
+@operations.patch("/agents/{agent_id}/files/{file_id}/close")
 async def close_file_for_agent(call: Call[NoQuery, None]) -> dict[str, str]:
     agent = await _agent(call)
     reference = files_rpc.FileReference(file_id=call.path["file_id"])

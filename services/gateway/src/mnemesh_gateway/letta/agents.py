@@ -247,7 +247,7 @@ _ORDERS: Final = {
 }
 
 
-@operations.get("/agents/", query=ListAgents, result=list[AgentState])
+@operations.get("/agents/")
 async def list_agents(call: Call[ListAgents, None]) -> list[AgentState]:
     """Lists agents, newest first."""
     query = call.query
@@ -269,12 +269,12 @@ async def list_agents(call: Call[ListAgents, None]) -> list[AgentState]:
         return await agents_of(call.mesh, request, limit, parts)
 
 
-@operations.get("/agents/count", query=AgentFilters, result=int)
+@operations.get("/agents/count")
 async def count_agents(call: Call[AgentFilters, None]) -> int:
     return (await read(call.mesh.agents.CountAgents, rpc.CountAgentsRequest(filter=_filter(call.query)))).count
 
 
-@operations.post("/agents/", body=CreateAgent, result=AgentState)
+@operations.post("/agents/")
 async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
     body = call.body
     agent = pb.Agent(type=AGENT_TYPES[body.agent_type or call.profile.agent_type])
@@ -311,12 +311,12 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
     return await read_state(call.mesh, created.agent.id, _CREATED_PARTS)
 
 
-@operations.get("/agents/{agent_id}", query=Included, result=AgentState)
+@operations.get("/agents/{agent_id}")
 async def retrieve_agent(call: Call[Included, None]) -> AgentState:
     return await read_state(call.mesh, call.path["agent_id"], call.query.parts())
 
 
-@operations.patch("/agents/{agent_id}", body=UpdateAgent, result=AgentState)
+@operations.patch("/agents/{agent_id}")
 async def modify_agent(call: Call[NoQuery, UpdateAgent]) -> AgentState:
     """Updates an agent. Lists of ids replace the attached ones."""
     mesh, body, agent_id = call.mesh, call.body, call.path["agent_id"]
@@ -454,21 +454,21 @@ async def _change(method: Callable[..., Awaitable[Any]], request: Any) -> None:
     await method(request, timeout=WRITE_SECONDS)
 
 
-@operations.get("/blocks/{block_id}/agents", query=HoldersQuery, result=list[AgentState])
+@operations.get("/blocks/{block_id}/agents")
 async def list_agents_for_block(call: Call[HoldersQuery, None]) -> list[AgentState]:
     await read(call.mesh.blocks.GetBlock, blocks_service_pb2.GetBlockRequest(block_id=call.path["block_id"]))
     request = blocks_service_pb2.ListBlockAgentsRequest(block_id=call.path["block_id"])
     return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query)
 
 
-@operations.get("/archives/{archive_id}/agents", query=HoldersQuery, result=list[AgentState])
+@operations.get("/archives/{archive_id}/agents")
 async def list_agents_for_archive(call: Call[HoldersQuery, None]) -> list[AgentState]:
     await _archive(call)
     request = archives_service_pb2.ListArchiveAgentsRequest(archive_id=call.path["archive_id"])
     return await page_of_holders(call.mesh, call.mesh.archives.ListArchiveAgents, request, call.query)
 
 
-@operations.get("/identities/{identity_id}/agents", query=HoldersQuery, result=list[AgentState])
+@operations.get("/identities/{identity_id}/agents")
 async def list_agents_for_identity(call: Call[HoldersQuery, None]) -> list[AgentState]:
     """Lists the agents of an identity, newest first."""
     identity_id, query = call.path["identity_id"], call.query

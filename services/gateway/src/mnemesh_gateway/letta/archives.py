@@ -137,7 +137,7 @@ class ListArchives(PageQuery, kw_only=True):
     agent_id: str | None = None
 
 
-@operations.post("/archives/", body=CreateArchive, result=Archive)
+@operations.post("/archives/")
 async def create_archive(call: Call[NoQuery, CreateArchive]) -> Archive:
     body = call.body
     archive = archives_pb2.Archive(name=body.name)
@@ -146,7 +146,7 @@ async def create_archive(call: Call[NoQuery, CreateArchive]) -> Archive:
     return await _shown(call.mesh, (await call.write(call.mesh.archives.CreateArchive, request)).archive)
 
 
-@operations.get("/archives/", query=ListArchives, result=list[Archive])
+@operations.get("/archives/")
 async def list_archives(call: Call[ListArchives, None]) -> list[Archive]:
     """Lists archives, newest first."""
     query = call.query
@@ -156,12 +156,12 @@ async def list_archives(call: Call[ListArchives, None]) -> list[Archive]:
     return [await _shown(call.mesh, row) for row in rows]
 
 
-@operations.get("/archives/{archive_id}", result=Archive)
+@operations.get("/archives/{archive_id}")
 async def retrieve_archive(call: Call[NoQuery, None]) -> Archive:
     return await _shown(call.mesh, await read_archive(call))
 
 
-@operations.patch("/archives/{archive_id}", body=UpdateArchive, result=Archive)
+@operations.patch("/archives/{archive_id}")
 async def modify_archive(call: Call[NoQuery, UpdateArchive]) -> Archive:
     """Updates the name and the description of an archive."""
     request = rpc.UpdateArchiveRequest(archive=archives_pb2.Archive(id=call.path["archive_id"]))
@@ -178,14 +178,14 @@ async def delete_archive(call: Call[NoQuery, None]) -> None:
     await call.write(call.mesh.archives.DeleteArchive, rpc.DeleteArchiveRequest(archive_id=call.path["archive_id"]))
 
 
-@operations.post("/archives/{archive_id}/passages", body=CreatePassage, result=Passage)
+@operations.post("/archives/{archive_id}/passages")
 async def create_passage_in_archive(call: Call[NoQuery, CreatePassage]) -> Passage:
     """Inserts a passage into an archive."""
     (passage,) = await _insert(call, [call.body])
     return passage
 
 
-@operations.post("/archives/{archive_id}/passages/batch", body=CreatePassages, result=list[Passage])
+@operations.post("/archives/{archive_id}/passages/batch")
 async def create_passages_in_archive(call: Call[NoQuery, CreatePassages]) -> list[Passage]:
     """Inserts passages into an archive."""
     return await _insert(call, call.body.passages) if call.body.passages else []
@@ -217,7 +217,7 @@ async def _insert(call: Call[Any, Any], passages: list[CreatePassage]) -> list[P
     return inserted(await call.write(call.mesh.passages.InsertPassages, request))
 
 
-@operations.post("/passages/search", body=SearchAllPassages, result=list[FoundPassage])
+@operations.post("/passages/search")
 async def search_passages(call: Call[NoQuery, SearchAllPassages]) -> list[FoundPassage]:
     """Searches passages, best first. Without a query, it lists the newest with the score 0."""
     body = call.body

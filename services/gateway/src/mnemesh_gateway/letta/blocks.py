@@ -105,13 +105,13 @@ class ListBlocks(CountBlocks, kw_only=True):
     show_hidden_blocks: bool = False
 
 
-@operations.post("/blocks/", body=CreateBlock, result=Block)
+@operations.post("/blocks/")
 async def create_block(call: Call[NoQuery, CreateBlock]) -> Block:
     request = rpc.CreateBlockRequest(block=block_to_proto(call.body, call.profile.block_limit))
     return block_from_proto((await call.write(call.mesh.blocks.CreateBlock, request)).block)
 
 
-@operations.get("/blocks/", query=ListBlocks, result=list[Block])
+@operations.get("/blocks/")
 async def list_blocks(call: Call[ListBlocks, None]) -> list[Block]:
     """Lists blocks, oldest first."""
     query = call.query
@@ -126,17 +126,17 @@ async def list_blocks(call: Call[ListBlocks, None]) -> list[Block]:
     return [block_from_proto(block) for block in rows]
 
 
-@operations.get("/blocks/count", query=CountBlocks, result=int)
+@operations.get("/blocks/count")
 async def count_blocks(call: Call[CountBlocks, None]) -> int:
     return int((await read(call.mesh.blocks.CountBlocks, rpc.CountBlocksRequest(filter=_counted(call.query)))).count)
 
 
-@operations.get("/blocks/{block_id}", result=Block)
+@operations.get("/blocks/{block_id}")
 async def retrieve_block(call: Call[NoQuery, None]) -> Block:
     return await read_block(call)
 
 
-@operations.patch("/blocks/{block_id}", body=UpdateBlock, result=Block)
+@operations.patch("/blocks/{block_id}")
 async def modify_block(call: Call[NoQuery, UpdateBlock]) -> Block:
     request = update_to_proto(call.body, call.path["block_id"])
     if not request.update_mask.paths:
@@ -151,7 +151,7 @@ async def delete_block(call: Call[NoQuery, None]) -> None:
     await call.write(call.mesh.blocks.DeleteBlock, rpc.DeleteBlockRequest(block_id=call.path["block_id"]))
 
 
-@operations.get("/identities/{identity_id}/blocks", query=PageQuery, result=list[Block])
+@operations.get("/identities/{identity_id}/blocks")
 async def list_blocks_for_identity(call: Call[PageQuery, None]) -> list[Block]:
     """Lists the blocks of an identity, newest first."""
     identity_id = call.path["identity_id"]
@@ -161,14 +161,14 @@ async def list_blocks_for_identity(call: Call[PageQuery, None]) -> list[Block]:
     return [block_from_proto(row) for row in rows]
 
 
-@operations.patch("/blocks/{block_id}/identities/attach/{identity_id}", result=Block)
+@operations.patch("/blocks/{block_id}/identities/attach/{identity_id}")
 async def attach_identity_to_block(call: Call[NoQuery, None]) -> Block:
     """Attaches an identity to a block, and returns the block."""
     await call.write(call.mesh.identities.AttachIdentity, identities_service_pb2.AttachIdentityRequest(**call.path))
     return await read_block(call)
 
 
-@operations.patch("/blocks/{block_id}/identities/detach/{identity_id}", result=Block)
+@operations.patch("/blocks/{block_id}/identities/detach/{identity_id}")
 async def detach_identity_from_block(call: Call[NoQuery, None]) -> Block:
     """Detaches an identity from a block, and returns the block."""
     await call.write(call.mesh.identities.DetachIdentity, identities_service_pb2.DetachIdentityRequest(**call.path))

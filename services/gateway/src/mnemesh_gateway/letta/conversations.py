@@ -115,7 +115,7 @@ _ORDERS: Final = {
 }
 
 
-@operations.post("/conversations/", query=CreateQuery, body=CreateConversation, optional_body=True, result=Conversation)
+@operations.post("/conversations/", optional_body=True)
 async def create_conversation(call: Call[CreateQuery, CreateConversation]) -> Conversation:
     """Creates a conversation of an agent. Its only message is a system message."""
     conversation = pb.Conversation(agent_id=call.query.agent_id)
@@ -126,7 +126,7 @@ async def create_conversation(call: Call[CreateQuery, CreateConversation]) -> Co
     return await _read(call.mesh, created.conversation.id)
 
 
-@operations.get("/conversations/", query=ListConversations, result=list[Conversation])
+@operations.get("/conversations/")
 async def list_conversations(call: Call[ListConversations, None]) -> list[Conversation]:
     """Lists conversations, newest first, without the agents' own."""
     query = call.query
@@ -137,12 +137,12 @@ async def list_conversations(call: Call[ListConversations, None]) -> list[Conver
     return [conversation_from_proto(item) for item in found if not item.is_default]
 
 
-@operations.get("/conversations/{conversation_id}", query=OfAgent, result=Conversation)
+@operations.get("/conversations/{conversation_id}")
 async def retrieve_conversation(call: Call[OfAgent, None]) -> Conversation:
     return await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
 
 
-@operations.patch("/conversations/{conversation_id}", body=UpdateConversation, result=Conversation)
+@operations.patch("/conversations/{conversation_id}")
 async def update_conversation(call: Call[NoQuery, UpdateConversation]) -> Conversation:
     conversation = pb.Conversation(id=_id(call.path["conversation_id"], None))
     paths = _fields_to_proto(call.body, conversation)
@@ -164,7 +164,7 @@ async def delete_conversation(call: Call[NoQuery, None]) -> None:
     await call.write(call.mesh.conversations.DeleteConversation, request, seconds=COMPACTION_SECONDS)
 
 
-@operations.post("/conversations/{conversation_id}/fork", query=ForkQuery, result=Conversation)
+@operations.post("/conversations/{conversation_id}/fork")
 async def fork_conversation(call: Call[ForkQuery, None]) -> Conversation:
     """Creates a conversation with the messages of another under a new system message."""
     source = _id(call.path["conversation_id"], call.query.agent_id)
@@ -174,9 +174,7 @@ async def fork_conversation(call: Call[ForkQuery, None]) -> Conversation:
     return await _read(call.mesh, fork.conversation.id)
 
 
-@operations.post(
-    "/conversations/{conversation_id}/recompile", query=RecompileQuery, body=OfAgent, optional_body=True, result=str
-)
+@operations.post("/conversations/{conversation_id}/recompile", optional_body=True)
 async def recompile_conversation(call: Call[RecompileQuery, OfAgent]) -> str:
     """Renders the system message of a conversation again and returns its text."""
     conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.body.agent_id))
@@ -188,14 +186,14 @@ async def recompile_conversation(call: Call[RecompileQuery, OfAgent]) -> str:
     return str((await call.write(call.mesh.agents.RecompileAgent, request, seconds=COMPACTION_SECONDS)).system_text)
 
 
-@operations.post("/conversations/{conversation_id}/cancel", query=OfAgent, result=dict[str, str])
+@operations.post("/conversations/{conversation_id}/cancel")
 async def cancel_conversation(call: Call[OfAgent, None]) -> dict[str, str]:
     conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
     request = runs_rpc.CancelRunsRequest(request_id=call.request_id, conversation_id=conversation.id)
     return await cancel_runs_of(call.mesh, request, conversation.id)
 
 
-@operations.get("/conversations/{conversation_id}/messages", query=ListMessages, result=list[dict[str, Any]])
+@operations.get("/conversations/{conversation_id}/messages")
 async def list_conversation_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     """Lists the messages of a conversation, newest first."""
     conversation_id = _id(call.path["conversation_id"], call.request.query_params.get("agent_id"))
@@ -214,7 +212,7 @@ async def list_conversation_messages(call: Call[ListMessages, None]) -> list[dic
     return messages_from_proto(rows, shown_by(query))
 
 
-@operations.post("/conversations/{conversation_id}/messages", body=SendMessages, result=LettaResponse)
+@operations.post("/conversations/{conversation_id}/messages")
 async def send_conversation_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages to a conversation; streams the turn unless streaming=false."""
     stream = call.body.streaming is not False
@@ -223,9 +221,7 @@ async def send_conversation_message(call: Call[NoQuery, SendMessages]) -> LettaR
     return await reply_to(call, Recipient(agent_id, conversation_id), stream=stream)
 
 
-@operations.post(
-    "/conversations/{conversation_id}/messages/preview-raw-payload", body=SendMessages, result=dict[str, Any]
-)
+@operations.post("/conversations/{conversation_id}/messages/preview-raw-payload")
 async def preview_conversation_model_request(call: Call[NoQuery, SendMessages]) -> dict[str, Any]:
     """Returns the request to the provider that messages to a conversation would cause."""
     conversation_id = _id(call.path["conversation_id"], call.body.agent_id)
@@ -233,7 +229,7 @@ async def preview_conversation_model_request(call: Call[NoQuery, SendMessages]) 
     return await preview_request(call.mesh, Recipient(agent_id, conversation_id), call.body)
 
 
-@operations.post("/conversations/{conversation_id}/stream", body=AttachToConversation, optional_body=True)
+@operations.post("/conversations/{conversation_id}/stream", optional_body=True)
 async def retrieve_conversation_stream(call: Call[NoQuery, AttachToConversation]) -> Response:
     """Replays a run of a conversation, by default the one that is active, and follows it to its end."""
     body = call.body
@@ -256,9 +252,7 @@ async def _run_of(mesh: Mesh, conversation_id: str, otid: str | None) -> str:
     return str(newest[0].id)
 
 
-@operations.post(
-    "/conversations/{conversation_id}/compact", body=Compact, optional_body=True, result=CompactionResponse
-)
+@operations.post("/conversations/{conversation_id}/compact", optional_body=True)
 async def compact_conversation(call: Call[NoQuery, Compact]) -> CompactionResponse:
     """Compacts the window of a conversation."""
     conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.body.agent_id))

@@ -168,15 +168,15 @@ operations = Operations()
 _EVERY: Final = PageQuery(limit=1_000_000)
 
 
-@operations.post("/folders/", body=CreateFolder, result=Source)
-@operations.post("/sources/", body=CreateFolder, result=Source)
+@operations.post("/folders/")
+@operations.post("/sources/")
 async def create_folder(call: Call[NoQuery, CreateFolder]) -> Source:
     request = rpc.CreateFolderRequest(folder=folder_to_proto(call.body))
     return await _shown(call.mesh, (await call.write(call.mesh.folders.CreateFolder, request)).folder)
 
 
-@operations.get("/folders/", query=ListFolders, result=list[Source])
-@operations.get("/sources/", query=ListFolders, result=list[Source])
+@operations.get("/folders/")
+@operations.get("/sources/")
 async def list_folders(call: Call[ListFolders, None]) -> list[Source]:
     """Lists folders, newest first."""
     query = call.query
@@ -186,14 +186,14 @@ async def list_folders(call: Call[ListFolders, None]) -> list[Source]:
     return [await _shown(call.mesh, row) for row in rows]
 
 
-@operations.get("/folders/count", result=int)
-@operations.get("/sources/count", result=int)
+@operations.get("/folders/count")
+@operations.get("/sources/count")
 async def count_folders(call: Call[NoQuery, None]) -> int:
     return int((await call.mesh.folders.CountFolders(rpc.CountFoldersRequest(), timeout=READ_SECONDS)).count)
 
 
-@operations.get("/folders/metadata", query=MetadataQuery, result=FolderSizes)
-@operations.get("/sources/metadata", query=MetadataQuery, result=FolderSizes)
+@operations.get("/folders/metadata")
+@operations.get("/sources/metadata")
 async def retrieve_metadata(call: Call[MetadataQuery, None]) -> FolderSizes:
     """Returns the numbers and sizes of the files in all folders, oldest folder first."""
     rows = await list_page(call.mesh.folders.ListFolders, rpc.ListFoldersRequest(), "folders", _EVERY, default="asc")
@@ -212,8 +212,8 @@ async def retrieve_metadata(call: Call[MetadataQuery, None]) -> FolderSizes:
     )
 
 
-@operations.get("/folders/name/{name}", result=str)
-@operations.get("/sources/name/{name}", result=str)
+@operations.get("/folders/name/{name}")
+@operations.get("/sources/name/{name}")
 async def get_folder_by_name(call: Call[NoQuery, None]) -> str:
     """Returns the id of a folder by its name."""
     request = rpc.ListFoldersRequest(page_size=1, filter=rpc.FolderFilter(name=call.path["name"]))
@@ -222,14 +222,14 @@ async def get_folder_by_name(call: Call[NoQuery, None]) -> str:
     raise NotFound(f"There is no folder with the name {call.path['name'][:255]!r}.")
 
 
-@operations.get("/folders/{folder_id}", result=Source)
-@operations.get("/sources/{folder_id}", result=Source)
+@operations.get("/folders/{folder_id}")
+@operations.get("/sources/{folder_id}")
 async def retrieve_folder(call: Call[NoQuery, None]) -> Source:
     return await _shown(call.mesh, await _folder(call))
 
 
-@operations.patch("/folders/{folder_id}", body=UpdateFolder, result=Source)
-@operations.patch("/sources/{folder_id}", body=UpdateFolder, result=Source)
+@operations.patch("/folders/{folder_id}")
+@operations.patch("/sources/{folder_id}")
 async def modify_folder(call: Call[NoQuery, UpdateFolder]) -> Source:
     request = rpc.UpdateFolderRequest(folder=files_pb2.Folder(id=call.path["folder_id"]))
     request.update_mask.paths.extend(fill(request.folder, call.body))
@@ -246,8 +246,8 @@ async def delete_folder(call: Call[NoQuery, None]) -> None:
     await call.write(call.mesh.folders.DeleteFolder, rpc.DeleteFolderRequest(folder_id=call.path["folder_id"]))
 
 
-@operations.post("/folders/{folder_id}/upload", query=UploadQuery, result=File)
-@operations.post("/sources/{folder_id}/upload", query=UploadQuery, result=File)
+@operations.post("/folders/{folder_id}/upload")
+@operations.post("/sources/{folder_id}/upload")
 async def upload_file_to_folder(call: Call[UploadQuery, None]) -> File:
     """Stores the file of a form in a folder. It is processed in the background."""
     query = call.query
@@ -258,8 +258,8 @@ async def upload_file_to_folder(call: Call[UploadQuery, None]) -> File:
     return file_from_proto((await store_file(call, header)).file)
 
 
-@operations.get("/folders/{folder_id}/agents", query=PageQuery, result=list[str])
-@operations.get("/sources/{folder_id}/agents", query=PageQuery, result=list[str])
+@operations.get("/folders/{folder_id}/agents")
+@operations.get("/sources/{folder_id}/agents")
 async def list_agents_for_folder(call: Call[PageQuery, None]) -> list[str]:
     """Lists the ids of the agents that hold a folder."""
     request = rpc.ListFolderAgentsRequest(folder_id=(await _folder(call)).id)
@@ -267,8 +267,8 @@ async def list_agents_for_folder(call: Call[PageQuery, None]) -> list[str]:
     return cut(ids, call.query, str)
 
 
-@operations.get("/folders/{folder_id}/passages", query=PageQuery, result=list[Passage])
-@operations.get("/sources/{folder_id}/passages", query=PageQuery, result=list[Passage])
+@operations.get("/folders/{folder_id}/passages")
+@operations.get("/sources/{folder_id}/passages")
 async def list_folder_passages(call: Call[PageQuery, None]) -> list[Passage]:
     """Lists the passages of a folder, newest first."""
     request = passages_rpc.ListPassagesRequest(filter=passages_rpc.PassageFilter(folder_id=(await _folder(call)).id))
@@ -276,8 +276,8 @@ async def list_folder_passages(call: Call[PageQuery, None]) -> list[Passage]:
     return [passage_from_proto(row) for row in rows]
 
 
-@operations.get("/folders/{folder_id}/files", query=ListFiles, result=list[File])
-@operations.get("/sources/{folder_id}/files", query=ListFiles, result=list[File])
+@operations.get("/folders/{folder_id}/files")
+@operations.get("/sources/{folder_id}/files")
 async def list_files_for_folder(call: Call[ListFiles, None]) -> list[File]:
     """Lists the files of a folder, newest first."""
     query = call.query
@@ -286,8 +286,8 @@ async def list_files_for_folder(call: Call[ListFiles, None]) -> list[File]:
     return [file_from_proto(row, await _text(call.mesh, row) if query.include_content else None) for row in rows]
 
 
-@operations.get("/folders/{folder_id}/files/{file_id}", query=FileQuery, result=File)
-@operations.get("/sources/{folder_id}/files/{file_id}", query=FileQuery, result=File)
+@operations.get("/folders/{folder_id}/files/{file_id}")
+@operations.get("/sources/{folder_id}/files/{file_id}")
 async def retrieve_file(call: Call[FileQuery, None]) -> File:
     file = await _file(call)
     return file_from_proto(file, await _text(call.mesh, file) if call.query.include_content else None)

@@ -159,7 +159,7 @@ _WRITE_SECONDS: Final = 60.0
 _ATTEMPTS: Final = 20
 
 
-@operations.get("/groups/", query=ListGroups, result=list[Group])
+@operations.get("/groups/")
 async def list_groups(call: Call[ListGroups, None]) -> list[Group]:
     """Lists groups, oldest first."""
     query = call.query
@@ -168,24 +168,24 @@ async def list_groups(call: Call[ListGroups, None]) -> list[Group]:
     return [group_from_proto(row) for row in rows]
 
 
-@operations.get("/groups/count", result=int)
+@operations.get("/groups/count")
 async def count_groups(call: Call[NoQuery, None]) -> int:
     return int((await read(call.mesh.groups.CountGroups, rpc.CountGroupsRequest(filter=rpc.GroupFilter()))).count)
 
 
-@operations.post("/groups/", body=CreateGroup, result=Group)
+@operations.post("/groups/")
 async def create_group(call: Call[NoQuery, CreateGroup]) -> Group:
     """Creates a group; round robin unless the body names another manager."""
     request = rpc.CreateGroupRequest(group=group_to_proto(call.body))
     return group_from_proto((await call.write(call.mesh.groups.CreateGroup, request)).group)
 
 
-@operations.get("/groups/{group_id}", result=Group)
+@operations.get("/groups/{group_id}")
 async def retrieve_group(call: Call[NoQuery, None]) -> Group:
     return group_from_proto(await _group(call))
 
 
-@operations.patch("/groups/{group_id}", body=UpdateGroup, result=Group)
+@operations.patch("/groups/{group_id}")
 async def modify_group(call: Call[NoQuery, UpdateGroup]) -> Group:
     """Updates a group. Lists of ids replace those of the group."""
     current = await _group(call)
@@ -195,7 +195,7 @@ async def modify_group(call: Call[NoQuery, UpdateGroup]) -> Group:
     return group_from_proto((await call.write(call.mesh.groups.UpdateGroup, request)).group)
 
 
-@operations.delete("/groups/{group_id}", result=GroupResult)
+@operations.delete("/groups/{group_id}")
 async def delete_group(call: Call[NoQuery, None]) -> GroupResult:
     """Deletes a group. Its agents and their messages stay."""
     group = await _group(call)
@@ -203,7 +203,7 @@ async def delete_group(call: Call[NoQuery, None]) -> GroupResult:
     return GroupResult(message=f"Group id={group.id} successfully deleted")
 
 
-@operations.post("/groups/{group_id}/messages", body=SendMessages, result=LettaResponse)
+@operations.post("/groups/{group_id}/messages")
 async def send_group_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages to a group and returns the turns of its agents; with streaming=true as server-sent events."""
     check_streaming(call.body, streams=False)
@@ -211,14 +211,14 @@ async def send_group_message(call: Call[NoQuery, SendMessages]) -> LettaResponse
     return await reply_to(call, recipient, stream=bool(call.body.streaming))
 
 
-@operations.post("/groups/{group_id}/messages/stream", body=SendMessages, result=LettaResponse)
+@operations.post("/groups/{group_id}/messages/stream")
 async def send_group_message_streaming(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages to a group and streams the turns of its agents."""
     recipient = Recipient(group_id=call.path["group_id"])
     return await reply_to(call, recipient, stream=True)
 
 
-@operations.get("/groups/{group_id}/messages", query=ListMessages, result=list[dict[str, Any]])
+@operations.get("/groups/{group_id}/messages")
 async def list_group_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     """Lists the messages of a group in chronological order: the newest, or the oldest for `order=asc`."""
     query = call.query
@@ -248,7 +248,7 @@ async def detach_block_from_group(call: Call[NoQuery, None]) -> None:
     await _share(call, lambda shared: [held for held in shared if held != block_id])
 
 
-@operations.get("/agents/{agent_id}/groups", query=ListGroups, result=list[Group])
+@operations.get("/agents/{agent_id}/groups")
 async def list_groups_for_agent(call: Call[ListGroups, None]) -> list[Group]:
     """Lists the groups of which an agent is a member or the manager, newest first."""
     query = call.query

@@ -123,7 +123,7 @@ operations = Operations()
 _VIEW: Final = rpc.IdentityView(agent_ids=True, block_ids=True)
 
 
-@operations.get("/identities/", query=ListIdentities, result=list[Identity])
+@operations.get("/identities/")
 async def list_identities(call: Call[ListIdentities, None]) -> list[Identity]:
     """Lists identities, newest first."""
     query = call.query
@@ -136,13 +136,13 @@ async def list_identities(call: Call[ListIdentities, None]) -> list[Identity]:
     return [identity_from_proto(row) for row in rows]
 
 
-@operations.get("/identities/count", result=int)
+@operations.get("/identities/count")
 async def count_identities(call: Call[NoQuery, None]) -> int:
     request = rpc.CountIdentitiesRequest(filter=rpc.IdentityFilter())
     return int((await read(call.mesh.identities.CountIdentities, request)).count)
 
 
-@operations.post("/identities/", body=CreateIdentity, result=Identity)
+@operations.post("/identities/")
 async def create_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
     request = rpc.CreateIdentityRequest()
     identity_to_proto(call.body, request.identity)
@@ -150,7 +150,7 @@ async def create_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
     return await read_identity(call.mesh, made.id)
 
 
-@operations.put("/identities/", body=CreateIdentity, result=Identity)
+@operations.put("/identities/")
 async def upsert_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
     """Creates an identity, or updates the one with the same key, which keeps its id."""
     request = rpc.UpsertIdentityRequest()
@@ -159,12 +159,12 @@ async def upsert_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
     return await read_identity(call.mesh, made.id)
 
 
-@operations.get("/identities/{identity_id}", result=Identity)
+@operations.get("/identities/{identity_id}")
 async def retrieve_identity(call: Call[NoQuery, None]) -> Identity:
     return await read_identity(call.mesh, call.path["identity_id"])
 
 
-@operations.patch("/identities/{identity_id}", body=UpdateIdentity, result=Identity)
+@operations.patch("/identities/{identity_id}")
 async def update_identity(call: Call[NoQuery, UpdateIdentity]) -> Identity:
     """Updates an identity. Lists of ids and of properties replace the earlier ones."""
     identity_id = call.path["identity_id"]
@@ -175,7 +175,7 @@ async def update_identity(call: Call[NoQuery, UpdateIdentity]) -> Identity:
     return await read_identity(call.mesh, identity_id)
 
 
-@operations.put("/identities/{identity_id}/properties", body=list[IdentityProperty])
+@operations.put("/identities/{identity_id}/properties")
 async def upsert_properties_for_identity(call: Call[NoQuery, list[IdentityProperty]]) -> None:
     """Sets properties of an identity by their keys. Others stay."""
     request = rpc.UpsertIdentityPropertiesRequest(

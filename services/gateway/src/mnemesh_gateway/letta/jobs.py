@@ -171,7 +171,7 @@ _IDS: Final = {"batch_id": "job"}
 _EVERY: Final = 10_000
 
 
-@operations.post("/messages/batches", body=CreateBatch, result=Job)
+@operations.post("/messages/batches")
 async def create_batch(call: Call[NoQuery, CreateBatch]) -> Job:
     """Starts a run in the background for each request, all or none."""
     requests = [batch_request_to_proto(request, index) for index, request in enumerate(call.body.requests)]
@@ -180,7 +180,7 @@ async def create_batch(call: Call[NoQuery, CreateBatch]) -> Job:
     return job_of_batch((await call.write(call.mesh.runs.StartBatch, request, seconds=_START_SECONDS)).batch)
 
 
-@operations.get("/messages/batches", query=PageQuery, result=list[Job])
+@operations.get("/messages/batches")
 async def list_batches(call: Call[PageQuery, None]) -> list[Job]:
     """Lists batches, newest first."""
     query = call.query
@@ -196,7 +196,7 @@ async def list_batches(call: Call[PageQuery, None]) -> list[Job]:
     return [job_of_batch(row) for row in rows]
 
 
-@operations.get("/messages/batches/{batch_id}", result=Job, ids=_IDS)
+@operations.get("/messages/batches/{batch_id}", ids=_IDS)
 async def retrieve_batch(call: Call[NoQuery, None]) -> Job:
     return await read_batch(call.mesh, call.path["batch_id"])
 
@@ -208,7 +208,7 @@ async def cancel_batch(call: Call[NoQuery, None]) -> None:
     await call.write(call.mesh.runs.CancelBatch, request, seconds=_START_SECONDS)
 
 
-@operations.get("/messages/batches/{batch_id}/messages", query=ListBatchMessages, result=BatchMessages, ids=_IDS)
+@operations.get("/messages/batches/{batch_id}/messages", ids=_IDS)
 async def list_messages_for_batch(call: Call[ListBatchMessages, None]) -> BatchMessages:
     """Lists the messages of the runs of a batch, run by run, newest first."""
     query, job_id = call.query, call.path["batch_id"]
@@ -265,7 +265,7 @@ operations.refuse("PATCH", "/jobs/{job_id}/cancel", "The processing of a file ca
 operations.refuse("DELETE", "/jobs/{job_id}", "A job is the state of its file; delete the file.")
 
 
-@operations.get("/jobs/", query=ListJobs, result=list[Job])
+@operations.get("/jobs/")
 async def list_jobs(call: Call[ListJobs, None]) -> list[Job]:
     """Lists jobs, newest first."""
     query = call.query
@@ -273,13 +273,13 @@ async def list_jobs(call: Call[ListJobs, None]) -> list[Job]:
     return await _jobs(call.mesh, query, active=query.active, ascending=ascending)
 
 
-@operations.get("/jobs/active", query=ListJobs, result=list[Job])
+@operations.get("/jobs/active")
 async def list_active_jobs(call: Call[ListJobs, None]) -> list[Job]:
     """Lists the jobs that have not ended, oldest first."""
     return await _jobs(call.mesh, call.query, active=True, ascending=call.query.ascending)
 
 
-@operations.get("/jobs/{job_id}", result=Job)
+@operations.get("/jobs/{job_id}")
 async def retrieve_job(call: Call[NoQuery, None]) -> Job:
     """Returns a job, or a batch of messages, which is a job too."""
     job_id = call.path["job_id"]

@@ -108,7 +108,7 @@ class Received(msgspec.Struct, kw_only=True):
     message: str
 
 
-@operations.get(CALLBACK, query=Redirect, result=Received)
+@operations.get(CALLBACK)
 async def mcp_oauth_callback(call: Call[Redirect, None]) -> Received:
     """Receives the answer of an authorization server from a browser, without a token: the state proves the request."""
     given = call.query

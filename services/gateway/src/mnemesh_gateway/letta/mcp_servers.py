@@ -291,7 +291,7 @@ _CONTACT_SECONDS: Final = 30.0
 _EVERY: Final = PageQuery(limit=10_000)
 
 
-@operations.post("/mcp-servers/", body=CreateMcpServer, result=McpServer)
+@operations.post("/mcp-servers/")
 async def mcp_create_mcp_server(call: Call[NoQuery, CreateMcpServer]) -> McpServer:
     """Creates an MCP server and reads its tools. If it cannot be reached, a refresh reads them later."""
     server = transport_to_proto(call.body.config)
@@ -299,18 +299,18 @@ async def mcp_create_mcp_server(call: Call[NoQuery, CreateMcpServer]) -> McpServ
     return server_from_proto(await create_server(call, server))
 
 
-@operations.get("/mcp-servers/", result=list[McpServer])
+@operations.get("/mcp-servers/")
 async def mcp_list_mcp_servers(call: Call[NoQuery, None]) -> list[McpServer]:
     """Lists all MCP servers, oldest first."""
     return [server_from_proto(server) for server in await list_all_servers(call)]
 
 
-@operations.get("/mcp-servers/{mcp_server_id}", result=McpServer)
+@operations.get("/mcp-servers/{mcp_server_id}")
 async def mcp_get_mcp_server(call: Call[NoQuery, None]) -> McpServer:
     return server_from_proto(await _read_server(call))
 
 
-@operations.patch("/mcp-servers/{mcp_server_id}", body=UpdateMcpServer, result=McpServer)
+@operations.patch("/mcp-servers/{mcp_server_id}")
 async def mcp_update_mcp_server(call: Call[NoQuery, UpdateMcpServer]) -> McpServer:
     """Updates the name and the settings of an MCP server. What the request does not name stays as it is."""
     current = await _read_server(call)
@@ -323,7 +323,7 @@ async def mcp_delete_mcp_server(call: Call[NoQuery, None]) -> None:
     await delete_server(call, await _read_server(call))
 
 
-@operations.patch("/mcp-servers/{mcp_server_id}/refresh", query=RefreshQuery, result=Refreshed)
+@operations.patch("/mcp-servers/{mcp_server_id}/refresh")
 async def mcp_refresh_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
     """Reads the tools of an MCP server again, and returns the names of those that changed."""
     return await refresh_server(call, call.path["mcp_server_id"])
@@ -335,22 +335,20 @@ async def mcp_connect_mcp_server(call: Call[NoQuery, None]) -> Response:
     return contact_stream(call, await _read_server(call))
 
 
-@operations.get("/mcp-servers/{mcp_server_id}/tools", result=list[Tool])
+@operations.get("/mcp-servers/{mcp_server_id}/tools")
 async def mcp_list_tools_for_mcp_server(call: Call[NoQuery, None]) -> list[Tool]:
     request = rpc.ListMcpServerToolsRequest(mcp_server_id=(await _read_server(call)).id)
     rows = await list_page(call.mesh.mcp_servers.ListMcpServerTools, request, "tools", _EVERY, default="asc")
     return [mcp_tool_from_proto(row) for row in rows]
 
 
-@operations.get("/mcp-servers/{mcp_server_id}/tools/{tool_id}", result=Tool)
+@operations.get("/mcp-servers/{mcp_server_id}/tools/{tool_id}")
 async def mcp_retrieve_mcp_tool(call: Call[NoQuery, None]) -> Tool:
     request = rpc.GetMcpServerToolRequest(mcp_server_id=call.path["mcp_server_id"], tool=_tool(call))
     return mcp_tool_from_proto((await read(call.mesh.mcp_servers.GetMcpServerTool, request)).tool)
 
 
-@operations.post(
-    "/mcp-servers/{mcp_server_id}/tools/{tool_id}/run", body=RunMcpTool, optional_body=True, result=ToolResult
-)
+@operations.post("/mcp-servers/{mcp_server_id}/tools/{tool_id}/run", optional_body=True)
 async def mcp_run_tool(call: Call[NoQuery, RunMcpTool]) -> ToolResult:
     return await run_tool(call, call.path["mcp_server_id"], _tool(call))
 
@@ -425,20 +423,20 @@ def _tool(call: Call[Any, Any]) -> rpc.McpToolReference:
     return rpc.McpToolReference(tool_id=call.path["tool_id"])
 
 
-@operations.get("/tools/mcp/servers", result=dict[str, ServerConfig])
+@operations.get("/tools/mcp/servers")
 async def list_mcp_servers(call: Call[NoQuery, None]) -> dict[str, ServerConfig]:
     """Returns all MCP servers by their names."""
     return {server.name: named_server_from_proto(server) for server in await list_all_servers(call)}
 
 
-@operations.put("/tools/mcp/servers", body=ServerConfig, result=list[ServerConfig])
+@operations.put("/tools/mcp/servers")
 async def add_mcp_server(call: Call[NoQuery, ServerConfig]) -> list[ServerConfig]:
     """Creates an MCP server, reads its tools, and returns all servers."""
     await create_server(call, named_server_to_proto(call.body))
     return [named_server_from_proto(server) for server in await list_all_servers(call)]
 
 
-@operations.post("/tools/mcp/servers/test", body=ServerConfig, result=TestedServer)
+@operations.post("/tools/mcp/servers/test")
 async def test_mcp_server(call: Call[NoQuery, ServerConfig]) -> TestedServer:
     """Contacts an MCP server, and returns its tools. Nothing is stored."""
     request = rpc.TestMcpServerRequest(mcp_server=named_server_to_proto(call.body))
@@ -446,49 +444,47 @@ async def test_mcp_server(call: Call[NoQuery, ServerConfig]) -> TestedServer:
     return TestedServer(status="success", tools=tools)
 
 
-@operations.post("/tools/mcp/servers/connect", body=ServerConfig)
+@operations.post("/tools/mcp/servers/connect")
 async def connect_mcp_server(call: Call[NoQuery, ServerConfig]) -> Response:
     """Contacts an MCP server, and streams what happens as server-sent events. Nothing is stored."""
     return contact_stream(call, named_server_to_proto(call.body))
 
 
-@operations.patch("/tools/mcp/servers/{mcp_server_name}", body=UpdateServerConfig, result=ServerConfig)
+@operations.patch("/tools/mcp/servers/{mcp_server_name}")
 async def update_mcp_server(call: Call[NoQuery, UpdateServerConfig]) -> ServerConfig:
     """Updates the settings of an MCP server. What the request does not name stays as it is."""
     changed = await update_server(call, await _tool_server(call), named_changes(call.body), call.body.server_name)
     return named_server_from_proto(changed)
 
 
-@operations.delete("/tools/mcp/servers/{mcp_server_name}", result=list[ServerConfig])
+@operations.delete("/tools/mcp/servers/{mcp_server_name}")
 async def delete_mcp_server(call: Call[NoQuery, None]) -> list[ServerConfig]:
     """Deletes an MCP server with its tools, and returns the other servers."""
     await delete_server(call, await _tool_server(call))
     return [named_server_from_proto(server) for server in await list_all_servers(call)]
 
 
-@operations.get("/tools/mcp/servers/{mcp_server_name}/tools", result=list[OfferedTool])
+@operations.get("/tools/mcp/servers/{mcp_server_name}/tools")
 async def list_mcp_tools_by_server(call: Call[NoQuery, None]) -> list[OfferedTool]:
     """Contacts an MCP server, and returns the tools that it offers now."""
     server = await _tool_server(call)
     return await _list_offered(call, server.name, rpc.TestMcpServerRequest(mcp_server_id=server.id))
 
 
-@operations.post("/tools/mcp/servers/{mcp_server_name}/resync", query=RefreshQuery, result=Refreshed)
+@operations.post("/tools/mcp/servers/{mcp_server_name}/resync")
 async def resync_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
     """Reads the tools of an MCP server again, and returns the names of those that changed."""
     return await refresh_server(call, (await _tool_server(call)).id)
 
 
-@operations.post(
-    "/tools/mcp/servers/{mcp_server_name}/tools/{mcp_tool_name}/execute", body=RunMcpTool, result=ExecutedMcpTool
-)
+@operations.post("/tools/mcp/servers/{mcp_server_name}/tools/{mcp_tool_name}/execute")
 async def execute_mcp_tool(call: Call[NoQuery, RunMcpTool]) -> ExecutedMcpTool:
     reference = rpc.McpToolReference(name=call.path["mcp_tool_name"])
     done = await run_tool(call, (await _tool_server(call)).id, reference)
     return ExecutedMcpTool(result=done.func_return, success=done.status == "success")
 
 
-@operations.post("/tools/mcp/servers/{mcp_server_name}/{mcp_tool_name}", result=Tool)
+@operations.post("/tools/mcp/servers/{mcp_server_name}/{mcp_tool_name}")
 async def add_mcp_tool(call: Call[NoQuery, None]) -> Tool:
     """Returns a tool of an MCP server, with the id for agents. The tools are read again if it is a new one."""
     server = await _tool_server(call)

@@ -354,7 +354,7 @@ class SearchStored(SearchScope, kw_only=True):
     roles: list[Literal["system", "user", "assistant", "tool"]] = msgspec.field(default_factory=list)
 
 
-@operations.get("/messages/", query=ListMessages, result=list[dict[str, Any]])
+@operations.get("/messages/")
 async def list_all_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     """Lists the messages of all agents, newest first."""
     query = call.query
@@ -365,7 +365,7 @@ async def list_all_messages(call: Call[ListMessages, None]) -> list[dict[str, An
     return messages_from_proto(rows, shown_by(query))
 
 
-@operations.get("/messages/{message_id}", result=list[dict[str, Any]])
+@operations.get("/messages/{message_id}")
 async def retrieve_message(call: Call[NoQuery, None]) -> list[dict[str, Any]]:
     """Returns what clients see of a stored message."""
     request = rpc.GetMessagesRequest(message_ids=[call.path["message_id"]])
@@ -375,7 +375,7 @@ async def retrieve_message(call: Call[NoQuery, None]) -> list[dict[str, Any]]:
     return messages_from_proto(found, Shown())
 
 
-@operations.post("/messages/search", body=SearchMessages, result=list[dict[str, Any]])
+@operations.post("/messages/search")
 async def search_all_messages(call: Call[NoQuery, SearchMessages]) -> list[dict[str, Any]]:
     """Searches messages by meaning and by words, best first."""
     hits = await _hits(call.mesh, call.body, call.body.query)
@@ -393,7 +393,7 @@ async def search_all_messages(call: Call[NoQuery, SearchMessages]) -> list[dict[
     ]
 
 
-@operations.post("/agents/messages/search", body=SearchStored, result=list[dict[str, Any]])
+@operations.post("/agents/messages/search")
 async def search_messages(call: Call[NoQuery, SearchStored]) -> list[dict[str, Any]]:
     """Searches messages by meaning and by words, best first, and returns them as they are stored."""
     return [

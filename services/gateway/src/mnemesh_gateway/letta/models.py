@@ -135,7 +135,7 @@ class ListModels(msgspec.Struct, kw_only=True):
     provider_category: list[str] | None = None
 
 
-@operations.get("/models/", query=ListModels, result=list[dict[str, Any]])
+@operations.get("/models/")
 async def list_models(call: Call[ListModels, None]) -> list[dict[str, Any]]:
     """Lists the models that agents can use."""
     query = call.query
@@ -158,7 +158,7 @@ async def list_models(call: Call[ListModels, None]) -> list[dict[str, Any]]:
     return rows
 
 
-@operations.get("/models/embedding", result=list[dict[str, Any]])
+@operations.get("/models/embedding")
 async def list_embedding_models(call: Call[NoQuery, None]) -> list[dict[str, Any]]:
     """Lists the embedders that archives can use."""
     request = rpc.ListEmbeddingModelsRequest()
@@ -178,7 +178,7 @@ async def list_embedding_models(call: Call[NoQuery, None]) -> list[dict[str, Any
     return rows
 
 
-@operations.get("/providers/", query=ListProviders, result=list[Provider])
+@operations.get("/providers/")
 async def list_providers(call: Call[ListProviders, None]) -> list[Provider]:
     """Lists providers, newest first."""
     query = call.query
@@ -188,7 +188,7 @@ async def list_providers(call: Call[ListProviders, None]) -> list[Provider]:
     return [provider_from_proto(row) for row in rows]
 
 
-@operations.post("/providers/", body=CreateProvider, result=Provider)
+@operations.post("/providers/")
 async def create_provider(call: Call[NoQuery, CreateProvider]) -> Provider:
     """Creates a provider with a key, and reads its models."""
     body = call.body
@@ -198,7 +198,7 @@ async def create_provider(call: Call[NoQuery, CreateProvider]) -> Provider:
     return provider_from_proto((await call.write(call.mesh.models.CreateProvider, request)).provider)
 
 
-@operations.post("/providers/check", body=CheckProvider, result=ProviderResult)
+@operations.post("/providers/check")
 async def check_provider(call: Call[NoQuery, CheckProvider]) -> ProviderResult:
     """Contacts a provider with a key, and stores nothing."""
     body = call.body
@@ -209,12 +209,12 @@ async def check_provider(call: Call[NoQuery, CheckProvider]) -> ProviderResult:
     return ProviderResult(message=f"Valid api key for provider_type={body.provider_type}")
 
 
-@operations.get("/providers/{provider_id}", result=Provider)
+@operations.get("/providers/{provider_id}")
 async def retrieve_provider(call: Call[NoQuery, None]) -> Provider:
     return await _read(call.mesh, call.path["provider_id"])
 
 
-@operations.patch("/providers/{provider_id}", body=UpdateProvider, result=Provider)
+@operations.patch("/providers/{provider_id}")
 async def modify_provider(call: Call[NoQuery, UpdateProvider]) -> Provider:
     """Updates the address or the keys of a provider."""
     body, provider = call.body, models_pb.Provider(id=call.path["provider_id"])
@@ -229,14 +229,14 @@ async def modify_provider(call: Call[NoQuery, UpdateProvider]) -> Provider:
     return provider_from_proto((await call.write(call.mesh.models.UpdateProvider, request)).provider)
 
 
-@operations.patch("/providers/{provider_id}/refresh", result=Provider)
+@operations.patch("/providers/{provider_id}/refresh")
 async def refresh_provider_models(call: Call[NoQuery, None]) -> Provider:
     """Reads the models of a provider again."""
     request = rpc.RefreshProviderRequest(provider_id=call.path["provider_id"])
     return provider_from_proto((await call.write(call.mesh.models.RefreshProvider, request)).provider)
 
 
-@operations.post("/providers/{provider_id}/check", result=ProviderResult)
+@operations.post("/providers/{provider_id}/check")
 async def check_existing_provider(call: Call[NoQuery, None]) -> ProviderResult:
     """Contacts a provider with its key."""
     provider = await _read(call.mesh, call.path["provider_id"])
@@ -244,7 +244,7 @@ async def check_existing_provider(call: Call[NoQuery, None]) -> ProviderResult:
     return ProviderResult(message=f"Valid api key for provider_type={provider.provider_type}")
 
 
-@operations.delete("/providers/{provider_id}", result=ProviderResult)
+@operations.delete("/providers/{provider_id}")
 async def delete_provider(call: Call[NoQuery, None]) -> ProviderResult:
     """Deletes a provider with its key. Agents keep the handles of its models."""
     provider = await _read(call.mesh, call.path["provider_id"])
@@ -257,7 +257,7 @@ async def _read(mesh: Mesh, provider_id: str) -> Provider:
     return provider_from_proto((await read(mesh.models.GetProvider, request)).provider)
 
 
-@operations.post("/agents/{agent_id}/generate", body=GenerateText, result=GeneratedText)
+@operations.post("/agents/{agent_id}/generate")
 async def generate_completion(call: Call[NoQuery, GenerateText]) -> GeneratedText:
     """Returns the answer of a model to one prompt. Nothing is stored."""
     body = call.body

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import NoneType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -152,9 +153,12 @@ class Operations:
     ```python
     operations = Operations()
 
-    @operations.get("/agents/{agent_id}", result=AgentState)
+    @operations.get("/agents/{agent_id}")
     async def retrieve_agent(call: Call[NoQuery, None]) -> AgentState: ...
     ```
+
+    The annotations of the function are the schemas of the query, of the body and of the answer. A function that returns
+    None answers `null`.
     """
 
     def __init__(self) -> None:
@@ -165,8 +169,6 @@ class Operations:
         method: str,
         path: str,
         *,
-        query: type[msgspec.Struct] = NoQuery,
-        body: Any = None,
         optional_body: bool = False,
         result: Any = None,
         ids: Mapping[str, str] | None = None,
@@ -177,10 +179,8 @@ class Operations:
         Args:
             method: the HTTP method.
             path: below /v1, such as `/agents/{agent_id}`.
-            query: the schema of the query.
-            body: the schema of the body.
             optional_body: whether the body may be missing; it is then empty.
-            result: the schema of the answer; None answers `null`.
+            result: the schema of the answer of a function that returns a response.
             ids: prefixes of path parameters that differ from `ID_PREFIXES`; an empty prefix accepts any text.
             status: the status of a successful answer.
         """
@@ -189,7 +189,11 @@ class Operations:
 
         def register(handler: Handler) -> Handler:
             given = {name: prefix for name, prefix in prefixes.items() if prefix}
-            self.all.append(Operation(method, path, handler, query, body, optional_body, result, given, status))
+            call, returned = typing.get_type_hints(handler).values()
+            query, body = typing.get_args(call)
+            body = None if body is NoneType else body
+            answer = result or _without_response(returned)
+            self.all.append(Operation(method, path, handler, query, body, optional_body, answer, given, status))
             return handler
 
         return register
@@ -197,13 +201,12 @@ class Operations:
     def refuse(self, method: str, path: str, reason: str) -> None:
         """Adds an operation of Letta's API that the mesh cannot serve; it answers 501 with the reason."""
 
-        async def refused(_call: Call[Any, Any]) -> None:
+        async def refused(call: Call[NoQuery, None]) -> None:  # noqa: ARG001
             raise Unimplemented(f"{reason} See docs/letta-compatibility.md.")
 
         refused.__name__ = f"refuse_{method.lower()}" + _PARAMETER.sub(r"\1", path).replace("/", "_").replace(
             "-", "_"
         ).rstrip("_")
-        refused.__doc__ = reason
         self.add(method, path, ids=dict.fromkeys(_PARAMETER.findall(path), ""))(refused)
 
     get: _Method = functools.partialmethod(add, "GET")
@@ -349,6 +352,15 @@ def starlette_routes(
         paths = [path] if exact else [path, path[:-1] if path.endswith("/") else path + "/"]
         routes += [Route(each, endpoint, methods=[operation.method]) for each in paths]
     return routes
+
+
+def _without_response(hint: Any) -> Any:
+    """Returns the schema of an answer, which a function may also return as a response; None for no answer."""
+    if hint in (NoneType, Response):
+        return None
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    (kind,) = (each for each in kinds if each is not Response)
+    return kind
 
 
 @functools.cache

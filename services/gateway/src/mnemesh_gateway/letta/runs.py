@@ -395,7 +395,7 @@ operations = Operations()
 MAX_SPANS: Final = 5000
 
 
-@operations.get("/runs/", query=ListRuns, result=list[Run])
+@operations.get("/runs/")
 async def list_runs(call: Call[ListRuns, None]) -> list[Run]:
     """Lists runs, newest first."""
     query = call.query
@@ -417,7 +417,7 @@ async def list_runs(call: Call[ListRuns, None]) -> list[Run]:
     return [run_from_proto(run) for run in rows]
 
 
-@operations.get("/runs/active", query=ActiveRuns, result=list[Run])
+@operations.get("/runs/active")
 async def list_active_runs(call: Call[ActiveRuns, None]) -> list[Run]:
     """Lists the runs that have not ended, newest first."""
     query = call.query
@@ -429,7 +429,7 @@ async def list_active_runs(call: Call[ActiveRuns, None]) -> list[Run]:
     return [run_from_proto(run) for run in rows]
 
 
-@operations.get("/runs/{run_id}", result=Run)
+@operations.get("/runs/{run_id}")
 async def retrieve_run(call: Call[NoQuery, None]) -> Run:
     return run_from_proto(await read_run(call.mesh, call.path["run_id"]))
 
@@ -440,7 +440,7 @@ async def delete_run(call: Call[NoQuery, None]) -> None:
     await read(call.mesh.runs.DeleteRun, rpc.DeleteRunRequest(request_id=call.request_id, run_id=call.path["run_id"]))
 
 
-@operations.post("/runs/{run_id}/cancel", result=Run)
+@operations.post("/runs/{run_id}/cancel")
 async def cancel_run(call: Call[NoQuery, None]) -> Run:
     run_id = call.path["run_id"]
     request = rpc.CancelRunsRequest(request_id=call.request_id, runs=rpc.RunIds(run_ids=[run_id]))
@@ -448,13 +448,13 @@ async def cancel_run(call: Call[NoQuery, None]) -> Run:
     return run_from_proto(await read_run(call.mesh, run_id))
 
 
-@operations.get("/runs/{run_id}/messages", query=PageQuery, result=list[dict[str, Any]])
+@operations.get("/runs/{run_id}/messages")
 async def list_messages_for_run(call: Call[PageQuery, None]) -> list[dict[str, Any]]:
     """Lists the messages of a run, oldest first."""
     return await show_messages(call.mesh, await read_run(call.mesh, call.path["run_id"]), call.query)
 
 
-@operations.get("/runs/{run_id}/steps", query=PageQuery, result=list[Step])
+@operations.get("/runs/{run_id}/steps")
 async def list_steps_for_run(call: Call[PageQuery, None]) -> list[Step]:
     """Lists the steps of a run, newest first."""
     run = await read_run(call.mesh, call.path["run_id"])
@@ -463,13 +463,13 @@ async def list_steps_for_run(call: Call[PageQuery, None]) -> list[Step]:
     return [step_from_proto(step) for step in rows]
 
 
-@operations.get("/runs/{run_id}/usage", result=RunUsage)
+@operations.get("/runs/{run_id}/usage")
 async def retrieve_usage_for_run(call: Call[NoQuery, None]) -> RunUsage:
     """Returns the tokens of a run."""
     return usage_of_run((await read_run(call.mesh, call.path["run_id"])).usage)
 
 
-@operations.get("/runs/{run_id}/metrics", result=RunMetrics)
+@operations.get("/runs/{run_id}/metrics")
 async def retrieve_metrics_for_run(call: Call[NoQuery, None]) -> RunMetrics:
     """Returns the durations of a run."""
     run = await read_run(call.mesh, call.path["run_id"])
@@ -477,7 +477,7 @@ async def retrieve_metrics_for_run(call: Call[NoQuery, None]) -> RunMetrics:
     return metrics_of_run(run, sorted({item.name for message in rows for item in message.tool_returns if item.name}))
 
 
-@operations.get("/runs/{run_id}/trace", query=TraceQuery, result=list[dict[str, Any]])
+@operations.get("/runs/{run_id}/trace")
 async def retrieve_trace_for_run(call: Call[TraceQuery, None]) -> list[dict[str, Any]]:
     """Returns the run, its steps and their calls of tools as spans, as far as they are stored."""
     limit = call.query.limit
@@ -490,7 +490,7 @@ async def retrieve_trace_for_run(call: Call[TraceQuery, None]) -> list[dict[str,
     return spans_of_run(run, steps, await messages_of(call.mesh, run.id, every))[:limit]
 
 
-@operations.post("/runs/{run_id}/stream", body=StreamRun, optional_body=True)
+@operations.post("/runs/{run_id}/stream", optional_body=True)
 async def retrieve_stream_for_run(call: Call[NoQuery, StreamRun]) -> Response:
     """Replays the events of a run after a number, and follows it to its end."""
     return await attach_to_run(call, call.path["run_id"])
@@ -503,7 +503,7 @@ def _status(name: str) -> pb.RunStatus.ValueType:
     return status
 
 
-@operations.get("/steps/", query=ListSteps, result=list[Step])
+@operations.get("/steps/")
 async def list_steps(call: Call[ListSteps, None]) -> list[Step]:
     """Lists steps, newest first."""
     query = call.query
@@ -524,19 +524,19 @@ async def list_steps(call: Call[ListSteps, None]) -> list[Step]:
     return [step_from_proto(step) for step in rows]
 
 
-@operations.get("/steps/{step_id}", result=Step)
+@operations.get("/steps/{step_id}")
 async def retrieve_step(call: Call[NoQuery, None]) -> Step:
     return step_from_proto(await _read(call.mesh, call.path["step_id"]))
 
 
-@operations.get("/steps/{step_id}/metrics", result=StepMetrics)
+@operations.get("/steps/{step_id}/metrics")
 async def retrieve_metrics_for_step(call: Call[NoQuery, None]) -> StepMetrics:
     """Returns the durations of a step."""
     return metrics_of_step(await _read(call.mesh, call.path["step_id"]))
 
 
-@operations.get("/steps/{step_id}/trace", result=ProviderTrace)
-@operations.get("/telemetry/{step_id}", result=ProviderTrace)
+@operations.get("/steps/{step_id}/trace")
+@operations.get("/telemetry/{step_id}")
 async def retrieve_trace_for_step(call: Call[NoQuery, None]) -> ProviderTrace:
     """Returns the request of a step to its provider, and the answer."""
     step = await _read(call.mesh, call.path["step_id"])
@@ -544,7 +544,7 @@ async def retrieve_trace_for_step(call: Call[NoQuery, None]) -> ProviderTrace:
     return trace_from_proto(response.trace, step)
 
 
-@operations.get("/steps/{step_id}/messages", query=PageQuery, result=list[dict[str, Any]])
+@operations.get("/steps/{step_id}/messages")
 async def list_messages_for_step(call: Call[PageQuery, None]) -> list[dict[str, Any]]:
     """Lists the messages of a step, oldest first."""
     step = await _read(call.mesh, call.path["step_id"])
@@ -553,7 +553,7 @@ async def list_messages_for_step(call: Call[PageQuery, None]) -> list[dict[str, 
     return messages_from_proto(rows, Shown())
 
 
-@operations.patch("/steps/{step_id}/feedback", body=Feedback, result=Step)
+@operations.patch("/steps/{step_id}/feedback")
 async def modify_feedback_for_step(call: Call[NoQuery, Feedback]) -> Step:
     """Stores what a user thinks of a step."""
     request = rpc.SetStepFeedbackRequest(

@@ -229,21 +229,21 @@ class ListTools(PageQuery, kw_only=True):
     exclude_letta_tools: bool = False
 
 
-@operations.post("/tools/", body=ToolFields, result=Tool)
+@operations.post("/tools/")
 async def create_tool(call: Call[NoQuery, ToolFields]) -> Tool:
     """Creates a tool from its source, whose last function gives the name."""
     request = rpc.CreateToolRequest(tool=_new(call.body))
     return tool_from_proto((await call.write(call.mesh.tools.CreateTool, request)).tool)
 
 
-@operations.put("/tools/", body=ToolFields, result=Tool)
+@operations.put("/tools/")
 async def upsert_tool(call: Call[NoQuery, ToolFields]) -> Tool:
     """Creates a tool, or updates the one with the same name, which keeps its id."""
     request = rpc.UpsertToolRequest(tool=_new(call.body))
     return tool_from_proto((await call.write(call.mesh.tools.UpsertTool, request)).tool)
 
 
-@operations.get("/tools/", query=ListTools, result=list[Tool])
+@operations.get("/tools/")
 async def list_tools(call: Call[ListTools, None]) -> list[Tool]:
     """Lists tools, newest first."""
     query = call.query
@@ -257,7 +257,7 @@ async def list_tools(call: Call[ListTools, None]) -> list[Tool]:
     return [tool_from_proto(tool) for tool in rows]
 
 
-@operations.get("/tools/count", query=ListTools, result=int)
+@operations.get("/tools/count")
 async def count_tools(call: Call[ListTools, None]) -> int:
     types = _wanted(call.query)
     if not _is_exact(types):
@@ -266,7 +266,7 @@ async def count_tools(call: Call[ListTools, None]) -> int:
     return int((await read(call.mesh.tools.CountTools, request)).count) if types else 0
 
 
-@operations.post("/tools/search", body=SearchTools, result=list[ToolHit])
+@operations.post("/tools/search")
 async def search_tools(call: Call[NoQuery, SearchTools]) -> list[ToolHit]:
     """Searches tools by what they do, best first."""
     body = call.body
@@ -288,7 +288,7 @@ async def search_tools(call: Call[NoQuery, SearchTools]) -> list[ToolHit]:
     ]
 
 
-@operations.post("/tools/generate-schema", body=ToolSource, result=dict[str, Any])
+@operations.post("/tools/generate-schema")
 async def generate_json_schema(call: Call[NoQuery, ToolSource]) -> dict[str, Any]:
     """Returns the schema of source code. Nothing is stored."""
     request = rpc.GenerateSchemaRequest(
@@ -299,7 +299,7 @@ async def generate_json_schema(call: Call[NoQuery, ToolSource]) -> dict[str, Any
     return schema
 
 
-@operations.post("/tools/run", body=RunSource, result=dict[str, Any])
+@operations.post("/tools/run")
 async def run_tool_from_source(call: Call[NoQuery, RunSource]) -> dict[str, Any]:
     """Runs source code as a tool once, and returns the message with its result. Nothing is stored."""
     started = datetime.now(UTC)
@@ -307,7 +307,7 @@ async def run_tool_from_source(call: Call[NoQuery, RunSource]) -> dict[str, Any]
     return return_of_trial(response, started)
 
 
-@operations.post("/tools/add-base-tools", result=list[Tool])
+@operations.post("/tools/add-base-tools")
 async def add_base_tools(call: Call[NoQuery, None]) -> list[Tool]:
     """Returns the built-in tools, which every organization has."""
     request = rpc.ListToolsRequest(filter=rpc.ToolFilter(types=[pb.TOOL_TYPE_BUILTIN]))
@@ -315,12 +315,12 @@ async def add_base_tools(call: Call[NoQuery, None]) -> list[Tool]:
     return [tool_from_proto(row) for row in rows]
 
 
-@operations.get("/tools/{tool_id}", result=Tool)
+@operations.get("/tools/{tool_id}")
 async def retrieve_tool(call: Call[NoQuery, None]) -> Tool:
     return tool_from_proto((await read(call.mesh.tools.GetTool, rpc.GetToolRequest(tool_id=call.path["tool_id"]))).tool)
 
 
-@operations.patch("/tools/{tool_id}", body=ToolFields, result=Tool)
+@operations.patch("/tools/{tool_id}")
 async def modify_tool(call: Call[NoQuery, ToolFields]) -> Tool:
     """Updates a tool. A changed source generates the schema again."""
     tool = pb.Tool(id=call.path["tool_id"])
