@@ -82,6 +82,8 @@ async def check_readiness(call: Call[NoQuery, None]) -> Health | Response:
 
 
 class ListTags(PageQuery, kw_only=True):
+    """The query of a list of tags."""
+
     query_text: str | None = None
     name: str | None = None
 

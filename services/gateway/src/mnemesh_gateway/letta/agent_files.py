@@ -151,6 +151,7 @@ operations = Operations()
 
 @operations.get("/agents/{agent_id}/export", result=dict[str, Any])
 async def export_agent(call: Call[ExportOptions, None]) -> Response:
+    """Returns an agent file with the agent."""
     if call.query.use_legacy_format:
         raise InvalidArgument("Legacy format is not supported", field="use_legacy_format")
     return await _export(call.mesh, call.path["agent_id"], call.query.conversation_id, scrub=call.query.scrub_messages)

@@ -113,6 +113,7 @@ async def retrieve_agent_memory(call: Call[NoQuery, None]) -> Memory:
 
 @operations.get("/agents/{agent_id}/core-memory/blocks")
 async def list_core_memory_blocks(call: Call[PageQuery, None]) -> list[Block]:
+    """Lists the blocks of an agent."""
     blocks = await _blocks(call.mesh, call.path["agent_id"])
     return [block_from_proto(block) for block in cut(blocks, call.query, lambda block: block.id, limit=100)]
 
@@ -136,6 +137,7 @@ async def modify_core_memory_block(call: Call[NoQuery, UpdateBlock]) -> Block:
 
 @operations.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}")
 async def attach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
+    """Attaches a block to an agent."""
     agent_id = await _require_agent(call)
     request = blocks_rpc.AttachBlockRequest(agent_id=agent_id, block_id=call.path["block_id"])
     await call.write(call.mesh.blocks.AttachBlock, request)
@@ -208,6 +210,7 @@ async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageRes
 
 @operations.delete("/agents/{agent_id}/archival-memory/{memory_id}")
 async def delete_passage(call: Call[NoQuery, None]) -> dict[str, str]:
+    """Deletes a passage."""
     passage_id = call.path["memory_id"]
     agent_id = await _require_agent(call)
     passage = (await read(call.mesh.passages.GetPassage, rpc.GetPassageRequest(passage_id=passage_id))).passage
@@ -222,24 +225,28 @@ async def delete_passage(call: Call[NoQuery, None]) -> dict[str, str]:
 
 @operations.patch("/agents/{agent_id}/archives/attach/{archive_id}")
 async def attach_archive_to_agent(call: Call[NoQuery, None]) -> None:
+    """Attaches an archive to an agent."""
     request = archives_rpc.AttachArchiveRequest(agent_id=await _require_agent(call), archive_id=call.path["archive_id"])
     await call.write(call.mesh.archives.AttachArchive, request)
 
 
 @operations.patch("/agents/{agent_id}/archives/detach/{archive_id}")
 async def detach_archive_from_agent(call: Call[NoQuery, None]) -> None:
+    """Detaches an archive from an agent."""
     request = archives_rpc.DetachArchiveRequest(agent_id=await _require_agent(call), archive_id=call.path["archive_id"])
     await call.write(call.mesh.archives.DetachArchive, request)
 
 
 @operations.patch("/agents/{agent_id}/identities/attach/{identity_id}")
 async def attach_identity_to_agent(call: Call[NoQuery, None]) -> None:
+    """Attaches an identity to an agent."""
     request = identities_rpc.AttachIdentityRequest(agent_id=call.path["agent_id"], identity_id=call.path["identity_id"])
     await call.write(call.mesh.identities.AttachIdentity, request)
 
 
 @operations.patch("/agents/{agent_id}/identities/detach/{identity_id}")
 async def detach_identity_from_agent(call: Call[NoQuery, None]) -> None:
+    """Detaches an identity from an agent."""
     request = identities_rpc.DetachIdentityRequest(agent_id=call.path["agent_id"], identity_id=call.path["identity_id"])
     await call.write(call.mesh.identities.DetachIdentity, request)
 

@@ -187,6 +187,7 @@ async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
 
 @operations.post("/agents/{agent_id}/messages/cancel", optional_body=True)
 async def cancel_message(call: Call[NoQuery, CancelRuns]) -> dict[str, str]:
+    """Cancels runs of an agent."""
     request = runs_rpc.CancelRunsRequest(request_id=call.request_id)
     if call.body.run_ids:
         request.runs.run_ids.extend(call.body.run_ids)

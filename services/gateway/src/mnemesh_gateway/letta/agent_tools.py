@@ -57,6 +57,8 @@ class AgentFiles(msgspec.Struct, kw_only=True):
 
 
 class ListAgentFiles(PageQuery, kw_only=True):
+    """The query of a list of files."""
+
     cursor: str | None = None
     is_open: bool | None = None
 
@@ -73,12 +75,14 @@ class ApprovalQuery(msgspec.Struct, kw_only=True):
 
 @operations.get("/agents/{agent_id}/tools")
 async def list_tools_for_agent(call: Call[PageQuery, None]) -> list[Tool]:
+    """Lists the tools of an agent."""
     state = await read_state(call.mesh, call.path["agent_id"])
     return cut(state.tools, call.query, lambda tool: tool.id)
 
 
 @operations.patch("/agents/{agent_id}/tools/attach/{tool_id}")
 async def attach_tool_to_agent(call: Call[NoQuery, None]) -> AgentState:
+    """Attaches a tool to an agent."""
     request = rpc.AttachToolRequest(agent_id=call.path["agent_id"], tool_id=call.path["tool_id"])
     await call.write(call.mesh.agents.AttachTool, request)
     return await read_state(call.mesh, call.path["agent_id"])
@@ -86,6 +90,7 @@ async def attach_tool_to_agent(call: Call[NoQuery, None]) -> AgentState:
 
 @operations.patch("/agents/{agent_id}/tools/detach/{tool_id}")
 async def detach_tool_from_agent(call: Call[NoQuery, None]) -> AgentState:
+    """Detaches a tool from an agent."""
     tool = (await read(call.mesh.tools.GetTool, tools_service_pb2.GetToolRequest(tool_id=call.path["tool_id"]))).tool
     await call.write(call.mesh.agents.DetachTool, rpc.DetachToolRequest(agent_id=call.path["agent_id"], name=tool.name))
     return await read_state(call.mesh, call.path["agent_id"])
@@ -126,6 +131,7 @@ async def run_tool_for_agent(call: Call[NoQuery, RunTool]) -> ToolResult:
 @operations.get("/agents/{agent_id}/folders")
 @operations.get("/agents/{agent_id}/sources")
 async def list_folders_for_agent(call: Call[PageQuery, None]) -> list[Source]:
+    """Lists the folders of an agent."""
     folders = await folders_of(call.mesh, (await _agent(call)).id)
     return cut(folders, call.query, lambda folder: folder.id, limit=100)
 
@@ -143,6 +149,7 @@ async def attach_folder_to_agent(call: Call[NoQuery, None]) -> AgentState:
 @operations.patch("/agents/{agent_id}/folders/detach/{folder_id}")
 @operations.patch("/agents/{agent_id}/sources/detach/{folder_id}")
 async def detach_folder_from_agent(call: Call[NoQuery, None]) -> AgentState:
+    """Detaches a folder from an agent."""
     agent = await _agent(call)
     request = files_rpc.DetachFolderRequest(agent_id=agent.id, folder_id=call.path["folder_id"])
     await call.write(call.mesh.agent_files.DetachFolder, request)
@@ -183,6 +190,7 @@ async def open_file_for_agent(call: Call[NoQuery, None]) -> list[str]:
 
 @operations.patch("/agents/{agent_id}/files/{file_id}/close")
 async def close_file_for_agent(call: Call[NoQuery, None]) -> dict[str, str]:
+    """Closes a file."""
     agent = await _agent(call)
     reference = files_rpc.FileReference(file_id=call.path["file_id"])
     request = files_rpc.CloseFilesRequest(agent_id=agent.id, files=[reference])

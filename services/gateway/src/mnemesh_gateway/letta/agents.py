@@ -83,6 +83,8 @@ class AgentOptions(ModelChoice, kw_only=True):
 
 
 class CreateAgent(AgentOptions, kw_only=True):
+    """An agent to create."""
+
     name: str | None = None
     agent_type: AgentType | None = None
     memory_blocks: list[CreateBlock] | None = None
@@ -271,11 +273,13 @@ async def list_agents(call: Call[ListAgents, None]) -> list[AgentState]:
 
 @operations.get("/agents/count")
 async def count_agents(call: Call[AgentFilters, None]) -> int:
+    """Counts agents."""
     return (await read(call.mesh.agents.CountAgents, rpc.CountAgentsRequest(filter=_filter(call.query)))).count
 
 
 @operations.post("/agents/")
 async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
+    """Creates an agent."""
     body = call.body
     agent = pb.Agent(type=AGENT_TYPES[body.agent_type or call.profile.agent_type])
     options_to_proto(body, agent)
@@ -313,6 +317,7 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
 
 @operations.get("/agents/{agent_id}")
 async def retrieve_agent(call: Call[Included, None]) -> AgentState:
+    """Returns an agent."""
     return await read_state(call.mesh, call.path["agent_id"], call.query.parts())
 
 
@@ -456,6 +461,7 @@ async def _change(method: Callable[..., Awaitable[Any]], request: Any) -> None:
 
 @operations.get("/blocks/{block_id}/agents")
 async def list_agents_for_block(call: Call[HoldersQuery, None]) -> list[AgentState]:
+    """Lists the agents that hold a block."""
     await read(call.mesh.blocks.GetBlock, blocks_service_pb2.GetBlockRequest(block_id=call.path["block_id"]))
     request = blocks_service_pb2.ListBlockAgentsRequest(block_id=call.path["block_id"])
     return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query)
@@ -463,6 +469,7 @@ async def list_agents_for_block(call: Call[HoldersQuery, None]) -> list[AgentSta
 
 @operations.get("/archives/{archive_id}/agents")
 async def list_agents_for_archive(call: Call[HoldersQuery, None]) -> list[AgentState]:
+    """Lists the agents that hold an archive."""
     await _archive(call)
     request = archives_service_pb2.ListArchiveAgentsRequest(archive_id=call.path["archive_id"])
     return await page_of_holders(call.mesh, call.mesh.archives.ListArchiveAgents, request, call.query)

@@ -36,6 +36,8 @@ class Archive(Stamped, kw_only=True):
 
 
 class CreateArchive(msgspec.Struct, kw_only=True):
+    """An archive to create."""
+
     name: str
     description: str | None = None
     embedding: str | None = None
@@ -50,6 +52,8 @@ class UpdateArchive(msgspec.Struct, kw_only=True):
 
 
 class Passage(Stamped, kw_only=True):
+    """A passage."""
+
     id: str
     text: str
     archive_id: str | None = None
@@ -133,12 +137,15 @@ _SECONDS: Final = 60.0
 
 
 class ListArchives(PageQuery, kw_only=True):
+    """The query of a list of archives."""
+
     name: str | None = None
     agent_id: str | None = None
 
 
 @operations.post("/archives/")
 async def create_archive(call: Call[NoQuery, CreateArchive]) -> Archive:
+    """Creates an archive."""
     body = call.body
     archive = archives_pb2.Archive(name=body.name)
     set_present(archive, description=body.description, embedder=given_embedder(body.embedding, body.embedding_config))
@@ -158,6 +165,7 @@ async def list_archives(call: Call[ListArchives, None]) -> list[Archive]:
 
 @operations.get("/archives/{archive_id}")
 async def retrieve_archive(call: Call[NoQuery, None]) -> Archive:
+    """Returns an archive."""
     return await _shown(call.mesh, await read_archive(call))
 
 
@@ -193,6 +201,7 @@ async def create_passages_in_archive(call: Call[NoQuery, CreatePassages]) -> lis
 
 @operations.delete("/archives/{archive_id}/passages/{passage_id}", status=NO_CONTENT)
 async def delete_passage_from_archive(call: Call[NoQuery, None]) -> None:
+    """Deletes a passage of an archive."""
     passage_id = call.path["passage_id"]
     passage = (await read(call.mesh.passages.GetPassage, passages_rpc.GetPassageRequest(passage_id=passage_id))).passage
     if passage.archive_id != call.path["archive_id"]:

@@ -49,6 +49,8 @@ class UpdateBlock(msgspec.Struct, kw_only=True):
 
 
 class CreateBlock(UpdateBlock, kw_only=True):
+    """A block to create."""
+
     label: str
     value: str
     project_id: str | None = None
@@ -107,6 +109,7 @@ class ListBlocks(CountBlocks, kw_only=True):
 
 @operations.post("/blocks/")
 async def create_block(call: Call[NoQuery, CreateBlock]) -> Block:
+    """Creates a block."""
     request = rpc.CreateBlockRequest(block=block_to_proto(call.body, call.profile.block_limit))
     return block_from_proto((await call.write(call.mesh.blocks.CreateBlock, request)).block)
 
@@ -128,16 +131,19 @@ async def list_blocks(call: Call[ListBlocks, None]) -> list[Block]:
 
 @operations.get("/blocks/count")
 async def count_blocks(call: Call[CountBlocks, None]) -> int:
+    """Counts blocks."""
     return int((await read(call.mesh.blocks.CountBlocks, rpc.CountBlocksRequest(filter=_counted(call.query)))).count)
 
 
 @operations.get("/blocks/{block_id}")
 async def retrieve_block(call: Call[NoQuery, None]) -> Block:
+    """Returns a block."""
     return await read_block(call)
 
 
 @operations.patch("/blocks/{block_id}")
 async def modify_block(call: Call[NoQuery, UpdateBlock]) -> Block:
+    """Updates a block."""
     request = update_to_proto(call.body, call.path["block_id"])
     if not request.update_mask.paths:
         return await read_block(call)

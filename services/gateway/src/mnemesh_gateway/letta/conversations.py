@@ -34,6 +34,8 @@ from mnemesh_gateway.letta.turns import LettaResponse, Recipient, StreamRun, att
 
 
 class Conversation(Stamped, kw_only=True):
+    """A conversation."""
+
     id: str
     agent_id: str
     summary: str | None = None
@@ -59,6 +61,8 @@ class ConversationFields(msgspec.Struct, kw_only=True):
 
 
 class CreateConversation(ConversationFields, kw_only=True):
+    """A conversation to create."""
+
     isolated_block_labels: list[str] | None = None
 
 
@@ -93,6 +97,8 @@ class RecompileQuery(msgspec.Struct, kw_only=True):
 
 
 class ListConversations(PageQuery, kw_only=True):
+    """The query of a list of conversations."""
+
     agent_id: str | None = None
     summary_search: str | None = None
     archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
@@ -139,11 +145,13 @@ async def list_conversations(call: Call[ListConversations, None]) -> list[Conver
 
 @operations.get("/conversations/{conversation_id}")
 async def retrieve_conversation(call: Call[OfAgent, None]) -> Conversation:
+    """Returns a conversation."""
     return await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
 
 
 @operations.patch("/conversations/{conversation_id}")
 async def update_conversation(call: Call[NoQuery, UpdateConversation]) -> Conversation:
+    """Updates a conversation."""
     conversation = pb.Conversation(id=_id(call.path["conversation_id"], None))
     paths = _fields_to_proto(call.body, conversation)
     if call.body.archived is not None:
@@ -188,6 +196,7 @@ async def recompile_conversation(call: Call[RecompileQuery, OfAgent]) -> str:
 
 @operations.post("/conversations/{conversation_id}/cancel")
 async def cancel_conversation(call: Call[OfAgent, None]) -> dict[str, str]:
+    """Cancels the runs of a conversation."""
     conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
     request = runs_rpc.CancelRunsRequest(request_id=call.request_id, conversation_id=conversation.id)
     return await cancel_runs_of(call.mesh, request, conversation.id)

@@ -26,6 +26,8 @@ from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operatio
 
 
 class Source(Stamped, kw_only=True):
+    """A folder."""
+
     id: str
     name: str
     embedding_config: EmbeddingConfig
@@ -45,6 +47,8 @@ class UpdateFolder(msgspec.Struct, kw_only=True):
 
 
 class CreateFolder(UpdateFolder, kw_only=True):
+    """A folder to create."""
+
     name: str
     embedding: str | None = None
     embedding_chunk_size: int | None = None
@@ -52,6 +56,8 @@ class CreateFolder(UpdateFolder, kw_only=True):
 
 
 class ListFolders(PageQuery, kw_only=True):
+    """The query of a list of folders."""
+
     name: str | None = None
 
 
@@ -69,10 +75,14 @@ class FileQuery(msgspec.Struct, kw_only=True):
 
 
 class ListFiles(PageQuery, kw_only=True):
+    """The query of a list of files."""
+
     include_content: bool = False
 
 
 class File(msgspec.Struct, kw_only=True):
+    """A file."""
+
     id: str
     source_id: str
     file_name: str | None = None
@@ -171,6 +181,7 @@ _EVERY: Final = PageQuery(limit=1_000_000)
 @operations.post("/folders/")
 @operations.post("/sources/")
 async def create_folder(call: Call[NoQuery, CreateFolder]) -> Source:
+    """Creates a folder."""
     request = rpc.CreateFolderRequest(folder=folder_to_proto(call.body))
     return await _shown(call.mesh, (await call.write(call.mesh.folders.CreateFolder, request)).folder)
 
@@ -189,6 +200,7 @@ async def list_folders(call: Call[ListFolders, None]) -> list[Source]:
 @operations.get("/folders/count")
 @operations.get("/sources/count")
 async def count_folders(call: Call[NoQuery, None]) -> int:
+    """Counts folders."""
     return int((await call.mesh.folders.CountFolders(rpc.CountFoldersRequest(), timeout=READ_SECONDS)).count)
 
 
@@ -225,12 +237,14 @@ async def get_folder_by_name(call: Call[NoQuery, None]) -> str:
 @operations.get("/folders/{folder_id}")
 @operations.get("/sources/{folder_id}")
 async def retrieve_folder(call: Call[NoQuery, None]) -> Source:
+    """Returns a folder."""
     return await _shown(call.mesh, await _folder(call))
 
 
 @operations.patch("/folders/{folder_id}")
 @operations.patch("/sources/{folder_id}")
 async def modify_folder(call: Call[NoQuery, UpdateFolder]) -> Source:
+    """Updates a folder."""
     request = rpc.UpdateFolderRequest(folder=files_pb2.Folder(id=call.path["folder_id"]))
     request.update_mask.paths.extend(fill(request.folder, call.body))
     if not request.update_mask.paths:
@@ -289,6 +303,7 @@ async def list_files_for_folder(call: Call[ListFiles, None]) -> list[File]:
 @operations.get("/folders/{folder_id}/files/{file_id}")
 @operations.get("/sources/{folder_id}/files/{file_id}")
 async def retrieve_file(call: Call[FileQuery, None]) -> File:
+    """Returns a file of a folder."""
     file = await _file(call)
     return file_from_proto(file, await _text(call.mesh, file) if call.query.include_content else None)
 
@@ -296,6 +311,7 @@ async def retrieve_file(call: Call[FileQuery, None]) -> File:
 @operations.delete("/folders/{folder_id}/{file_id}", status=NO_CONTENT)
 @operations.delete("/sources/{folder_id}/{file_id}", status=NO_CONTENT)
 async def delete_file_from_folder(call: Call[NoQuery, None]) -> None:
+    """Deletes a file of a folder."""
     await call.write(call.mesh.files.DeleteFile, files_rpc.DeleteFileRequest(file_id=(await _file(call)).id))
 
 

@@ -66,12 +66,16 @@ class UpdateGroup(msgspec.Struct, kw_only=True):
 
 
 class CreateGroup(UpdateGroup, kw_only=True):
+    """A group to create."""
+
     agent_ids: list[str]
     description: str
     hidden: bool | None = None
 
 
 class ListGroups(PageQuery, kw_only=True):
+    """The query of a list of groups."""
+
     manager_type: ManagerType | None = None
     project_id: str | None = None
     show_hidden_groups: bool = False
@@ -170,6 +174,7 @@ async def list_groups(call: Call[ListGroups, None]) -> list[Group]:
 
 @operations.get("/groups/count")
 async def count_groups(call: Call[NoQuery, None]) -> int:
+    """Counts groups."""
     return int((await read(call.mesh.groups.CountGroups, rpc.CountGroupsRequest(filter=rpc.GroupFilter()))).count)
 
 
@@ -182,6 +187,7 @@ async def create_group(call: Call[NoQuery, CreateGroup]) -> Group:
 
 @operations.get("/groups/{group_id}")
 async def retrieve_group(call: Call[NoQuery, None]) -> Group:
+    """Returns a group."""
     return group_from_proto(await _group(call))
 
 

@@ -24,6 +24,8 @@ IdentityType = Literal["org", "user", "other"]
 
 
 class Identity(msgspec.Struct, kw_only=True):
+    """An identity."""
+
     id: str
     identifier_key: str
     name: str
@@ -64,6 +66,8 @@ class CreateIdentity(UpdateIdentity, kw_only=True):
 
 
 class ListIdentities(PageQuery, kw_only=True):
+    """The query of a list of identities."""
+
     name: str | None = None
     project_id: str | None = None
     identifier_key: str | None = None
@@ -138,12 +142,14 @@ async def list_identities(call: Call[ListIdentities, None]) -> list[Identity]:
 
 @operations.get("/identities/count")
 async def count_identities(call: Call[NoQuery, None]) -> int:
+    """Counts identities."""
     request = rpc.CountIdentitiesRequest(filter=rpc.IdentityFilter())
     return int((await read(call.mesh.identities.CountIdentities, request)).count)
 
 
 @operations.post("/identities/")
 async def create_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
+    """Creates an identity."""
     request = rpc.CreateIdentityRequest()
     identity_to_proto(call.body, request.identity)
     made = (await call.write(call.mesh.identities.CreateIdentity, request)).identity
@@ -161,6 +167,7 @@ async def upsert_identity(call: Call[NoQuery, CreateIdentity]) -> Identity:
 
 @operations.get("/identities/{identity_id}")
 async def retrieve_identity(call: Call[NoQuery, None]) -> Identity:
+    """Returns an identity."""
     return await read_identity(call.mesh, call.path["identity_id"])
 
 

@@ -46,6 +46,8 @@ class CreateBatch(msgspec.Struct, kw_only=True):
 
 
 class ListBatchMessages(PageQuery, kw_only=True):
+    """The query of the messages of a batch."""
+
     agent_id: str | None = None
 
 
@@ -76,6 +78,8 @@ class Job(Stamped, kw_only=True):
 
 
 class ListJobs(PageQuery, kw_only=True):
+    """The query of a list of jobs."""
+
     source_id: str | None = None
     active: bool = False
     ascending: bool = True
@@ -198,6 +202,7 @@ async def list_batches(call: Call[PageQuery, None]) -> list[Job]:
 
 @operations.get("/messages/batches/{batch_id}", ids=_IDS)
 async def retrieve_batch(call: Call[NoQuery, None]) -> Job:
+    """Returns a batch."""
     return await read_batch(call.mesh, call.path["batch_id"])
 
 

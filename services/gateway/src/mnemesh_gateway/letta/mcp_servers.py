@@ -59,6 +59,8 @@ class McpConfigChanges(msgspec.Struct, kw_only=True):
 
 
 class CreateMcpServer(msgspec.Struct, kw_only=True):
+    """A server to create."""
+
     server_name: str
     config: McpConfig
 
@@ -307,6 +309,7 @@ async def mcp_list_mcp_servers(call: Call[NoQuery, None]) -> list[McpServer]:
 
 @operations.get("/mcp-servers/{mcp_server_id}")
 async def mcp_get_mcp_server(call: Call[NoQuery, None]) -> McpServer:
+    """Returns an MCP server."""
     return server_from_proto(await _read_server(call))
 
 
@@ -337,6 +340,7 @@ async def mcp_connect_mcp_server(call: Call[NoQuery, None]) -> Response:
 
 @operations.get("/mcp-servers/{mcp_server_id}/tools")
 async def mcp_list_tools_for_mcp_server(call: Call[NoQuery, None]) -> list[Tool]:
+    """Lists the tools of an MCP server."""
     request = rpc.ListMcpServerToolsRequest(mcp_server_id=(await _read_server(call)).id)
     rows = await list_page(call.mesh.mcp_servers.ListMcpServerTools, request, "tools", _EVERY, default="asc")
     return [mcp_tool_from_proto(row) for row in rows]
@@ -344,12 +348,14 @@ async def mcp_list_tools_for_mcp_server(call: Call[NoQuery, None]) -> list[Tool]
 
 @operations.get("/mcp-servers/{mcp_server_id}/tools/{tool_id}")
 async def mcp_retrieve_mcp_tool(call: Call[NoQuery, None]) -> Tool:
+    """Returns a tool of an MCP server."""
     request = rpc.GetMcpServerToolRequest(mcp_server_id=call.path["mcp_server_id"], tool=_tool(call))
     return mcp_tool_from_proto((await read(call.mesh.mcp_servers.GetMcpServerTool, request)).tool)
 
 
 @operations.post("/mcp-servers/{mcp_server_id}/tools/{tool_id}/run", optional_body=True)
 async def mcp_run_tool(call: Call[NoQuery, RunMcpTool]) -> ToolResult:
+    """Runs a tool of an MCP server."""
     return await run_tool(call, call.path["mcp_server_id"], _tool(call))
 
 
@@ -479,6 +485,7 @@ async def resync_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
 
 @operations.post("/tools/mcp/servers/{mcp_server_name}/tools/{mcp_tool_name}/execute")
 async def execute_mcp_tool(call: Call[NoQuery, RunMcpTool]) -> ExecutedMcpTool:
+    """Runs a tool of an MCP server."""
     reference = rpc.McpToolReference(name=call.path["mcp_tool_name"])
     done = await run_tool(call, (await _tool_server(call)).id, reference)
     return ExecutedMcpTool(result=done.func_return, success=done.status == "success")

@@ -20,6 +20,8 @@ from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 
 
 class ListMessages(PageQuery, kw_only=True):
+    """The query of a list of messages."""
+
     group_id: str | None = None
     conversation_id: str | None = None
     use_assistant_message: bool = True

@@ -46,6 +46,8 @@ class ProviderFields(msgspec.Struct, kw_only=True):
 
 
 class CreateProvider(ProviderFields, kw_only=True):
+    """A provider to create."""
+
     name: str
     provider_type: str
     api_key: str
@@ -63,6 +65,8 @@ class CheckProvider(ProviderFields, kw_only=True):
 
 
 class ListProviders(PageQuery, kw_only=True):
+    """The query of a list of providers."""
+
     name: str | None = None
     provider_type: str | None = None
 
@@ -211,6 +215,7 @@ async def check_provider(call: Call[NoQuery, CheckProvider]) -> ProviderResult:
 
 @operations.get("/providers/{provider_id}")
 async def retrieve_provider(call: Call[NoQuery, None]) -> Provider:
+    """Returns a provider."""
     return await _read(call.mesh, call.path["provider_id"])
 
 

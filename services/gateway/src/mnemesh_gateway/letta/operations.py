@@ -207,6 +207,7 @@ class Operations:
         refused.__name__ = f"refuse_{method.lower()}" + _PARAMETER.sub(r"\1", path).replace("/", "_").replace(
             "-", "_"
         ).rstrip("_")
+        refused.__doc__ = reason
         self.add(method, path, ids=dict.fromkeys(_PARAMETER.findall(path), ""))(refused)
 
     get: _Method = functools.partialmethod(add, "GET")

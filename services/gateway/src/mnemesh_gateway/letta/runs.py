@@ -32,6 +32,8 @@ from mnemesh_gateway.letta.turns import StreamRun, attach_to_run, read_run
 
 
 class Run(msgspec.Struct, kw_only=True):
+    """A run."""
+
     id: str
     agent_id: str
     status: str
@@ -77,6 +79,8 @@ class RunMetrics(msgspec.Struct, kw_only=True):
 
 
 class Step(msgspec.Struct, kw_only=True):
+    """A step."""
+
     id: str
     origin: str | None = None
     provider_id: str | None = None
@@ -140,6 +144,8 @@ class ProviderTrace(msgspec.Struct, kw_only=True):
 
 
 class ListRuns(PageQuery, kw_only=True):
+    """The query of a list of runs."""
+
     agent_id: str | None = None
     agent_ids: list[str] | None = None
     statuses: list[str] | None = None
@@ -165,6 +171,8 @@ class TraceQuery(msgspec.Struct, kw_only=True):
 
 
 class ListSteps(PageQuery, kw_only=True):
+    """The query of a list of steps."""
+
     agent_id: str | None = None
     model: str | None = None
     feedback: Literal["positive", "negative"] | None = None
@@ -431,6 +439,7 @@ async def list_active_runs(call: Call[ActiveRuns, None]) -> list[Run]:
 
 @operations.get("/runs/{run_id}")
 async def retrieve_run(call: Call[NoQuery, None]) -> Run:
+    """Returns a run."""
     return run_from_proto(await read_run(call.mesh, call.path["run_id"]))
 
 
@@ -442,6 +451,7 @@ async def delete_run(call: Call[NoQuery, None]) -> None:
 
 @operations.post("/runs/{run_id}/cancel")
 async def cancel_run(call: Call[NoQuery, None]) -> Run:
+    """Cancels a run."""
     run_id = call.path["run_id"]
     request = rpc.CancelRunsRequest(request_id=call.request_id, runs=rpc.RunIds(run_ids=[run_id]))
     await read(call.mesh.runs.CancelRuns, request)
@@ -526,6 +536,7 @@ async def list_steps(call: Call[ListSteps, None]) -> list[Step]:
 
 @operations.get("/steps/{step_id}")
 async def retrieve_step(call: Call[NoQuery, None]) -> Step:
+    """Returns a step."""
     return step_from_proto(await _read(call.mesh, call.path["step_id"]))
 
 

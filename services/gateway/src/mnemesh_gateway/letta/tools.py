@@ -106,6 +106,8 @@ class RunSource(msgspec.Struct, kw_only=True):
 
 
 class ToolResult(msgspec.Struct, kw_only=True):
+    """The result of a tool."""
+
     status: str
     func_return: Any = None
     agent_state: None = None
@@ -219,6 +221,8 @@ _EVERY: Final = PageQuery(limit=100_000)
 
 
 class ListTools(PageQuery, kw_only=True):
+    """The query of a list of tools."""
+
     name: str | None = None
     names: list[str] | None = None
     tool_ids: list[str] | None = None
@@ -259,6 +263,7 @@ async def list_tools(call: Call[ListTools, None]) -> list[Tool]:
 
 @operations.get("/tools/count")
 async def count_tools(call: Call[ListTools, None]) -> int:
+    """Counts tools."""
     types = _wanted(call.query)
     if not _is_exact(types):
         return len(await _every(call, call.query, types))
@@ -317,6 +322,7 @@ async def add_base_tools(call: Call[NoQuery, None]) -> list[Tool]:
 
 @operations.get("/tools/{tool_id}")
 async def retrieve_tool(call: Call[NoQuery, None]) -> Tool:
+    """Returns a tool."""
     return tool_from_proto((await read(call.mesh.tools.GetTool, rpc.GetToolRequest(tool_id=call.path["tool_id"]))).tool)
 
 
