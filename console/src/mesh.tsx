@@ -30,7 +30,7 @@ interface ServiceState {
 
 /** What was seen in this page, also before the panel was left and opened again. */
 const states = signal<Partial<Record<Service, ServiceState>>>({});
-const gatewayVersion = signal("");
+const gateway = signal<{ version: string; milliseconds: number }>({ version: "", milliseconds: 0 });
 const history = signal<Snapshot[]>([]);
 
 /** Services that were asked and have not answered yet: one that hangs does not hold up the others. */
@@ -38,7 +38,8 @@ const asked = new Set<string>();
 
 function poll(): void {
   void askOnce("gateway", async () => {
-    gatewayVersion.value = await askGateway();
+    const began = performance.now();
+    gateway.value = { version: await askGateway(), milliseconds: performance.now() - began };
   });
   for (const service of SERVICES) {
     void askOnce(service, async () => {
@@ -102,11 +103,11 @@ export function MeshView() {
           {isPaused ? "Go on" : "Pause"}
         </button>
       </header>
-      {!gatewayVersion.value && Object.keys(known).length === 0 ? (
+      {!gateway.value.version && Object.keys(known).length === 0 ? (
         <Busy what="Asking the services" />
       ) : (
         <ul class="services" aria-label="Services">
-          <GatewayCard version={gatewayVersion.value} />
+          <GatewayCard />
           {SERVICES.map((service) => (
             <ServiceCard key={service} service={service} state={known[service] ?? {}} />
           ))}
@@ -124,12 +125,21 @@ export function MeshView() {
   );
 }
 
-function GatewayCard({ version }: { version: string }) {
+function GatewayCard() {
+  const { version, milliseconds } = gateway.value;
   return (
     <li class={version ? "card service" : "card service is-down"}>
       <h2>gateway</h2>
       <Health isUp={version !== ""} />
       <p class="muted">{version ? `version ${version}` : "It does not answer. Is the mesh running?"}</p>
+      {version && (
+        <dl class="figures">
+          <div>
+            <dt>answers after</dt>
+            <dd class="figure">{duration(milliseconds)}</dd>
+          </div>
+        </dl>
+      )}
     </li>
   );
 }
@@ -139,7 +149,7 @@ function Health({ isUp }: { isUp: boolean }) {
 }
 
 function ServiceCard({ service, state: { status, problem } }: { service: Service; state: ServiceState }) {
-  const isOther = status && gatewayVersion.value && status.version !== gatewayVersion.value;
+  const isOther = status && gateway.value.version && status.version !== gateway.value.version;
   return (
     <li class={problem ? "card service is-down" : "card service"}>
       <h2>{service}</h2>

@@ -108,6 +108,7 @@ async def violations(page: Page) -> list[str]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 360)])
 async def test_axe_finds_nothing_serious(
     page: Page, things: Things, theme: Literal["light", "dark"], width: int
@@ -140,6 +141,7 @@ async def test_axe_finds_nothing_serious(
     assert found == []
 
 
+@pytest.mark.full
 async def test_markup_in_every_field_is_text(page: Page, things: Things) -> None:
     """In names, descriptions, messages, reasoning, tool calls, blocks, passages, sources, outputs, files and groups."""
     for address in things.addresses:
@@ -216,6 +218,7 @@ async def test_everything_is_reached_by_the_keyboard_alone(page: Page, console_m
     assert "I walk." in (await agent.memory()).blocks[1].value
 
 
+@pytest.mark.full
 async def test_a_long_conversation_scrolls_to_its_beginning_and_back(page: Page, console_mesh: Mesh) -> None:
     """The document has a part of ten thousand messages, so that a frame takes the same time anywhere."""
     agent = await console_mesh.client.agents.create("talker")
@@ -254,6 +257,7 @@ async def test_a_long_conversation_scrolls_to_its_beginning_and_back(page: Page,
     await expect(page.get_by_text("My name is Ada.", exact=True)).to_be_in_viewport()
 
 
+@pytest.mark.full
 async def test_fifty_blocks_are_shown_and_edited(page: Page, console_mesh: Mesh) -> None:
     agent = await open_agent(page, console_mesh, "memory", blocks={f"block_{n}": f"Text {n}." for n in range(50)})
     await expect(page.get_by_role("article")).to_have_count(50)
@@ -281,6 +285,7 @@ async def test_a_slow_model_leaves_the_page_usable(page: Page, console_mesh: Mes
     await expect(page.get_by_role("article", name="Agent")).to_contain_text("At last.")
 
 
+@pytest.mark.full
 async def test_the_first_paint_is_quick_and_motion_can_be_reduced(browser: Browser, console_mesh: Mesh) -> None:
     """The best of several loads, because other tests use the processors at the same time."""
     paints = []
