@@ -1,5 +1,6 @@
 """The search of tools."""
 
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -7,6 +8,10 @@ import pytest
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.fakes.embedders import FakeReranker
+from mnemesh_tools.config import Config
+
+from .conftest import serve
 
 TOOLS = {
     "get_weather": ("Returns the forecast for a city.", "city", "The town to look up."),
@@ -76,6 +81,22 @@ async def test_queries_in_other_words_find_the_tool(embedded: Any, source: Any) 
         "what's in this directory": "list_files",
     }.items():
         assert (await _found(embedded, query))[:1] == [name], query
+
+
+async def test_words_are_searched_if_the_embedder_refuses(tmp_path: Path, source: Any) -> None:
+    async with FakeReranker() as server:  # has no embeddings
+        config = Config(
+            port=0,
+            data_dir=str(tmp_path),
+            min_sandbox="minimal",
+            warm_processes=0,
+            embedder="acme/none",
+            embedder_base_url=server.url,
+            embedder_dimension=8,
+        )
+        async with serve(config) as stubs:
+            await _store(stubs, source)
+            assert await _found(stubs, "documents") == ["list_files"]
 
 
 async def test_filters_limit_and_blank_queries(stubs: Any, source: Any) -> None:
