@@ -9,6 +9,7 @@ import { duration, milliseconds, words } from "./format";
 import { Busy, Dialog, Field, Json, ProblemBox, Time, useAction, useLoad } from "./parts";
 import { linkToSection } from "./route";
 import { descriptionOf, exampleArguments, parseSchema } from "./schema";
+import { ToolAgents } from "./tool_agents";
 import { typeName } from "./tools";
 
 const PREVIEW_MS = 400;
@@ -88,6 +89,7 @@ function ToolView({ tool, onChange }: ToolViewProps) {
         )}
       </header>
       {tool.type === ToolType.CUSTOM ? <Editor tool={tool} onChange={onChange} /> : <Described tool={tool} />}
+      {!isNew && <ToolAgents tool={tool} />}
       {isDeleting && <DeleteTool tool={tool} onClose={() => setDeleting(false)} />}
     </>
   );

@@ -63,7 +63,7 @@ function ToolList() {
         <h1 id="tools-title">Tools</h1>
         <input
           type="search"
-          placeholder="Search names and descriptions"
+          placeholder="Search tools"
           aria-label="Search tools"
           value={search}
           onChange={(event) => setSearch(event.currentTarget.value.trim())}
