@@ -15,8 +15,6 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiohttp.abc import AbstractResolver, ResolveResult
-
 from mnemesh_sandbox.egress.policy import (
     EgressPolicy,
     EgressRefused,
@@ -29,49 +27,7 @@ from mnemesh_sandbox.egress.policy import (
 )
 
 if TYPE_CHECKING:
-    import aiohttp
-
-
-class CheckedResolver(AbstractResolver):
-    """Resolves the names of aiohttp's connections. A connection uses exactly the addresses that were checked here.
-
-    A second lookup, which could have another answer, does not take place.
-    """
-
-    def __init__(self, policy: EgressPolicy, resolve: Resolve) -> None:
-        self._policy = policy
-        self._resolve = resolve
-
-    async def resolve(
-        self,
-        host: str,
-        port: int = 0,
-        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - every family is tried
-    ) -> list[ResolveResult]:
-        """See AbstractResolver.
-
-        Raises:
-            EgressRefused: An address of the name is not allowed.
-            OSError: The name has no address.
-        """
-        addresses = await self._resolve(host, port)
-        for address in addresses:
-            require_allowed(host, ipaddress.ip_address(address), port, self._policy)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=socket.IPPROTO_TCP,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in addresses
-        ]
-
-    async def close(self) -> None:
-        """Holds nothing."""
-
+    import aiohttp  # it is loaded with the first download
 
 _CHUNK: Final = 65_536
 # The header of the zlib format, or of gzip.
@@ -214,6 +170,8 @@ class Downloader:
     def _session(self, resolve: Resolve, accept: str, used: list[str]) -> "aiohttp.ClientSession":
         """Returns a session that adds each address that it connects to to `used`."""
         import aiohttp  # noqa: PLC0415
+
+        from mnemesh_sandbox.egress.checked_resolver import CheckedResolver  # noqa: PLC0415
 
         def new_socket(info: "aiohttp.AddrInfoType") -> socket.socket:
             family, kind, protocol, _, address = info

@@ -32,8 +32,8 @@ from mnemesh_tools.mcp_clients.contracts import (
     McpContactFailed,
     McpLimits,
     McpTarget,
-    acceptable,
 )
+from mnemesh_tools.mcp_clients.results import acceptable
 from mnemesh_tools.model.mcp_servers import TransportType
 
 _AGAIN_SECONDS: Final = 6.0
