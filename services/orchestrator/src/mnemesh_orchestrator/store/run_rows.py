@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.time import Clock
 from mnemesh_types.agents import RunError
 from mnemesh_types.usage import Usage
+from msgspec import structs
 
 from mnemesh_orchestrator.model.conversations import Resumption
 from mnemesh_orchestrator.model.events import DurableBody, JournalEntry, Lease, RunEvent, UnfinishedDecision
@@ -79,35 +81,35 @@ _COUNT_EVENTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
-    """The values of a run that do not change."""
+class _Document(msgspec.Struct, frozen=True):
+    """The values of a run that do not change, by the names of its fields."""
 
     input: tuple[InputMessage, ...]
     config: RunConfig
-    takes_up: tuple[str, ...] = ()
+    retried_run_ids: tuple[str, ...] = ()
     resumes: Resumption | None = None
     shown_inputs: int = 0
     plan: GroupPlan | None = None
+    transcript: TranscriptRange | None = None
     lineage: Lineage | None = None
     """None is that of a client's run."""
-    transcript: TranscriptRange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The values of a run that are known at its end."""
+class _Outcome(msgspec.Struct, frozen=True):
+    """The values of a run that are known at its end, by the names of its fields."""
 
     usage: Usage
     step_count: int
     last_sequence: int
-    completed_at: datetime
+    completed_at: datetime | None
     error: RunError | None = None
     first_token_ms: int | None = None
     total_ms: int | None = None
     child_run_ids: tuple[str, ...] = ()
 
 
+_FIXED = attrgetter(*(name for name in _Document.__struct_fields__ if name != "lineage"))
+_ENDED = attrgetter(*_Outcome.__struct_fields__)
 _BY_CLIENT = Lineage()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ENCODE = msgspec.json.Encoder().encode
@@ -151,23 +153,13 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
 def encode_document(run: Run) -> bytes:
     """Returns the document of a run: the values that do not change once it has begun."""
     lineage = None if run.lineage == _BY_CLIENT else run.lineage
-    return _ENCODE(
-        _Document(
-            run.input,
-            run.config,
-            run.retried_run_ids,
-            run.resumes,
-            run.shown_inputs,
-            run.plan,
-            lineage,
-            run.transcript,
-        )
-    )
+    return _ENCODE(_Document(*_FIXED(run), lineage=lineage))  # type: ignore[misc]
 
 
 def decode_run(row: Any) -> Run:
-    fixed = _DOCUMENT.decode(row.document)
+    fixed = structs.asdict(_DOCUMENT.decode(row.document))
     run = Run(
+        **{**fixed, "lineage": fixed["lineage"] or _BY_CLIENT},
         id=row.id,
         organization_id=row.organization_id,
         subject_id=row.subject_id,
@@ -175,57 +167,26 @@ def decode_run(row: Any) -> Run:
         conversation_id=row.conversation_id,
         created_at=row.created_at,
         updated_at=row.updated_at,
-        input=fixed.input,
-        config=fixed.config,
-        retried_run_ids=fixed.takes_up,
-        resumes=fixed.resumes,
-        shown_inputs=fixed.shown_inputs,
-        last_sequence=fixed.shown_inputs,
+        last_sequence=fixed["shown_inputs"],
         group_id=row.group_id,
-        plan=fixed.plan,
-        lineage=fixed.lineage or _BY_CLIENT,
-        transcript=fixed.transcript,
         input_unrecorded=row.input_unrecorded,
         batch_id=row.batch_id,
         status=RunStatus(row.status),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         background=row.background,
     )
-    if row.outcome is None:
-        return run
-    end = _OUTCOME.decode(row.outcome)
-    return replace(
-        run,
-        usage=end.usage,
-        step_count=end.step_count,
-        last_sequence=end.last_sequence,
-        completed_at=end.completed_at,
-        error=end.error,
-        first_token_ms=end.first_token_ms,
-        total_ms=end.total_ms,
-        child_run_ids=end.child_run_ids,
-    )
+    return run if row.outcome is None else replace(run, **structs.asdict(_OUTCOME.decode(row.outcome)))
 
 
 def ended_values(run: Run) -> dict[str, Any]:
     """Returns the parameters of the statement that ends a run."""
     if run.completed_at is None:
         raise ValueError("an ended run has a completion time")
-    outcome = _Outcome(
-        run.usage,
-        run.step_count,
-        run.last_sequence,
-        run.completed_at,
-        run.error,
-        run.first_token_ms,
-        run.total_ms,
-        run.child_run_ids,
-    )
     return {
         "p_id": run.id,
         "new_status": run.status,
         "new_stop_reason": run.stop_reason,
-        "new_outcome": _ENCODE(outcome),
+        "new_outcome": _ENCODE(_Outcome(*_ENDED(run))),
         "new_cost_nano_usd": run.usage.cost_nano_usd,
         "new_updated_at": run.completed_at,
         "new_input_unrecorded": run.input_unrecorded,
