@@ -6,14 +6,14 @@ import sqlalchemy as sa
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_orchestrator.errors import GroupChanged
 from mnemesh_orchestrator.model.groups import Group, GroupState
-from mnemesh_orchestrator.store.agent_rows import (
+from mnemesh_orchestrator.store.groups import (
+    GroupStore,
     change_in_progress,
     find_group,
     insert_group,
     progress_columns,
     rewrite_group,
 )
-from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.tables import groups
 
 _c = groups.c

@@ -26,23 +26,25 @@ from mnemesh_orchestrator.model.creation import (
 )
 from mnemesh_orchestrator.model.groups import BACKGROUND_TYPES, Group, GroupChange, GroupState
 from mnemesh_orchestrator.store.agent_rows import (
-    VISIBLE_STATES,
     active,
     agent_columns,
     agents_with_link,
     agents_with_link_query,
-    begin_change,
     being_created,
     decode_agent,
-    decode_groups,
     insert_agent,
+    rewrite,
+    visible,
+    write_tool_links,
+)
+from mnemesh_orchestrator.store.groups import (
+    VISIBLE_STATES,
+    begin_change,
+    decode_groups,
     insert_group,
     mark_managers,
     progress_columns,
-    rewrite,
     rewrite_group,
-    visible,
-    write_tool_links,
 )
 from mnemesh_orchestrator.store.run_rows import delete_empty_batches
 from mnemesh_orchestrator.store.tables import (

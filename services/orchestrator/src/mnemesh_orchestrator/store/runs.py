@@ -37,13 +37,8 @@ from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, Ste
 from mnemesh_orchestrator.store import approvals
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.agent_rows import (
-    VISIBLE_STATES,
-    decode_agent,
-    decode_conversation,
-    decode_document,
-    group_missing,
-)
+from mnemesh_orchestrator.store.agent_rows import decode_agent, decode_conversation
+from mnemesh_orchestrator.store.groups import VISIBLE_STATES, decode_document, group_missing
 from mnemesh_orchestrator.store.leases import (
     LeaseClock,
     RunPools,

@@ -29,7 +29,7 @@ from mnemesh_orchestrator.model.groups import (
 )
 from mnemesh_orchestrator.model.inputs import RunConfig
 from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin
-from mnemesh_orchestrator.store.agent_rows import (
+from mnemesh_orchestrator.store.groups import (
     VISIBLE_STATES,
     decode_document,
     decode_groups,
