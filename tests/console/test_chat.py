@@ -69,6 +69,18 @@ async def test_a_message_is_taken_back_and_sent_again(page: Page, console_mesh: 
     await expect(page.get_by_role("article", name="You").last).to_contain_text("Bea")
 
 
+async def test_the_first_message_is_taken_back(page: Page, console_mesh: Mesh) -> None:
+    agent = await open_agent(page, console_mesh)
+    await agent.ask("My name is Ada.")
+    await page.reload()
+    await page.get_by_role("button", name="Undo").click()
+    await expect(page.get_by_text("This conversation has no messages yet.")).to_be_visible()
+    await expect(page.get_by_placeholder("Message to")).to_have_value("My name is Ada.")
+    await page.get_by_role("link", name="Memory").click()
+    await page.get_by_role("link", name="Chat").click()
+    await expect(page.get_by_placeholder("Message to")).to_have_value("My name is Ada.")
+
+
 async def test_a_tool_of_the_client_is_answered(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     """The run waits; a person writes the result."""
     fake_model.script = [Reply(tool_calls=(("read_gauge", {"room": "hall"}),)), "It is 21 degrees."]
@@ -90,7 +102,7 @@ async def test_a_hit_leads_to_its_turn_in_an_earlier_part(page: Page, console_me
     """A part around the message is shown, and the newest messages can be reached from there."""
     agent = await open_agent(page, console_mesh, "memory")
     await agent.ask("The violet key opens the cellar.")
-    for number in range(60):
+    for number in range(30):
         await agent.ask(f"Hello number {number}.")
     await page.get_by_role("button", name="Recall").click()
     await page.get_by_role("searchbox", name="Search messages").fill("violet key")
@@ -98,8 +110,12 @@ async def test_a_hit_leads_to_its_turn_in_an_earlier_part(page: Page, console_me
     await page.get_by_role("link", name="Go to the turn").first.click()
     await expect(page.locator(".is-target")).to_contain_text("violet key")
     await expect(page.locator(".is-target")).to_be_in_viewport()
-    await expect(page.get_by_text("Hello number 59.", exact=True)).to_have_count(0)
-    await page.get_by_role("button", name="Later messages").click()
+    await expect(page.locator(".is-target")).to_be_focused()
+    await expect(page.get_by_text("Hello number 29.", exact=True)).to_have_count(0)
     await page.get_by_role("link", name="Newest messages").click()
-    await expect(page.get_by_text("Hello number 59.", exact=True)).to_be_visible()
+    await expect(page.get_by_text("Hello number 29.", exact=True)).to_be_visible()
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    await page.go_back()
+    await page.get_by_role("button", name="Later messages").click()
+    await expect(page.get_by_text("Hello number 29.", exact=True)).to_be_visible()
     await expect(page.get_by_role("button", name="Send")).to_be_visible()

@@ -296,11 +296,12 @@ export class ConversationState {
         return undefined;
       }
       const [message] = (await messages.getMessages({ messageIds: [last.messageId] })).messages;
-      const forkedId = await this.fork(ids[at - 1]!);
-      if (forkedId) {
-        drafts.set(forkedId, draftOf(message?.content ?? [], last.text));
+      // Only the system message is before the first one, and every conversation has its own.
+      const newId = at > 1 ? await this.fork(ids[at - 1]!) : await this.createSibling();
+      if (newId) {
+        drafts.set(newId, draftOf(message?.content ?? [], last.text));
       }
-      return forkedId;
+      return newId;
     } catch (error) {
       this.fail(error);
       return undefined;
@@ -310,6 +311,12 @@ export class ConversationState {
   /** Returns what the user said last; undefined if nothing. */
   lastAsked(): Said | undefined {
     return this.entries.value.findLast((entry): entry is Said => entry.kind === "user" && entry.messageId !== "");
+  }
+
+  /** Creates a conversation of the same agent without messages. Returns its id. */
+  private async createSibling(): Promise<string | undefined> {
+    const request = { requestId: newRequestId(), conversation: { agentId: this.agentId } };
+    return (await conversations.createConversation(request, { signal: this.closing.signal })).conversation?.id;
   }
 
   private async follow(source: { open?: Parameters<typeof follow>[0]["open"]; runId?: string }): Promise<void> {

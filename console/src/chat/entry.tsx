@@ -33,18 +33,19 @@ export function EntryView({ entry, state }: { entry: Entry; state: ConversationS
   }
 }
 
-/** Returns the classes of an entry. The target is the message that the address names. */
-function entryClass(entry: Said | Called, targetId: string): string {
+/** Returns what the element of an entry has. The target is the message that the address names, and takes the focus. */
+function entryProps(entry: Said | Called, targetId: string, kind: string): { class: string; tabIndex?: number } {
   const ids = [entry.messageId, entry.kind === "call" ? entry.resultId : undefined];
   const isTarget = targetId !== "" && ids.includes(targetId);
-  return ["entry", entry.live && "is-live", isTarget && "is-target"].filter(Boolean).join(" ");
+  const names = ["entry", kind, entry.live && "is-live", isTarget && "is-target"].filter(Boolean).join(" ");
+  return { class: names, tabIndex: isTarget ? -1 : undefined };
 }
 
 function SaidView({ said, state }: { said: Said; state: ConversationState }) {
   const speaker = said.name && said.kind === "user" ? said.name : SPEAKERS[said.kind];
   if (said.kind === "reasoning" || said.kind === "summary") {
     return (
-      <details class={`${entryClass(said, state.targetId)} folded`}>
+      <details {...entryProps(said, state.targetId, "folded")}>
         <summary>{speaker}</summary>
         <p class="text">{said.text}</p>
       </details>
@@ -52,14 +53,14 @@ function SaidView({ said, state }: { said: Said; state: ConversationState }) {
   }
   if (said.kind === "note") {
     return (
-      <details class="entry note">
+      <details {...entryProps(said, state.targetId, "note")}>
         <summary>{firstLine(said.text)}</summary>
         <p class="text">{said.text}</p>
       </details>
     );
   }
   return (
-    <article class={`${entryClass(said, state.targetId)} said ${said.kind}`} aria-label={speaker}>
+    <article {...entryProps(said, state.targetId, `said ${said.kind}`)} aria-label={speaker}>
       <header>
         <strong>{speaker}</strong>
         {said.time && (
@@ -116,7 +117,7 @@ function Images({ sources }: { sources: string[] }) {
 function CallView({ call, state: { targetId } }: { call: Called; state: ConversationState }) {
   const state = call.result ? (call.result.ok ? "done" : "failed") : call.progress || "running";
   return (
-    <details class={`${entryClass(call, targetId)} call ${call.result && !call.result.ok ? "is-bad" : ""}`}>
+    <details {...entryProps(call, targetId, call.result && !call.result.ok ? "call is-bad" : "call")}>
       <summary>
         <span class="tool">{call.name}</span>
         <span class="preview">{call.input}</span>

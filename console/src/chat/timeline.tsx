@@ -51,9 +51,11 @@ export function Timeline({ state, entries, sent }: TimelineProps) {
   const isOpen = state.isLoaded.value && entries.length > 0;
   useLayoutEffect(() => {
     if (isOpen && state.targetId) {
-      const target = inner.current!.querySelector(".is-target");
+      const target = inner.current!.querySelector<HTMLElement>(".is-target");
       target?.closest("details")?.setAttribute("open", "");
       target?.scrollIntoView({ block: "center" });
+      // Readers of the screen continue from there.
+      target?.focus({ preventScroll: true });
     }
   }, [isOpen, state]);
   const isLeaving = useRef(false);
