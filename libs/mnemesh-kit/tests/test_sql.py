@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,46 @@ async def test_of_concurrent_check_then_insert_one_succeeds(database: Database) 
         return True
 
     assert sum(await asyncio.gather(*(database.write(claim) for _ in range(12)))) == 1
+
+
+async def test_contended_writes_are_executed_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read and write the same page of an index, but rows of their own."""
+    monkeypatch.setattr("mnemesh_kit.sql.database.TURN_SECONDS", scaled(30))
+    await _with_tables(database)
+    executed: list[str] = []
+
+    def insert(conn: sa.Connection, name: str) -> None:
+        executed.append(name)
+        conn.execute(sa.select(counters.c.value).where(counters.c.name == name)).first()
+        conn.execute(counters.insert().values(name=name, value=1))
+
+    names = [f"n{number}" for number in range(24)]
+    await asyncio.gather(*(database.write(partial(insert, name=name), contended=True) for name in names))
+    assert sorted(executed) == sorted(names)
+
+
+async def test_slow_contended_write_does_not_stop_the_others(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mnemesh_kit.sql.database.TURN_SECONDS", 0.0)
+    name = await postgres_server.create_database()
+    database = Database.open(postgres_server.url(name))
+    began, ends = threading.Event(), threading.Event()
+
+    def hold(conn: sa.Connection) -> None:
+        began.set()
+        ends.wait(scaled(30))
+
+    try:
+        held = asyncio.ensure_future(database.write(hold, contended=True))
+        await asyncio.to_thread(began.wait)
+        assert await database.write(lambda conn: conn.execute(sa.select(1)).scalar_one(), contended=True) == 1
+        assert not held.done()
+        ends.set()
+        await held
+    finally:
+        ends.set()
+        await database.close()
 
 
 async def test_write_skew_is_impossible(database: Database) -> None:

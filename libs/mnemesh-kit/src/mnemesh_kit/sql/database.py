@@ -5,7 +5,8 @@ import itertools
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
@@ -110,6 +111,8 @@ T = TypeVar("T")
 _log = structlog.get_logger("mnemesh.sql")
 
 POOL_SIZE: Final = 10
+TURN_SECONDS: Final = 0.25
+"""The longest time for which a contended write waits for the others of its process."""
 START_SECONDS: Final = 60.0
 """How long a start waits for PostgreSQL."""
 START_BACKOFF: Final = Backoff(first=0.2, maximum=5.0)
@@ -164,6 +167,7 @@ class Database:
         self._engine = engine
         self._name = name
         self.dialect = engine.dialect
+        self._one_writer = asyncio.Lock()
 
     @classmethod
     def open(
@@ -225,12 +229,18 @@ class Database:
         await async_failpoint("sql.read.before", name or fn)
         return await self._engine.read(fn, snapshot=snapshot)
 
-    async def write(self, fn: Callable[[sa.Connection], T], *, name: Subject | None = None) -> T:
+    async def write(
+        self, fn: Callable[[sa.Connection], T], *, name: Subject | None = None, contended: bool = False
+    ) -> T:
         """Runs `fn` in one serializable transaction, commits, and returns the result.
 
         An exception of `fn` rolls everything back. After a conflict with another writer, `fn` runs again from its
         beginning, so it must not change anything but the database. If the caller is cancelled, the
         transaction may still be committed. Failpoints know the transaction by `name`.
+
+        `contended` says that such transactions conflict on PostgreSQL if they run at the same time, although they
+        concern different rows: they read and write the same pages of indexes. Then they run one at a time in this
+        process, so that none is executed in vain.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached, or conflicts with other writers did not end. If the
@@ -239,9 +249,23 @@ class Database:
         """
         TRANSACTIONS[current_service()].inc("write")
         await async_failpoint("sql.write.before", name or fn)
-        result = await self._engine.write(failpoint_after(fn, "sql.write.before_commit", name or fn))
+        async with self._turn() if contended and self.dialect == "postgresql" else nullcontext():
+            result = await self._engine.write(failpoint_after(fn, "sql.write.before_commit", name or fn))
         await async_failpoint("sql.write.after_commit", name or fn)
         return result
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Waits until no other contended write runs, but not for long: a slow one must not stop the others."""
+        has_turn = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TURN_SECONDS):
+                has_turn = await self._one_writer.acquire()
+        try:
+            yield
+        finally:
+            if has_turn:
+                self._one_writer.release()
 
     async def migrate(self, package: str) -> None:
         """Migrates the schema to the newest revision in `<package>/store/migrations/versions`.

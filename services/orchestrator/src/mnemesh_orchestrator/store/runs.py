@@ -385,7 +385,7 @@ class RunStore:
         def write(conn: sa.Connection) -> StartedRun:
             return start_run(conn, self._lease_clock, key, run, instance_id, reject_busy=reject_busy, answer=answer)
 
-        return await self._database.write(write)
+        return await self._database.write(write, contended=True)
 
     async def find_repeated(self, key: RequestKey | None, run: Run) -> Run | None:
         """Returns the run that `start` would return instead of storing this one, or None.
@@ -435,7 +435,7 @@ class RunStore:
                     record_run(conn, lease, entries, events)
                     record_steps(conn, steps, traces, lease.run_id)
 
-        await self._database.write(write, name="runs.write")
+        await self._database.write(write, name="runs.write", contended=True)
 
     def _extend(self, conn: sa.Connection, lease: Lease) -> Answer:
         """Extends the lease. It is not held if the answer changed no row; see `require_lease`."""
@@ -477,7 +477,7 @@ class RunStore:
                 following = next_unfinished_run(conn, ended.conversation_id)
             return _finished(ended, following, started)
 
-        return await self._database.write(write, name="runs.finish")
+        return await self._database.write(write, name="runs.finish", contended=True)
 
     async def store_transcript(
         self, lease: Lease, run: Run, events: Sequence[RunEvent], rest: Run | None, last_message_id: str | None

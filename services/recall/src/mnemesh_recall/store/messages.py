@@ -225,6 +225,7 @@ class MessageStore:
         return await self._database.write(
             lambda conn: steps.commit(self._transaction(conn, organization_id), step, content),
             name="messages.commit_step",
+            contended=True,
         )
 
     async def replace_context(
