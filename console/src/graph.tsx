@@ -31,6 +31,7 @@ const GAP = 22;
 const MOST_ON_ELLIPSE = 12;
 const ELLIPSE_WIDTH = 560;
 const LONGEST_NAME = 16;
+const ARROW = 9;
 
 export function Graph({ nodes, edges, label }: { nodes: GraphNode[]; edges: GraphEdge[]; label: string }) {
   const [width, setWidth] = useState(0);
@@ -81,7 +82,8 @@ function Edge({ from, to, isQuiet, isMutual }: EdgeProps) {
   if (!from || !to) {
     return null;
   }
-  const head = isMutual ? 0.54 : 0.5;
+  // Two heads of one line stand beside each other.
+  const head = 0.5 + (isMutual ? ARROW / Math.hypot(to.x - from.x, to.y - from.y) : 0);
   const points = [from, { x: from.x + (to.x - from.x) * head, y: from.y + (to.y - from.y) * head }, to];
   return (
     <polyline

@@ -52,6 +52,9 @@ interface Turn {
 
 /** A run of the group: the words that came in, and the turns. */
 interface Exchange {
+  /** The id of the run, or of the request that started it from this page. */
+  key: string;
+  /** Empty until the run is accepted. */
   runId: string;
   asked: string;
   turns: Turn[];
@@ -74,7 +77,10 @@ class Discussion {
       const order = SortOrder.DESCENDING;
       const found = await runs.listRuns({ filter, pageSize: 100, order }, { signal: this.closing.signal });
       const own = found.runs.filter((run) => !run.parentRunId && run.input.length > 0).slice(0, EARLIER_RUNS);
-      this.exchanges.value = own.reverse().map((run) => ({ runId: run.id, asked: askedIn(run), turns: [], isOver: false }));
+      this.exchanges.value = own.reverse().map((run) => {
+        const asked = askedIn(run);
+        return { key: run.id, runId: run.id, asked, turns: [], isOver: false };
+      });
       await Promise.all(own.map((run) => this.followInto(run.id, { runId: run.id })));
     } catch (error) {
       this.report(error);
@@ -86,7 +92,10 @@ class Discussion {
     const content = [create(ContentPartSchema, { part: { case: "text", value: { text } } })];
     const config = { streamTokens: true, onBusy: OnBusy.WAIT };
     const request = { requestId, groupId: this.groupId, messages: [{ content }], config };
-    this.exchanges.value = [...this.exchanges.value, { runId: requestId, asked: text, turns: [], isOver: false }];
+    this.exchanges.value = [
+      ...this.exchanges.value,
+      { key: requestId, runId: "", asked: text, turns: [], isOver: false },
+    ];
     await this.followInto(requestId, { open: (signal) => runs.sendMessage(request, { signal }) });
   }
 
@@ -98,7 +107,7 @@ class Discussion {
     const signal = this.closing.signal;
     try {
       for await (const event of follow({ ...source, signal, onLost: (isLost) => (this.isLost.value = isLost) })) {
-        this.change(key, (exchange) => withEvent(exchange, event));
+        this.change(key, (exchange) => withEvent({ ...exchange, runId: event.runId }, event));
       }
       this.change(key, (exchange) => ({ ...exchange, isOver: true }));
     } catch (error) {
@@ -109,7 +118,7 @@ class Discussion {
   }
 
   private change(key: string, changed: (exchange: Exchange) => Exchange): void {
-    this.exchanges.value = this.exchanges.value.map((each) => (each.runId === key ? changed(each) : each));
+    this.exchanges.value = this.exchanges.value.map((each) => (each.key === key ? changed(each) : each));
   }
 
   private report(error: unknown): void {
@@ -214,7 +223,7 @@ function GroupView({ group, names }: { group: Group; names: Map<string, string> 
           <Empty title="Nothing was said yet. Send the group its first message." />
         )}
         {exchanges.map((exchange) => (
-          <ExchangeView key={exchange.runId} exchange={exchange} managerName={names.get(managerOf(group)) ?? "Manager"} />
+          <ExchangeView key={exchange.key} exchange={exchange} managerName={names.get(managerOf(group)) ?? "Manager"} />
         ))}
         {kind !== "swarm" && <Composer group={group} onSend={(text) => discussion.send(text)} />}
       </section>
@@ -272,6 +281,12 @@ function edgesOf(group: Group): GraphEdge[] {
 }
 
 function ExchangeView({ exchange, managerName }: { exchange: Exchange; managerName: string }) {
+  const action = useAction();
+  const cancel = () =>
+    action.run(async () => {
+      const target = { case: "runs" as const, value: { runIds: [exchange.runId] } };
+      await runs.cancelRuns({ requestId: newRequestId(), target });
+    });
   return (
     <div class="exchange">
       <article class="said user" aria-label="You">
@@ -294,7 +309,12 @@ function ExchangeView({ exchange, managerName }: { exchange: Exchange; managerNa
         ))}
       </ol>
       {!exchange.isOver && exchange.turns.length === 0 && <Busy what="The run begins" />}
-      <ProblemBox problem={exchange.problem} />
+      {!exchange.isOver && exchange.runId && (
+        <button type="button" class="start" disabled={action.busy} onClick={() => void cancel()}>
+          Cancel the run
+        </button>
+      )}
+      <ProblemBox problem={exchange.problem ?? action.problem} />
     </div>
   );
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from mnemesh.agents.v1 import runs_pb2
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.ids import new_id
@@ -192,6 +193,21 @@ async def test_a_group_is_created_and_shows_who_speaks(page: Page, console_mesh:
         await expect(turns.nth(1)).to_contain_text("I bring bread.")
         await expect(graph.get_by_role("link", name=f"{names[1]}, member, 1 turn")).to_be_visible()
         await page.reload()
+
+
+@pytest.mark.full
+async def test_a_run_of_a_group_is_cancelled(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
+    fake_model.script = [Reply(text="Never said.", gates=(asyncio.Event(),))]
+    member = await console_mesh.client.agents.create(new_name("ada"), model="openai/fake-model")
+    group = await console_mesh.client.groups.create([member.id], description="choir")
+    await page.goto(f"/console/#/groups/{group.id}")
+    await page.get_by_label("Message to choir").fill("Sing.")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name="Cancel the run").click()
+    await expect(page.get_by_role("button", name="Cancel the run")).to_have_count(0)
+    await expect(page.get_by_role("group", name="The graph of choir")).not_to_contain_text("speaks")
+    runs = [run async for run in console_mesh.client.runs.list(group_id=group.id)]
+    assert {run.status for run in runs} == {runs_pb2.RUN_STATUS_CANCELLED}
 
 
 @pytest.mark.full
