@@ -87,12 +87,12 @@ async def test_unknown_model_ends_a_chat_but_not_a_mesh(
     monkeypatch.setattr(model_report, "_client", lambda *_: mesh.client())
 
     with pytest.raises(StartupError, match=r"MNEMESH_MODEL cannot be used\. There is no model"):
-        await up._up(up.mesh_config(None), processes=False, chat=True, as_json=False)
+        await up._up(up.mesh_config(None), processes=False, chat=True)
     assert calls == ["start", "ready", "stop", "kill"]
 
     calls.clear()
     capsys.readouterr()
-    running = asyncio.create_task(up._up(up.mesh_config(None), processes=False, chat=False, as_json=False))
+    running = asyncio.create_task(up._up(up.mesh_config(None), processes=False, chat=False))
     await said.wait()
     assert calls == ["start", "ready"]
     assert "MNEMESH_MODEL cannot be used. There is no model" in capsys.readouterr().err

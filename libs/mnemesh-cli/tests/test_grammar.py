@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from contextvars import copy_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 import typer
 from mnemesh_cli import options
+from mnemesh_cli.display.terminal import is_json
 from mnemesh_cli.global_options import EXAMPLES, MeshGroup, connection_of
 from mnemesh_cli.profiles import config_file
 from mnemesh_testkit.timeouts import scaled
@@ -63,10 +65,11 @@ def test_arguments_named_like_options_of_every_command_are_separate() -> None:
     @app.command("show")
     def show(context: typer.Context, target: str, profile: str, json: str) -> None:
         line = context.obj
-        seen.append((target, profile, json, line.target, line.profile_name, line.as_json))
+        seen.append((target, profile, json, line.target, line.profile_name, is_json.get()))
 
     app(["show", "a", "b", "c"], standalone_mode=False)
-    app(["--json", "show", "a", "b", "c", "--target", "host:1", "--profile", "team"], standalone_mode=False)
+    line = ["--json", "show", "a", "b", "c", "--target", "host:1", "--profile", "team"]
+    copy_context().run(app, line, standalone_mode=False)
     assert seen == [("a", "b", "c", None, None, False), ("a", "b", "c", "host:1", "team", True)]
 
 

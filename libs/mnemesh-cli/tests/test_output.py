@@ -128,7 +128,7 @@ def test_a_record_is_shown_in_words(screen: Screen, shown_on: Callable[[Screen],
         config=runs_pb2.RunConfig(assistant_messages=False),
     )
     shown_on(screen)
-    print_record(run, as_json=False)
+    print_record(run)
     created = datetime.fromtimestamp(1_700_000_000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
     assert {line.strip() for line in screen.getvalue().splitlines()} == {
         *("id: run-1", "status: completed", "config:", "assistant messages: no"),

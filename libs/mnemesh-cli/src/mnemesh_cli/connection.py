@@ -30,7 +30,6 @@ class Connection:
 
     target: str | None = None
     profile_name: str | None = None
-    as_json: bool = False
 
     @property
     def profile(self) -> "Profile":

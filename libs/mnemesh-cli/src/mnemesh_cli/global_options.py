@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.terminal import is_wide
+from mnemesh_cli.display.terminal import is_json, is_wide
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
@@ -250,9 +250,9 @@ def _store_profile(context: typer.Context, value: str | None) -> None:
         connection_of(context).profile_name = value
 
 
-def _store_json(context: typer.Context, value: bool) -> None:
+def _store_json(value: bool) -> None:
     if value:
-        connection_of(context).as_json = True
+        is_json.set(True)
 
 
 def _store_wide(value: bool) -> None:

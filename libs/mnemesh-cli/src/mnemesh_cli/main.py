@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final, cast
 
 import typer
-from mnemesh_cli.display.terminal import is_wide, print_error
+from mnemesh_cli.display.terminal import is_json, is_wide, print_error
 from mnemesh_cli.global_options import MeshGroup, connection_of
 from mnemesh_kit.private_files import make_new_files_private
 
@@ -143,6 +143,7 @@ def main() -> None:
     the line names does not exist, and 4 if the mesh cannot be reached.
     """
     make_new_files_private()
+    is_json.set(False)
     is_wide.set(False)
     try:
         app(prog_name="mnemesh")

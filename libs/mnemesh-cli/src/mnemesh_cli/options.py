@@ -19,8 +19,7 @@ FileArgument = Annotated[
     str, typer.Argument(metavar="FILE", help="Id of the file, folder/name, or a name that only one file has.")
 ]
 DataDirOption = Annotated[
-    str | None,
-    typer.Option(help="Data directory of the mesh. Overrides MNEMESH_DATA_DIR.", show_default="./data"),
+    str | None, typer.Option(help="Data directory of the mesh. Overrides MNEMESH_DATA_DIR.", show_default="./data")
 ]
 LimitOption = Annotated[int, typer.Option(min=1, help="Maximum number of rows.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]

@@ -36,9 +36,7 @@ async def before_last_message(mnemesh: Mnemesh, conversation_id: str) -> tuple[s
     if not users or users[-1] == 0:
         raise NotFound("There is no message to take back.", resource_id=conversation_id)
     request = conversations_service_pb2.ForkConversationRequest(
-        request_id=new_request_id(),
-        conversation_id=conversation_id,
-        until_message_id=messages[users[-1] - 1].id,
+        request_id=new_request_id(), conversation_id=conversation_id, until_message_id=messages[users[-1] - 1].id
     )
     forked = (await mnemesh.conversations.stub.ForkConversation(request)).conversation
     return text_of(messages[users[-1]].content), forked.id
@@ -79,10 +77,8 @@ async def use_model(mnemesh: Mnemesh, console: Console, agent: Agent, handle: st
 class AgentConversation(Conversation):
     """A chat of a person, or of a program that writes to stdin, with an agent."""
 
-    def __init__(
-        self, mnemesh: Mnemesh, agent: Agent, conversation_id: str | None = None, *, as_json: bool = False
-    ) -> None:
-        super().__init__(mnemesh, agent.name, as_json=as_json)
+    def __init__(self, mnemesh: Mnemesh, agent: Agent, conversation_id: str | None = None) -> None:
+        super().__init__(mnemesh, agent.name)
         self._agent = agent
         self._conversation_id = conversation_id
         self._pending: tuple[message_pb2.ToolCall, ...] = ()

@@ -16,7 +16,7 @@ from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.render import JsonRenderer, LiveRenderer, PlainRenderer
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.display.terminal import is_json, notice, output
 from mnemesh_client.inputs import approve, deny
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.transport import closing
@@ -286,12 +286,12 @@ class ChatCommands:
 class Conversation(ABC):
     """The exchange of messages with an agent or a group."""
 
-    def __init__(self, mnemesh: Mnemesh, name: str, *, as_json: bool = False) -> None:
+    def __init__(self, mnemesh: Mnemesh, name: str) -> None:
         self.mnemesh = mnemesh
-        self.live = sys.stdin.isatty() and not as_json
+        self.live = sys.stdin.isatty() and not is_json.get()
         self.console = output()
         text = LiveRenderer(self.console) if self.live else PlainRenderer(self.console)
-        self.renderer = JsonRenderer(self.console) if as_json else text
+        self.renderer = JsonRenderer(self.console) if is_json.get() else text
         self.run_id = ""
         self._name = name
         self._ended = False

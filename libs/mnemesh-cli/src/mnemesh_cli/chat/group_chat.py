@@ -72,8 +72,8 @@ class GroupDisplay:
 class GroupConversation(Conversation):
     """A chat of a person, or of a program that writes to stdin, with a group."""
 
-    def __init__(self, mnemesh: Mnemesh, group: Group, *, as_json: bool = False) -> None:
-        super().__init__(mnemesh, group.description or group.id, as_json=as_json)
+    def __init__(self, mnemesh: Mnemesh, group: Group) -> None:
+        super().__init__(mnemesh, group.description or group.id)
         self._group = group
         self._display = GroupDisplay(self.renderer)
         self._trackers: dict[str, MemoryTracker] = {}

@@ -15,7 +15,7 @@ from mnemesh_cli.commands.resources import id_column, text_column, with_client
 from mnemesh_cli.commands.runs import dollars_text
 from mnemesh_cli.connection import NO_AGENTS, require_free_name
 from mnemesh_cli.display.records import local_time_text, print_done, print_fields, print_json, print_list
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.terminal import is_json, output
 from mnemesh_cli.display.views import AgentNames, print_memory
 from mnemesh_cli.options import AgentArgument, YesOption, completer, text_or_stdin
 from mnemesh_client.agent import Agent
@@ -31,45 +31,6 @@ ConversationOption = Annotated[
 _LINE: Final = 100
 """The columns of a line if there is no terminal."""
 _PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
-
-
-@with_client
-async def recompile(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    agent: AgentArgument,
-    conversation: ConversationOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the system message; change nothing.")] = False,
-) -> None:
-    """Render the system message of an agent again, with its present memory and settings."""
-    request = agents_service_pb2.RecompileAgentRequest(
-        agent_id=(await mnemesh.agents.find(agent)).id, conversation_id=conversation, dry_run=dry_run
-    )
-    done = await mnemesh.agents.stub.RecompileAgent(request)
-    text = done.system_text if dry_run else "changed" if done.changed else "not changed"
-    print_done(text, done, as_json=context.obj.as_json)
-
-
-@with_client
-async def preview(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    agent: AgentArgument,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A message to send; - reads stdin.")] = "",
-    conversation: ConversationOption = None,
-) -> None:
-    """Print the request that the model would receive, as JSON. Sends nothing."""
-    content = text_or_stdin(text)
-    request = agents_service_pb2.PreviewRequestRequest(
-        agent_id=(await mnemesh.agents.find(agent)).id,
-        conversation_id=conversation,
-        messages=input_messages(content) if content else (),
-    )
-    body = json.loads((await mnemesh.agents.stub.PreviewRequest(request)).request_body)
-    if context.obj.as_json:
-        print_json(body)
-    else:
-        typer.echo(json.dumps(body, indent=2, ensure_ascii=False))
 
 
 def _type(agent: agents_pb2.Agent) -> str:
@@ -91,21 +52,19 @@ app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and del
 @with_client
 async def list_agents(
     mnemesh: Mnemesh,
-    context: typer.Context,
     tag: Annotated[list[str] | None, typer.Option(help="Only agents with this tag. Can be repeated.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of agents to list.")] = 100,
 ) -> None:
     """List agents, newest first."""
     tags = tag or []
     rows = (agent.proto async for agent in mnemesh.agents.list(tags_all=tags, limit=limit))
-    await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty=NO_AGENTS, limit=limit)
+    await print_list(rows, _COLUMNS, empty=NO_AGENTS, limit=limit)
 
 
 @app.command("create")
 @with_client
 async def create_agent(
     mnemesh: Mnemesh,
-    context: typer.Context,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the agent.", show_default="chosen by the server")
     ] = "",
@@ -149,10 +108,7 @@ async def create_agent(
     """
     missing = None if agent_type(type) in _PARTNER_TYPES else ""
     named = {"human": missing if human is None else human, "persona": missing if persona is None else persona}
-    blocks = {
-        **{label: value for label, value in named.items() if value is not None},
-        **_parse_blocks(block or []),
-    }
+    blocks = {**{label: value for label, value in named.items() if value is not None}, **_parse_blocks(block or [])}
     sources = [_read_tool(path) for path in tool_file or []]
     if name and not force:
         await require_free_name(mnemesh, name)
@@ -173,7 +129,7 @@ async def create_agent(
         if error.field == "tools":
             raise await _describe_unknown_tool(mnemesh, error) from error
         raise
-    print_done(agent.id, agent.proto, as_json=context.obj.as_json)
+    print_done(agent.id, agent.proto)
 
 
 async def _describe_unknown_tool(mnemesh: Mnemesh, error: NotFound) -> NotFound:
@@ -186,14 +142,14 @@ async def _describe_unknown_tool(mnemesh: Mnemesh, error: NotFound) -> NotFound:
 
 @app.command("show")
 @with_client
-async def show_agent(mnemesh: Mnemesh, context: typer.Context, key: AgentArgument) -> None:
+async def show_agent(mnemesh: Mnemesh, key: AgentArgument) -> None:
     """Show the settings, tools and core memory of an agent."""
-    await _print_agent(mnemesh, await mnemesh.agents.find(key), as_json=context.obj.as_json)
+    await _print_agent(mnemesh, await mnemesh.agents.find(key))
 
 
-async def _print_agent(mnemesh: Mnemesh, agent: Agent, *, as_json: bool) -> None:
+async def _print_agent(mnemesh: Mnemesh, agent: Agent) -> None:
     """Prints the settings, tools and core memory of an agent; only its settings as JSON."""
-    if as_json:
+    if is_json.get():
         print_json(agent.proto)
         return
     proto, cost = agent.proto, await agent.cost()
@@ -244,7 +200,6 @@ async def _group_rows(mnemesh: Mnemesh, agent: Agent) -> list[tuple[str, str]]:
 @with_client
 async def update_agent(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: AgentArgument,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
     model: Annotated[str | None, typer.Option(help="The new model, as provider/model.")] = None,
@@ -273,22 +228,57 @@ async def update_agent(
     if not force and fields.get("name", agent.name) != agent.name:
         await require_free_name(mnemesh, fields["name"])
     await agent.update(**fields)
-    await _print_agent(mnemesh, agent, as_json=context.obj.as_json)
+    await _print_agent(mnemesh, agent)
 
 
-app.command("recompile")(recompile)
-app.command("preview")(preview)
+@app.command("recompile")
+@with_client
+async def recompile(
+    mnemesh: Mnemesh,
+    agent: AgentArgument,
+    conversation: ConversationOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the system message; change nothing.")] = False,
+) -> None:
+    """Render the system message of an agent again, with its present memory and settings."""
+    request = agents_service_pb2.RecompileAgentRequest(
+        agent_id=(await mnemesh.agents.find(agent)).id, conversation_id=conversation, dry_run=dry_run
+    )
+    done = await mnemesh.agents.stub.RecompileAgent(request)
+    text = done.system_text if dry_run else "changed" if done.changed else "not changed"
+    print_done(text, done)
+
+
+@app.command("preview")
+@with_client
+async def preview(
+    mnemesh: Mnemesh,
+    agent: AgentArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A message to send; - reads stdin.")] = "",
+    conversation: ConversationOption = None,
+) -> None:
+    """Print the request that the model would receive, as JSON. Sends nothing."""
+    content = text_or_stdin(text)
+    request = agents_service_pb2.PreviewRequestRequest(
+        agent_id=(await mnemesh.agents.find(agent)).id,
+        conversation_id=conversation,
+        messages=input_messages(content) if content else (),
+    )
+    body = json.loads((await mnemesh.agents.stub.PreviewRequest(request)).request_body)
+    if is_json.get():
+        print_json(body)
+    else:
+        typer.echo(json.dumps(body, indent=2, ensure_ascii=False))
 
 
 @app.command("delete")
 @with_client
-async def delete_agent(mnemesh: Mnemesh, context: typer.Context, key: AgentArgument, yes: YesOption = False) -> None:
+async def delete_agent(mnemesh: Mnemesh, key: AgentArgument, yes: YesOption = False) -> None:
     """Delete an agent and all data that belongs only to it."""
     agent = await mnemesh.agents.find(key)
     if not yes:
         typer.confirm(f"Delete {agent.name} ({agent.id}) and its memory?", abort=True, err=True)
     await agent.delete()
-    print_done(f"deleted {agent.id}", {"deleted": agent.id}, as_json=context.obj.as_json)
+    print_done(f"deleted {agent.id}", {"deleted": agent.id})
 
 
 def _extraction(turns: int) -> agents_pb2.MemoryExtractionSettings | None:

@@ -51,7 +51,6 @@ ArchiveArgument = Annotated[
 @with_client
 async def create(
     mnemesh: Mnemesh,
-    context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the archive.")],
     description: Annotated[str | None, typer.Option("--description", "-d", help="What it contains.")] = None,
     embedder: Annotated[str, typer.Option(help="Embedder, as provider/model.", show_default="the default")] = "",
@@ -63,14 +62,13 @@ async def create(
     archive = await mnemesh.archives.create(
         name, description=description, embedder=embedder, deduplicate=deduplicate, agent_ids=agent_ids
     )
-    print_done(archive.id, archive, as_json=context.obj.as_json)
+    print_done(archive.id, archive)
 
 
 @app.command("update")
 @with_client
 async def update(
     mnemesh: Mnemesh,
-    context: typer.Context,
     archive: ArchiveArgument,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
     description: Annotated[
@@ -93,7 +91,7 @@ async def update(
     updated = await mnemesh.archives.update(archive, **fields)
     if wait and updated.HasField("reembedding"):
         updated = await _wait_for_reembedding(mnemesh, updated)
-    print_record(updated, as_json=context.obj.as_json)
+    print_record(updated)
 
 
 async def _wait_for_reembedding(mnemesh: Mnemesh, archive: archives_pb2.Archive) -> archives_pb2.Archive:
@@ -106,24 +104,24 @@ async def _wait_for_reembedding(mnemesh: Mnemesh, archive: archives_pb2.Archive)
 
 @app.command("attach")
 @with_client
-async def attach(mnemesh: Mnemesh, context: typer.Context, archive: ArchiveArgument, agent: AgentArgument) -> None:
+async def attach(mnemesh: Mnemesh, archive: ArchiveArgument, agent: AgentArgument) -> None:
     """Attach an archive to an agent. Several agents can share one."""
-    await _change(mnemesh, context, archive, agent, "attached")
+    await _change(mnemesh, archive, agent, "attached")
 
 
 @app.command("detach")
 @with_client
-async def detach(mnemesh: Mnemesh, context: typer.Context, archive: ArchiveArgument, agent: AgentArgument) -> None:
+async def detach(mnemesh: Mnemesh, archive: ArchiveArgument, agent: AgentArgument) -> None:
     """Detach an archive from an agent. The archive is kept."""
-    await _change(mnemesh, context, archive, agent, "detached")
+    await _change(mnemesh, archive, agent, "detached")
 
 
-async def _change(mnemesh: Mnemesh, context: typer.Context, archive: str, agent: str, verb: str) -> None:
+async def _change(mnemesh: Mnemesh, archive: str, agent: str, verb: str) -> None:
     agent_id = (await mnemesh.agents.find(agent)).id
     attaches = verb == "attached"
     await (mnemesh.archives.attach if attaches else mnemesh.archives.detach)(agent_id, archive)
     text = f"{verb} {archive} {'to' if attaches else 'from'} {agent}"
-    print_done(text, {verb: archive, "agent_id": agent_id}, as_json=context.obj.as_json)
+    print_done(text, {verb: archive, "agent_id": agent_id})
 
 
 PASSAGES = Resource(
@@ -145,7 +143,6 @@ TagOption = Annotated[list[str] | None, typer.Option("--tag", help="A tag. Can b
 @with_client
 async def create_passage(
     mnemesh: Mnemesh,
-    context: typer.Context,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The passage; - reads stdin.")],
     agent: Annotated[
         str | None,
@@ -162,14 +159,13 @@ async def create_passage(
     content = text_or_stdin(text)
     agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
     passage = await mnemesh.passages.insert(content, agent_id=agent_id, archive_id=archive, tags=tag or [])
-    print_done(passage.id, passage, as_json=context.obj.as_json)
+    print_done(passage.id, passage)
 
 
 @passages_app.command("search")
 @with_client
 async def search(
     mnemesh: Mnemesh,
-    context: typer.Context,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
     agent: OfAgentOption = None,
     archive: ArchiveOption = None,
@@ -184,4 +180,4 @@ async def search(
         query, agent_id=agent_id, archive_id=archive, tags=tag or [], limit=min(limit, 100)
     )
     columns = of_hits("passage", PASSAGES.columns)
-    await print_list(hits, columns, as_json=context.obj.as_json, empty="No passage matches.")
+    await print_list(hits, columns, empty="No passage matches.")

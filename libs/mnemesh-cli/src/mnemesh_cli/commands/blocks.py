@@ -57,7 +57,6 @@ _REVISIONS = (
 @with_client
 async def create_block(
     mnemesh: Mnemesh,
-    context: typer.Context,
     label: Annotated[str, typer.Argument(metavar="LABEL", help="Label of the block, such as human.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Its text; - reads stdin.")] = "",
     description: Annotated[str | None, typer.Option(help="What the block is for; agents read it.")] = None,
@@ -70,22 +69,15 @@ async def create_block(
     text = text_or_stdin(value)
     agent_ids = [(await mnemesh.agents.find(key)).id for key in agent or []]
     block = await mnemesh.blocks.create(
-        label,
-        text,
-        description=description,
-        limit=limit,
-        read_only=read_only,
-        tags=tag or [],
-        agent_ids=agent_ids,
+        label, text, description=description, limit=limit, read_only=read_only, tags=tag or [], agent_ids=agent_ids
     )
-    print_done(block.id, block, as_json=context.obj.as_json)
+    print_done(block.id, block)
 
 
 @app.command("update")
 @with_client
 async def update_block(
     mnemesh: Mnemesh,
-    context: typer.Context,
     block: BlockArgument,
     value: Annotated[str | None, typer.Option(help="The new text; - reads stdin.")] = None,
     label: Annotated[str | None, typer.Option(help="The new label.")] = None,
@@ -104,24 +96,23 @@ async def update_block(
         fields["description"] = description or None
     if not fields:
         raise typer.BadParameter("Name at least one change. See `mnemesh blocks update --help`.", param_hint="options")
-    print_record(await mnemesh.blocks.update(block, **fields), as_json=context.obj.as_json)
+    print_record(await mnemesh.blocks.update(block, **fields))
 
 
 @app.command("attach")
 @with_client
-async def attach_block(mnemesh: Mnemesh, context: typer.Context, block: BlockArgument, agent: AgentArgument) -> None:
+async def attach_block(mnemesh: Mnemesh, block: BlockArgument, agent: AgentArgument) -> None:
     """Attach a block to an agent. Several agents can share one."""
     agent_id = (await mnemesh.agents.find(agent)).id
     await mnemesh.blocks.attach(agent_id, block)
     done = {"attached": block, "agent_id": agent_id}
-    print_done(f"attached {block} to {agent}", done, as_json=context.obj.as_json)
+    print_done(f"attached {block} to {agent}", done)
 
 
 @app.command("detach")
 @with_client
 async def detach_block(
     mnemesh: Mnemesh,
-    context: typer.Context,
     block: Annotated[str, typer.Argument(metavar="BLOCK", help="Id or label.", autocompletion=completer("block"))],
     agent: AgentArgument,
 ) -> None:
@@ -131,24 +122,21 @@ async def detach_block(
     request = blocks_service_pb2.DetachBlockRequest(agent_id=agent_id, **named)
     detached = (await mnemesh.blocks.stub.DetachBlock(request)).block_id
     done = {"detached": detached, "agent_id": agent_id}
-    print_done(f"detached {detached} from {agent}", done, as_json=context.obj.as_json)
+    print_done(f"detached {detached} from {agent}", done)
 
 
 @app.command("history")
 @with_client
-async def list_revisions(
-    mnemesh: Mnemesh, context: typer.Context, block: BlockArgument, limit: LimitOption = 100
-) -> None:
+async def list_revisions(mnemesh: Mnemesh, block: BlockArgument, limit: LimitOption = 100) -> None:
     """List the revisions of a block, newest first."""
     rows = mnemesh.blocks.revisions(block, limit=limit)
-    await print_list(rows, _REVISIONS, as_json=context.obj.as_json, empty="The block has no revisions.")
+    await print_list(rows, _REVISIONS, empty="The block has no revisions.")
 
 
 @app.command("undo")
 @with_client
 async def undo(
     mnemesh: Mnemesh,
-    context: typer.Context,
     block: BlockArgument,
     revision: Annotated[
         int | None, typer.Option(min=1, help="The revision to return to.", show_default="that before the last change")
@@ -162,4 +150,4 @@ async def undo(
         request.undo.SetInParent()
     else:
         request.revision = revision
-    print_record((await mnemesh.blocks.stub.RevertBlock(request)).block, as_json=context.obj.as_json)
+    print_record((await mnemesh.blocks.stub.RevertBlock(request)).block)

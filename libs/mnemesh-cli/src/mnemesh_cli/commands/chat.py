@@ -52,12 +52,12 @@ async def _chat(connection: Connection, agent_key: str | None, group_key: str | 
         if group_key is not None:
             group = await mnemesh.groups.find(group_key)
             if not group.is_sleeptime:
-                return await GroupConversation(mnemesh, group, as_json=connection.as_json).converse()
+                return await GroupConversation(mnemesh, group).converse()
             agent_key = group.manager_agent_id  # It alone answers.
         agent = await choose_agent(mnemesh, agent_key)
-        return await converse(mnemesh, agent, conversation, as_json=connection.as_json)
+        return await converse(mnemesh, agent, conversation)
 
 
-async def converse(mnemesh: Mnemesh, agent: Agent, conversation_id: str | None = None, *, as_json: bool = False) -> int:
+async def converse(mnemesh: Mnemesh, agent: Agent, conversation_id: str | None = None) -> int:
     """Exchanges messages with an agent until the input ends. Returns the exit code; see `Conversation.converse`."""
-    return await AgentConversation(mnemesh, agent, conversation_id, as_json=as_json).converse()
+    return await AgentConversation(mnemesh, agent, conversation_id).converse()

@@ -17,7 +17,7 @@ from mnemesh_cli.commands.version import CLIENT_VERSION, service_version
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import print_json
-from mnemesh_cli.display.terminal import print_labelled
+from mnemesh_cli.display.terminal import is_json, print_labelled
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor import health
 from mnemesh_cli.supervisor.config import MeshConfig, lock_holder, mesh_config, service_module
@@ -43,10 +43,7 @@ _MODEL_VARIABLES: Final = (
 )
 _MIN_FREE_BYTES: Final = 500 * 1024 * 1024
 _LEVELS: Final = ("none", "minimal", "restricted", "full")
-_SANDBOXES: Final = {
-    "tools": ("sandbox", "custom tools are refused"),
-    "files": ("parsers", "documents are not parsed"),
-}
+_SANDBOXES: Final = {"tools": ("sandbox", "custom tools are refused"), "files": ("parsers", "documents are not parsed")}
 """The label of each service's sandbox, and what the service refuses without enough isolation."""
 _PROVIDER_SECONDS: Final = 10.0
 _BOUNDS: Final = ("memory", "processes", "disk", "network")
@@ -84,7 +81,7 @@ def doctor(context: typer.Context, data_dir: DataDirOption = None) -> None:
     """
     findings = asyncio.run(examine(mesh_config(data_dir), context.obj, os.environ))
     for finding in findings:
-        if context.obj.as_json:
+        if is_json.get():
             print_json({"subject": finding.subject, "state": finding.state, "text": finding.text})
             continue
         print_labelled(Text(f"{finding.mark} {finding.subject:13}", finding.style), Text(finding.text, finding.style))

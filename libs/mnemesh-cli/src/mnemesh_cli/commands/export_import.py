@@ -30,7 +30,7 @@ from mnemesh_cli.connection import Connection, with_free_name
 from mnemesh_cli.display.error_text import plain_message
 from mnemesh_cli.display.progress import counted_bar
 from mnemesh_cli.display.records import count_text, print_done, print_json
-from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.terminal import is_json, notice, output, print_error
 from mnemesh_cli.options import AgentArgument
 from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, Mirror, TraceDirectory
 from mnemesh_client.agent import Agent
@@ -107,7 +107,7 @@ async def import_letta(
                 if bar.has_begun:
                     notice(f"not everything has arrived; {CONTINUE}")
                 raise
-    if connection.as_json:
+    if is_json.get():
         print_json({**report.as_json(), "vectors": vector_report(report.vector_uses, report.without_vector)})
         return report
     vectors = vector_lines(report.vector_uses, report.without_vector)
@@ -139,7 +139,7 @@ async def import_letta_file(connection: Connection, path: Path, model: str | Non
             notice(note)
         agents = [(await with_free_name(mnemesh, mnemesh.agents.handle(agent))).proto for agent in agents]
     for agent in agents:
-        print_done(f"{agent.name}: {agent.id}", agent, as_json=connection.as_json)
+        print_done(f"{agent.name}: {agent.id}", agent)
 
 
 async def export_letta_file(connection: Connection, key: str, directory: Path) -> None:
@@ -156,7 +156,7 @@ async def export_letta_file(connection: Connection, key: str, directory: Path) -
     }
     notice("passages, runs, revisions of blocks and values of secrets have no place in an agent file")
     text = f"{path}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
-    print_done(text, {"agent_id": agent.id, "path": str(path), **counts}, as_json=connection.as_json)
+    print_done(text, {"agent_id": agent.id, "path": str(path), **counts})
 
 
 def _content(path: Path) -> bytes:
@@ -337,7 +337,7 @@ async def _export(
             if counts.secrets:
                 notice(_secrets(counts.secrets))
         text = f"{directory.path}: {count} lines of traces, episodes and facts{exported}"
-        print_done(text, record, as_json=connection.as_json)
+        print_done(text, record)
         if interval is not None:
             await mirror.follow(interval, stop, _report_stale)
 
@@ -348,7 +348,7 @@ async def _export_file(connection: Connection, key: str, path: Path, *, with_vec
         with counted_bar("Exporting", "records") as on_count:
             count = await export_records(mnemesh, agent.id, path, on_count, with_vectors=with_vectors)
         record = {"agent_id": agent.id, "path": str(path), "records": count}
-        print_done(f"{path}: {count_text(count, 'record')} of {agent.name}", record, as_json=connection.as_json)
+        print_done(f"{path}: {count_text(count, 'record')} of {agent.name}", record)
         if agent.proto.secrets:
             notice(_secrets(secret.key for secret in agent.proto.secrets))
 
@@ -365,18 +365,18 @@ async def _import(connection: Connection, base: Path, key: str | None, model: st
         # All files are read first: a malformed line imports nothing.
         for directory, restored in [(each, AgentImport(mnemesh, each)) for each in directories]:
             if key is None and (directory / RECORDS).is_file() and not await _exists(mnemesh, directory.name):
-                await _import_file(mnemesh, directory / RECORDS, model, as_json=connection.as_json)
+                await _import_file(mnemesh, directory / RECORDS, model)
                 continue
             agent = await restored.run(key, window=window)
             for note in restored.counts.notes:
                 notice(note)
             record = {"agent_id": agent.id, **asdict(restored.counts)}
-            print_done(_import_report(agent, restored.counts), record, as_json=connection.as_json)
+            print_done(_import_report(agent, restored.counts), record)
 
 
 async def _open_and_import(connection: Connection, path: Path, model: str | None) -> None:
     async with connection.open() as mnemesh:
-        await _import_file(mnemesh, path, model, as_json=connection.as_json)
+        await _import_file(mnemesh, path, model)
 
 
 async def _exists(mnemesh: Mnemesh, agent_id: str) -> bool:
@@ -387,7 +387,7 @@ async def _exists(mnemesh: Mnemesh, agent_id: str) -> bool:
     return True
 
 
-async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None, *, as_json: bool) -> None:
+async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None) -> None:
     """Creates the agent of a file of records. A repeat changes nothing."""
     total, request_id = count_records(path)
     with counted_bar("Importing", "records", total) as on_count:
@@ -401,7 +401,7 @@ async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None, *, as_js
         response.agent.CopyFrom((await with_free_name(mnemesh, mnemesh.agents.handle(response.agent))).proto)
     agent, verb = response.agent, "exists already as" if response.replayed else "created"
     parts = [_counted(item) for item in response.counts if item.type != agent_records_pb2.RECORD_TYPE_AGENT]
-    print_done(f"{agent.name}: {verb} {agent.id}: {', '.join(parts)}", response, as_json=as_json)
+    print_done(f"{agent.name}: {verb} {agent.id}: {', '.join(parts)}", response)
 
 
 def _counted(item: agent_records_pb2.RecordCounts) -> str:

@@ -1,4 +1,4 @@
-"""`mnemesh files`: list, show, text, download, delete, retry; the other commands are in `file_…`."""
+"""`mnemesh files`: upload, import, search, grep, list, show, text, download, delete, retry."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from mnemesh_cli.directories.sync import FolderFiles, IgnoreRules, for_each, sca
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.progress import TransferBars, processing_bar, transfer_bars
 from mnemesh_cli.display.records import json_line, print_done, print_fields, print_json, print_list
-from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.terminal import is_json, notice, output, print_error
 from mnemesh_cli.display.views import FolderNames, file_columns, file_fields, status_text
 from mnemesh_cli.options import FileArgument, YesOption
 from mnemesh_client.mnemesh import PATIENCE_SECONDS, Mnemesh
@@ -78,6 +78,10 @@ class Outcome:
         self.counts[done] = self.counts.get(done, 0) + 1
 
 
+app = typer.Typer(no_args_is_help=True, help="Upload, list, search, show, download and delete files.")
+
+
+@app.command("upload")
 def upload(
     context: typer.Context,
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files and directories; - is stdin.")],
@@ -99,11 +103,12 @@ def upload(
     items, problems = _collect(paths, name, rules)
     for problem in problems:
         print_error(problem)
-    request = _Request(folder, items, on_duplicate, wait=wait, parallel=parallel, as_json=context.obj.as_json)
+    request = _Request(folder, items, on_duplicate, wait=wait, parallel=parallel)
     failed = asyncio.run(_upload(context.obj, request)) or bool(problems)
     raise typer.Exit(int(failed))
 
 
+@app.command("import")
 def import_(
     context: typer.Context,
     url: Annotated[str, typer.Argument(metavar="URL", help="An address of http or https that the server reaches.")],
@@ -115,9 +120,7 @@ def import_(
     """Let the server download a file to a folder."""
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter("A URL begins with http:// or https://.", param_hint="URL")
-    request = _Request(
-        folder, [Item(url, url, name or "")], on_duplicate, wait=wait, parallel=1, as_json=context.obj.as_json
-    )
+    request = _Request(folder, [Item(url, url, name or "")], on_duplicate, wait=wait, parallel=1)
     raise typer.Exit(int(asyncio.run(_upload(context.obj, request))))
 
 
@@ -140,7 +143,6 @@ class _Request:
     on_duplicate: OnDuplicate
     wait: bool
     parallel: int
-    as_json: bool
 
 
 def _collect(paths: Sequence[str], name: str | None, rules: IgnoreRules) -> tuple[list[Item], list[str]]:
@@ -233,7 +235,7 @@ class _Uploads:
         if done != "unchanged":
             self.outcome.uploaded.append(file)
         name = f"{self.folder.name}/{file.name}"
-        self.bars.print(json_line(file, outcome=done) if self.request.as_json else f"{done} {name}")
+        self.bars.print(json_line(file, outcome=done) if is_json.get() else f"{done} {name}")
 
     async def _send(self, item: Item) -> tuple[files_pb2.File, str]:
         known = self.known.of(item.path) if item.path is not None else self.known.named(item.name)
@@ -277,79 +279,6 @@ AgentOption = Annotated[
 ]
 
 
-def search(
-    context: typer.Context,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
-    agent: AgentOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=50, help="Maximum number of results.")] = 5,
-) -> None:
-    """Search the files of an agent by words and meaning."""
-    asyncio.run(_search(context.obj, agent, query, limit, as_json=context.obj.as_json))
-
-
-async def _search(connection: Connection, key: str | None, query: str, limit: int, *, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        agent = await choose_agent(mnemesh, key)
-        response = await agent.files.search(query, limit=limit)
-    for hit in response.hits:
-        if as_json:
-            print_json(hit)
-        else:
-            place = _place(hit.file_name, hit.start_line, hit.end_line, hit.start_page)
-            output().print(Text(place, style="cyan"))
-            output().print(Text(_indented(hit.text)))
-    _print_skipped(response.skipped)
-    if response.degraded:
-        notice("the embedder does not answer; only words were compared")
-    if not response.hits:
-        notice("Nothing matches.")
-
-
-def grep(
-    context: typer.Context,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A regular expression; case is ignored.")],
-    agent: AgentOption = None,
-    include: Annotated[str | None, typer.Option(help='Only files whose name matches, such as "*.py".')] = None,
-    context_lines: Annotated[int, typer.Option("--context", "-C", min=0, max=20, help="Lines around each match.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of matches.")] = 100,
-) -> None:
-    """Find lines in the files of an agent. Exits with 1 if there are none."""
-    raise typer.Exit(
-        asyncio.run(_grep(context.obj, agent, pattern, include, context_lines, limit, as_json=context.obj.as_json))
-    )
-
-
-async def _grep(
-    connection: Connection,
-    key: str | None,
-    pattern: str,
-    include: str | None,
-    context_lines: int,
-    limit: int,
-    *,
-    as_json: bool,
-) -> int:
-    shown, offset = 0, 0
-    async with connection.open() as mnemesh:
-        agent = await choose_agent(mnemesh, key)
-        while True:
-            page = await agent.files.grep(
-                pattern, include=include, context_lines=context_lines, offset=offset, limit=min(100, limit - shown)
-            )
-            for match in page.matches:
-                (print_json if as_json else _print_match)(match)
-            shown += len(page.matches)
-            if not page.HasField("next_offset") or shown >= limit:
-                break
-            offset = page.next_offset
-    _print_skipped(page.skipped)
-    if page.timed_out:
-        notice("the time was over before all files were searched")
-    if page.total_matches > shown or page.capped:
-        notice(f"{shown} of {page.total_matches}{' or more' if page.capped else ''} matches; see --limit")
-    return 0 if shown else 1
-
-
 def _print_match(match: agent_files_service_pb2.GrepMatch) -> None:
     console = output()
     first = match.line - len(match.lines_before)
@@ -387,16 +316,12 @@ class Status(StrEnum):
 
 
 _STDOUT: Final = Path("-")
-app = typer.Typer(no_args_is_help=True, help="Upload, list, search, show, download and delete files.")
-app.command("upload")(upload)
-app.command("import")(import_)
 
 
 @app.command("list")
 @with_client
 async def list_files(
     mnemesh: Mnemesh,
-    context: typer.Context,
     folder: Annotated[str | None, typer.Option("--folder", "-f", help="Only files of this folder.")] = None,
     agent: Annotated[str | None, typer.Option("--agent", "-a", help="Only files of this agent, by id or name.")] = None,
     name: Annotated[str | None, typer.Option(help="Only files whose name contains this text.")] = None,
@@ -409,17 +334,17 @@ async def list_files(
     filters: dict[str, Any] = {"name_search": name, "statuses": status or (), "folder_id": folder_id}
     folders = FolderNames(mnemesh)
     files = [file async for file in mnemesh.files.list(**filters, agent_id=agent_id, order="desc", limit=limit)]
-    names = {} if context.obj.as_json else {file.id: await folders.of(file) for file in files}
+    names = {} if is_json.get() else {file.id: await folders.of(file) for file in files}
     empty = "There are no such files. Upload some with `mnemesh files upload`."
-    await print_list(files, file_columns(names), as_json=context.obj.as_json, empty=empty, limit=limit)
+    await print_list(files, file_columns(names), empty=empty, limit=limit)
 
 
 @app.command("show")
 @with_client
-async def show_file(mnemesh: Mnemesh, context: typer.Context, key: FileArgument) -> None:
+async def show_file(mnemesh: Mnemesh, key: FileArgument) -> None:
     """Show a file: its status, size, hash and times."""
     file = await mnemesh.files.find(key)
-    if context.obj.as_json:
+    if is_json.get():
         print_json(file)
     else:
         print_fields(file_fields(await FolderNames(mnemesh).of(file), file))
@@ -429,7 +354,6 @@ async def show_file(mnemesh: Mnemesh, context: typer.Context, key: FileArgument)
 @with_client
 async def show_text(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: FileArgument,
     lines: Annotated[
         str | None, typer.Option(help="Only these lines, as 12, 12-20 or 12-.", show_default="all")
@@ -440,7 +364,7 @@ async def show_text(
     start, length = _range(lines)
     file = await mnemesh.files.find(key)
     text = await mnemesh.files.text(file.id, offset=start - 1, length=length)
-    if context.obj.as_json:
+    if is_json.get():
         print_json({"file_id": file.id, "start_line": start, "text": text})
         return
     if numbers:
@@ -452,7 +376,6 @@ async def show_text(
 @with_client
 async def download_file(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: FileArgument,
     path: Annotated[
         Path | None, typer.Argument(metavar="PATH", help="File or directory; - is stdout.", show_default="its name")
@@ -460,7 +383,7 @@ async def download_file(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Download a file as it was uploaded, after verifying its hash."""
-    if path == _STDOUT and context.obj.as_json:
+    if path == _STDOUT and is_json.get():
         raise typer.BadParameter("The contents on stdout are not JSON. Name a path.", param_hint="PATH")
     file = await mnemesh.files.find(key)
     if path == _STDOUT:
@@ -470,22 +393,21 @@ async def download_file(
     target = _target(path, file.name)
     with transfer_bars("downloading", file.size_bytes) as bars:
         await mnemesh.files.download(file.id, target, overwrite=force, on_progress=bars.of(file.name))
-    print_done(str(target), {"file_id": file.id, "path": str(target)}, as_json=context.obj.as_json)
+    print_done(str(target), {"file_id": file.id, "path": str(target)})
 
 
 @app.command("retry")
 @with_client
-async def retry_file(mnemesh: Mnemesh, context: typer.Context, key: FileArgument) -> None:
+async def retry_file(mnemesh: Mnemesh, key: FileArgument) -> None:
     """Process a file again, for example after an error."""
     file = await mnemesh.files.retry((await mnemesh.files.find(key)).id)
-    print_done(f"{await FolderNames(mnemesh).of(file)}: {status_text(file)}", file, as_json=context.obj.as_json)
+    print_done(f"{await FolderNames(mnemesh).of(file)}: {status_text(file)}", file)
 
 
 @app.command("delete")
 @with_client
 async def delete_files(
     mnemesh: Mnemesh,
-    context: typer.Context,
     keys: Annotated[list[str], typer.Argument(metavar="FILE...", help="Ids or names, as folder/name.")],
     yes: YesOption = False,
 ) -> None:
@@ -496,11 +418,7 @@ async def delete_files(
         typer.confirm(f"Delete {listed}?", abort=True, err=True)
     for file in files:
         await mnemesh.files.delete(file.id)
-        print_done(f"deleted {await names.of(file)}", {"deleted": file.id}, as_json=context.obj.as_json)
-
-
-app.command("search")(search)
-app.command("grep")(grep)
+        print_done(f"deleted {await names.of(file)}", {"deleted": file.id})
 
 
 def _target(path: Path | None, name: str) -> Path:
@@ -523,3 +441,58 @@ def _range(text: str | None) -> tuple[int, int | None]:
     if int(first) < 1 or (last is not None and int(last) < int(first)):
         raise typer.BadParameter("The first line is 1, and the last one is not before it.", param_hint="--lines")
     return int(first), None if last is None else int(last) - int(first) + 1
+
+
+@app.command("search")
+@with_client
+async def search(
+    mnemesh: Mnemesh,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
+    agent: AgentOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=50, help="Maximum number of results.")] = 5,
+) -> None:
+    """Search the files of an agent by words and meaning."""
+    response = await (await choose_agent(mnemesh, agent)).files.search(query, limit=limit)
+    for hit in response.hits:
+        if is_json.get():
+            print_json(hit)
+        else:
+            place = _place(hit.file_name, hit.start_line, hit.end_line, hit.start_page)
+            output().print(Text(place, style="cyan"))
+            output().print(Text(_indented(hit.text)))
+    _print_skipped(response.skipped)
+    if response.degraded:
+        notice("the embedder does not answer; only words were compared")
+    if not response.hits:
+        notice("Nothing matches.")
+
+
+@app.command("grep")
+@with_client
+async def grep(
+    mnemesh: Mnemesh,
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A regular expression; case is ignored.")],
+    agent: AgentOption = None,
+    include: Annotated[str | None, typer.Option(help='Only files whose name matches, such as "*.py".')] = None,
+    context_lines: Annotated[int, typer.Option("--context", "-C", min=0, max=20, help="Lines around each match.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of matches.")] = 100,
+) -> int:
+    """Find lines in the files of an agent. Exits with 1 if there are none."""
+    shown, offset = 0, 0
+    files = (await choose_agent(mnemesh, agent)).files
+    while True:
+        page = await files.grep(
+            pattern, include=include, context_lines=context_lines, offset=offset, limit=min(100, limit - shown)
+        )
+        for match in page.matches:
+            (print_json if is_json.get() else _print_match)(match)
+        shown += len(page.matches)
+        if not page.HasField("next_offset") or shown >= limit:
+            break
+        offset = page.next_offset
+    _print_skipped(page.skipped)
+    if page.timed_out:
+        notice("the time was over before all files were searched")
+    if page.total_matches > shown or page.capped:
+        notice(f"{shown} of {page.total_matches}{' or more' if page.capped else ''} matches; see --limit")
+    return 0 if shown else 1

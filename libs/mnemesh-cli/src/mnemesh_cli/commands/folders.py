@@ -11,7 +11,7 @@ from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.directories.sync import FolderSync, IgnoreRules, Pass, SyncReport
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import count_text, print_done, print_fields, print_json, print_list
-from mnemesh_cli.display.terminal import notice, print_error
+from mnemesh_cli.display.terminal import is_json, notice, print_error
 from mnemesh_cli.display.views import FOLDER_COLUMNS, AgentNames, folder_fields
 from mnemesh_cli.options import AgentArgument, FolderArgument, YesOption
 from mnemesh_client.mnemesh import Mnemesh
@@ -28,7 +28,6 @@ NO_FOLDERS = "There are no folders. Create one with `mnemesh folders create`."
 @with_client
 async def list_folders(
     mnemesh: Mnemesh,
-    context: typer.Context,
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", help="Only folders of this agent, by id or name.")
     ] = None,
@@ -38,14 +37,13 @@ async def list_folders(
     agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
     folders = mnemesh.folders.list(agent_id=agent_id, order="desc", limit=limit)
     empty = NO_FOLDERS if agent is None else "The agent has no folders."
-    await print_list(folders, FOLDER_COLUMNS, as_json=context.obj.as_json, empty=empty, limit=limit)
+    await print_list(folders, FOLDER_COLUMNS, empty=empty, limit=limit)
 
 
 @app.command("create")
 @with_client
 async def create_folder(
     mnemesh: Mnemesh,
-    context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help='Name of the folder, unique and without "/".')],
     description: Annotated[
         str | None, typer.Option("--description", "-d", help="What the folder contains; its agents read it.")
@@ -64,16 +62,16 @@ async def create_folder(
     folder = await mnemesh.folders.create(
         name, description=description, instructions=instructions, embedder=embedder, chunk_size=chunk_size
     )
-    print_done(folder.id, folder, as_json=context.obj.as_json)
+    print_done(folder.id, folder)
 
 
 @app.command("show")
 @with_client
-async def show_folder(mnemesh: Mnemesh, context: typer.Context, key: FolderArgument) -> None:
+async def show_folder(mnemesh: Mnemesh, key: FolderArgument) -> None:
     """Show a folder and the agents that hold it."""
     folder = await mnemesh.folders.find(key)
     agent_ids = [agent_id async for agent_id in mnemesh.folders.agents(folder.id)]
-    if context.obj.as_json:
+    if is_json.get():
         print_json(folder, agent_ids=agent_ids)
         return
     names = AgentNames(mnemesh)
@@ -84,7 +82,6 @@ async def show_folder(mnemesh: Mnemesh, context: typer.Context, key: FolderArgum
 @with_client
 async def update_folder(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: FolderArgument,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
     description: Annotated[
@@ -101,7 +98,7 @@ async def update_folder(
         raise typer.BadParameter("A folder needs a name.", param_hint="--name")
     folder = await mnemesh.folders.find(key)
     updated = await mnemesh.folders.update(folder.id, **fields)
-    if context.obj.as_json:
+    if is_json.get():
         print_json(updated)
     else:
         print_fields(folder_fields(updated))
@@ -109,31 +106,31 @@ async def update_folder(
 
 @app.command("delete")
 @with_client
-async def delete_folder(mnemesh: Mnemesh, context: typer.Context, key: FolderArgument, yes: YesOption = False) -> None:
+async def delete_folder(mnemesh: Mnemesh, key: FolderArgument, yes: YesOption = False) -> None:
     """Delete a folder with all its files, and detach it from all agents."""
     folder = await mnemesh.folders.find(key)
     if not yes:
         count = "1 file" if folder.file_count == 1 else f"{folder.file_count} files"
         typer.confirm(f"Delete {folder.name} ({folder.id}) with {count}?", abort=True, err=True)
     await mnemesh.folders.delete(folder.id)
-    print_done(f"deleted {folder.id}", {"deleted": folder.id}, as_json=context.obj.as_json)
+    print_done(f"deleted {folder.id}", {"deleted": folder.id})
 
 
 @app.command("attach")
 @with_client
-async def attach_folder(mnemesh: Mnemesh, context: typer.Context, folder: FolderArgument, agent: AgentArgument) -> None:
+async def attach_folder(mnemesh: Mnemesh, folder: FolderArgument, agent: AgentArgument) -> None:
     """Attach a folder, with its present and future files, to an agent."""
-    await _attach(mnemesh, context, folder, agent, attach=True)
+    await _attach(mnemesh, folder, agent, attach=True)
 
 
 @app.command("detach")
 @with_client
-async def detach_folder(mnemesh: Mnemesh, context: typer.Context, folder: FolderArgument, agent: AgentArgument) -> None:
+async def detach_folder(mnemesh: Mnemesh, folder: FolderArgument, agent: AgentArgument) -> None:
     """Detach a folder from an agent. The folder is kept."""
-    await _attach(mnemesh, context, folder, agent, attach=False)
+    await _attach(mnemesh, folder, agent, attach=False)
 
 
-async def _attach(mnemesh: Mnemesh, context: typer.Context, key: str, agent_key: str, *, attach: bool) -> None:
+async def _attach(mnemesh: Mnemesh, key: str, agent_key: str, *, attach: bool) -> None:
     folder, agent = await mnemesh.folders.find(key), await mnemesh.agents.find(agent_key)
     if attach:
         await agent.files.attach(folder.id)
@@ -141,13 +138,12 @@ async def _attach(mnemesh: Mnemesh, context: typer.Context, key: str, agent_key:
         await agent.files.detach(folder.id)
     done = f"attached {folder.name} to" if attach else f"detached {folder.name} from"
     record = {"folder_id": folder.id, "agent_id": agent.id}
-    print_done(f"{done} {agent.name}", record, as_json=context.obj.as_json)
+    print_done(f"{done} {agent.name}", record)
 
 
 @with_client
 async def watch(
     mnemesh: Mnemesh,
-    context: typer.Context,
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The directory to follow.")
     ],
@@ -192,16 +188,9 @@ async def watch(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     target = await find_or_create_folder(mnemesh, folder or directory.resolve().name)
-    printer = _Printer(target.name, as_json=context.obj.as_json)
+    printer = _Printer(target.name)
     sync = FolderSync(
-        mnemesh,
-        target.id,
-        directory,
-        rules,
-        printer.report,
-        deletes=delete,
-        parallel=parallel,
-        settle_seconds=settle,
+        mnemesh, target.id, directory, rules, printer.report, deletes=delete, parallel=parallel, settle_seconds=settle
     )
     watcher = Watch(sync, on_pass=printer.passed, on_outage=printer.outage, on_problem=printer.problem, polls=poll)
     notice(f"{directory} → {target.name}{'' if once else '; Ctrl-C ends the watch'}")
@@ -212,8 +201,8 @@ async def watch(
 class _Printer:
     """Prints what happens: changes of the folder to stdout, problems and the state to stderr."""
 
-    def __init__(self, folder: str, *, as_json: bool) -> None:
-        self._folder, self._as_json = folder, as_json
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self._unreadable: dict[str, str] = {}
         self._answers = True
         self._problem = ""
@@ -229,7 +218,7 @@ class _Printer:
             print_error(f"{report.path} cannot be processed: {report.file.error_message}")
         elif report.file is not None:
             text = f"{report.done} {self._folder}/{report.file.name}"
-            print_done(text, report.file, as_json=self._as_json, outcome=report.done)
+            print_done(text, report.file, outcome=report.done)
 
     def problem(self, text: str) -> None:
         """Prints what is wrong with the directory or its watcher, once until it changes. The watch goes on."""

@@ -1,4 +1,4 @@
-"""`mnemesh groups`: list, create, show, update, delete; the other commands are in `group_messages`."""
+"""`mnemesh groups`: list, create, show, update, delete, send, cancel, messages, reset."""
 
 import inspect
 import json
@@ -16,7 +16,7 @@ from mnemesh_cli.chat.group_chat import GroupDisplay
 from mnemesh_cli.chat.render import JsonRenderer, LiveRenderer, PlainRenderer
 from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.display.records import Column, Kind, local_time_text, print_done, print_json, print_list
-from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.terminal import is_json, notice, output, print_error
 from mnemesh_cli.display.views import AgentNames, message_text, print_group, role_name
 from mnemesh_cli.options import GroupArgument, YesOption
 from mnemesh_client.groups import Group, manager_field_names
@@ -207,97 +207,9 @@ def _with_settings(command: Callable[..., T]) -> Callable[..., T]:
     return command
 
 
-@with_client
-async def send(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    key: GroupArgument,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The text.")],
-    background: Annotated[
-        bool, typer.Option("--background", help="Print the id of the run, and do not wait for the answers.")
-    ] = False,
-) -> int:
-    """Send a message to a group and print the answers, each with the name of the speaker; with --json each event."""
-    group = await mnemesh.groups.find(key)
-    if background:
-        started = await group.start(message)
-        print_done(started.id, started, as_json=context.obj.as_json)
-        return 0
-    console = output()
-    live = console.is_terminal and not context.obj.as_json
-    text = LiveRenderer(console) if live else PlainRenderer(console)
-    display, failed = GroupDisplay(JsonRenderer(console) if context.obj.as_json else text), False
-    async for item in group.send(message, stream_tokens=live):
-        display.show(item)
-        failed = failed or item.event.HasField("error")
-        if item.event.message.HasField("approval_request"):
-            command = f"mnemesh chat --group {group.id}"
-            print_error(f"{item.agent_name} is waiting for an approval; run `{command}` in a terminal")
-            return 1
-    return int(failed)
-
-
-@with_client
-async def cancel(mnemesh: Mnemesh, context: typer.Context, key: GroupArgument) -> None:
-    """Cancel the runs of a group that have not ended, with the turns of its agents in them."""
-    group = await mnemesh.groups.find(key)
-    outcomes = await group.cancel()
-    cancelled = [run_id for run_id, outcome in outcomes.items() if outcome == CANCEL_OUTCOME_CANCELLED]
-    if context.obj.as_json:
-        print_json({run_id: CancelOutcome.Name(outcome) for run_id, outcome in outcomes.items()})
-        return
-    for run_id in cancelled:
-        output().print(f"cancelled {run_id}", markup=False)
-    if not cancelled:
-        notice("The group has no runs that have not ended.")
-
-
-@with_client
-async def messages(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    key: GroupArgument,
-    agent: Annotated[
-        str | None, typer.Option("--agent", "-a", help="Only messages of this agent, by id or name.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages.")] = 50,
-) -> None:
-    """List the newest messages that the agents of a group wrote or received in its runs, oldest first."""
-    group = await mnemesh.groups.find(key)
-    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-    names, console = AgentNames(mnemesh), output()
-    newest = [message async for message in group.messages(agent_id=agent_id, order="desc", limit=limit)]
-    newest.reverse()
-    # The server lists them as they were stored: those of a turn after those of the agents that it asked.
-    for message in sorted(newest, key=lambda each: each.create_time.ToNanoseconds()):
-        if context.obj.as_json:
-            print_json(message)
-            continue
-        time = local_time_text(message.create_time.ToDatetime(UTC))
-        name = await names.name(message.agent_id)
-        head = (Text(time, style="dim"), Text(name, style="bold"), Text(f"{role_name(message):9}", style="cyan"))
-        console.print(*head, Text(message_text(message)))
-    if not newest:
-        notice("The group has no messages.")
-
-
-@with_client
-async def reset(mnemesh: Mnemesh, context: typer.Context, key: GroupArgument, yes: YesOption = False) -> None:
-    """Remove all messages from the context windows of a group's agents. The messages can still be searched."""
-    group = await mnemesh.groups.find(key)
-    if not yes:
-        label = group.description or group.id
-        typer.confirm(f"Remove all messages from the windows of the agents of {label}?", abort=True, err=True)
-    await group.reset()
-    print_done(f"reset {group.id}", {"reset": group.id}, as_json=context.obj.as_json)
-
-
 _COLUMNS = tuple(
     Column(
-        name.upper(),
-        itemgetter(name),
-        flexible=name not in ("id", "type"),
-        kind=Kind.ID if name == "id" else Kind.TEXT,
+        name.upper(), itemgetter(name), flexible=name not in ("id", "type"), kind=Kind.ID if name == "id" else Kind.TEXT
     )
     for name in ("id", "description", "type", "members", "manager")
 )
@@ -307,7 +219,6 @@ _COLUMNS = tuple(
 @with_client
 async def list_groups(
     mnemesh: Mnemesh,
-    context: typer.Context,
     agent: Annotated[
         str | None,
         typer.Option("--agent", "-a", help="Only groups of this agent, by id or name, as a member or as the manager."),
@@ -321,8 +232,8 @@ async def list_groups(
     names = AgentNames(mnemesh)
     filters: dict[str, Any] = {"agent_id": agent_id, "manager_types": [each.field for each in types]}
     groups = mnemesh.groups.list(**filters, order="desc", limit=limit)
-    if context.obj.as_json:
-        await print_list((group.proto async for group in groups), (), as_json=True, empty=NO_GROUPS)
+    if is_json.get():
+        await print_list((group.proto async for group in groups), (), empty=NO_GROUPS)
         return
     rows = [
         {
@@ -334,7 +245,7 @@ async def list_groups(
         }
         async for group in groups
     ]
-    await print_list(rows, _COLUMNS, as_json=False, empty=NO_GROUPS, limit=limit)
+    await print_list(rows, _COLUMNS, empty=NO_GROUPS, limit=limit)
 
 
 @app.command("create")
@@ -342,7 +253,6 @@ async def list_groups(
 @_with_settings
 async def create_group(
     mnemesh: Mnemesh,
-    context: typer.Context,
     members: Annotated[
         list[str] | None,
         typer.Argument(metavar="AGENT", help="Ids or names of the members, in the order in which they speak."),
@@ -362,18 +272,18 @@ async def create_group(
     manager = await manager_fields(mnemesh, type.field, settings)
     agent_ids = [(await mnemesh.agents.find(member)).id for member in members or []]
     group = await mnemesh.groups.create(agent_ids, manager_type=type.field, **fields, **manager)
-    print_done(group.id, group.proto, as_json=context.obj.as_json)
+    print_done(group.id, group.proto)
 
 
 @app.command("show")
 @with_client
-async def show_group(mnemesh: Mnemesh, context: typer.Context, key: GroupArgument) -> None:
+async def show_group(mnemesh: Mnemesh, key: GroupArgument) -> None:
     """Show the members and settings of a group."""
-    await _print_group(mnemesh, await mnemesh.groups.find(key), as_json=context.obj.as_json)
+    await _print_group(mnemesh, await mnemesh.groups.find(key))
 
 
-async def _print_group(mnemesh: Mnemesh, group: Group, *, as_json: bool) -> None:
-    if as_json:
+async def _print_group(mnemesh: Mnemesh, group: Group) -> None:
+    if is_json.get():
         print_json(group.proto)
     else:
         await print_group(mnemesh, group)
@@ -384,7 +294,6 @@ async def _print_group(mnemesh: Mnemesh, group: Group, *, as_json: bool) -> None
 @_with_settings
 async def update_group(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: GroupArgument,
     add: Annotated[list[str] | None, typer.Option(help="Id or name of a new member. Can be repeated.")] = None,
     remove: Annotated[
@@ -410,7 +319,7 @@ async def update_group(
     fields |= await manager_fields(mnemesh, group.manager_type, settings)
     if add or remove:
         fields["agent_ids"] = await _change_members(mnemesh, group, add or [], remove or [])
-    await _print_group(mnemesh, await group.update(**fields), as_json=context.obj.as_json)
+    await _print_group(mnemesh, await group.update(**fields))
 
 
 def _group_fields(settings: dict[str, Any], **values: Any) -> dict[str, Any]:
@@ -438,16 +347,97 @@ async def _change_members(mnemesh: Mnemesh, group: Group, add: list[str], remove
 
 @app.command("delete")
 @with_client
-async def delete_group(mnemesh: Mnemesh, context: typer.Context, key: GroupArgument, yes: YesOption = False) -> None:
+async def delete_group(mnemesh: Mnemesh, key: GroupArgument, yes: YesOption = False) -> None:
     """Delete a group and cancel its runs. Its agents and their messages are kept."""
     group = await mnemesh.groups.find(key)
     if not yes:
         typer.confirm(f"Delete the group {group.description or group.id}?", abort=True, err=True)
     await group.delete()
-    print_done(f"deleted {group.id}", {"deleted": group.id}, as_json=context.obj.as_json)
+    print_done(f"deleted {group.id}", {"deleted": group.id})
 
 
-app.command("send")(send)
-app.command("cancel")(cancel)
-app.command("messages")(messages)
-app.command("reset")(reset)
+@app.command("send")
+@with_client
+async def send(
+    mnemesh: Mnemesh,
+    key: GroupArgument,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The text.")],
+    background: Annotated[
+        bool, typer.Option("--background", help="Print the id of the run, and do not wait for the answers.")
+    ] = False,
+) -> int:
+    """Send a message to a group and print the answers, each with the name of the speaker; with --json each event."""
+    group = await mnemesh.groups.find(key)
+    if background:
+        started = await group.start(message)
+        print_done(started.id, started)
+        return 0
+    console = output()
+    live = console.is_terminal and not is_json.get()
+    text = LiveRenderer(console) if live else PlainRenderer(console)
+    display, failed = GroupDisplay(JsonRenderer(console) if is_json.get() else text), False
+    async for item in group.send(message, stream_tokens=live):
+        display.show(item)
+        failed = failed or item.event.HasField("error")
+        if item.event.message.HasField("approval_request"):
+            command = f"mnemesh chat --group {group.id}"
+            print_error(f"{item.agent_name} is waiting for an approval; run `{command}` in a terminal")
+            return 1
+    return int(failed)
+
+
+@app.command("cancel")
+@with_client
+async def cancel(mnemesh: Mnemesh, key: GroupArgument) -> None:
+    """Cancel the runs of a group that have not ended, with the turns of its agents in them."""
+    group = await mnemesh.groups.find(key)
+    outcomes = await group.cancel()
+    cancelled = [run_id for run_id, outcome in outcomes.items() if outcome == CANCEL_OUTCOME_CANCELLED]
+    if is_json.get():
+        print_json({run_id: CancelOutcome.Name(outcome) for run_id, outcome in outcomes.items()})
+        return
+    for run_id in cancelled:
+        output().print(f"cancelled {run_id}", markup=False)
+    if not cancelled:
+        notice("The group has no runs that have not ended.")
+
+
+@app.command("messages")
+@with_client
+async def messages(
+    mnemesh: Mnemesh,
+    key: GroupArgument,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="Only messages of this agent, by id or name.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages.")] = 50,
+) -> None:
+    """List the newest messages that the agents of a group wrote or received in its runs, oldest first."""
+    group = await mnemesh.groups.find(key)
+    agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+    names, console = AgentNames(mnemesh), output()
+    newest = [message async for message in group.messages(agent_id=agent_id, order="desc", limit=limit)]
+    newest.reverse()
+    # The server lists them as they were stored: those of a turn after those of the agents that it asked.
+    for message in sorted(newest, key=lambda each: each.create_time.ToNanoseconds()):
+        if is_json.get():
+            print_json(message)
+            continue
+        time = local_time_text(message.create_time.ToDatetime(UTC))
+        name = await names.name(message.agent_id)
+        head = (Text(time, style="dim"), Text(name, style="bold"), Text(f"{role_name(message):9}", style="cyan"))
+        console.print(*head, Text(message_text(message)))
+    if not newest:
+        notice("The group has no messages.")
+
+
+@app.command("reset")
+@with_client
+async def reset(mnemesh: Mnemesh, key: GroupArgument, yes: YesOption = False) -> None:
+    """Remove all messages from the context windows of a group's agents. The messages can still be searched."""
+    group = await mnemesh.groups.find(key)
+    if not yes:
+        label = group.description or group.id
+        typer.confirm(f"Remove all messages from the windows of the agents of {label}?", abort=True, err=True)
+    await group.reset()
+    print_done(f"reset {group.id}", {"reset": group.id})

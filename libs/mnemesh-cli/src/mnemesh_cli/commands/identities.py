@@ -29,8 +29,7 @@ app = resource_app(IDENTITIES, "Create, list, show, attach, delete and erase the
 
 
 OptionalAgent = Annotated[
-    str | None,
-    typer.Argument(metavar="[AGENT]", help="Id or name of the agent.", autocompletion=completer("agent")),
+    str | None, typer.Argument(metavar="[AGENT]", help="Id or name of the agent.", autocompletion=completer("agent"))
 ]
 
 
@@ -46,7 +45,6 @@ class IdentityType(StrEnum):
 @with_client
 async def upsert(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: Annotated[str, typer.Argument(metavar="KEY", help="Your key of the identity.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
     type: Annotated[IdentityType, typer.Option(help="What it is.")] = IdentityType.USER,  # noqa: A002
@@ -55,7 +53,7 @@ async def upsert(
     """Create an identity, or change the one with the key. Prints its id."""
     agent_ids = [(await mnemesh.agents.find(each)).id for each in agent or []]
     identity = await mnemesh.identities.upsert(key, name, type.value, agent_ids=agent_ids)
-    print_done(identity.id, identity, as_json=context.obj.as_json)
+    print_done(identity.id, identity)
 
 
 IdentityArgument = Annotated[
@@ -69,32 +67,22 @@ OfBlockOption = Annotated[
 @app.command("attach")
 @with_client
 async def attach(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    identity: IdentityArgument,
-    agent: OptionalAgent = None,
-    block: OfBlockOption = None,
+    mnemesh: Mnemesh, identity: IdentityArgument, agent: OptionalAgent = None, block: OfBlockOption = None
 ) -> None:
     """Attach an identity to an agent, or to a block with --block."""
-    await _change(mnemesh, context, identity, agent, block, "attached")
+    await _change(mnemesh, identity, agent, block, "attached")
 
 
 @app.command("detach")
 @with_client
 async def detach(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    identity: IdentityArgument,
-    agent: OptionalAgent = None,
-    block: OfBlockOption = None,
+    mnemesh: Mnemesh, identity: IdentityArgument, agent: OptionalAgent = None, block: OfBlockOption = None
 ) -> None:
     """Detach an identity from an agent, or from a block with --block. Both are kept."""
-    await _change(mnemesh, context, identity, agent, block, "detached")
+    await _change(mnemesh, identity, agent, block, "detached")
 
 
-async def _change(
-    mnemesh: Mnemesh, context: typer.Context, identity: str, agent: str | None, block: str | None, verb: str
-) -> None:
+async def _change(mnemesh: Mnemesh, identity: str, agent: str | None, block: str | None, verb: str) -> None:
     if (agent is None) == (block is None):
         raise typer.BadParameter("Name an agent, or a block with --block.", param_hint="AGENT")
     agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
@@ -103,18 +91,13 @@ async def _change(
     await change(identity, agent_id=agent_id, block_id=block)
     target = {"block_id": block} if agent_id is None else {"agent_id": agent_id}
     text = f"{verb} {identity} {'to' if attaches else 'from'} {agent or block}"
-    print_done(text, {verb: identity, **target}, as_json=context.obj.as_json)
+    print_done(text, {verb: identity, **target})
 
 
 @app.command("erase")
 @with_client
-async def erase(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    identity: IdentityArgument,
-    yes: YesOption = False,
-) -> None:
+async def erase(mnemesh: Mnemesh, identity: IdentityArgument, yes: YesOption = False) -> None:
     """Erase an identity, its agents with their data, and its blocks, for good. Prints what was deleted."""
     if not yes:
         typer.confirm(f"Erase {identity}, its agents and all their data?", abort=True, err=True)
-    print_record(await mnemesh.identities.erase(identity), as_json=context.obj.as_json)
+    print_record(await mnemesh.identities.erase(identity))

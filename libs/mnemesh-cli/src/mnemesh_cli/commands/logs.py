@@ -9,6 +9,7 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 from mnemesh_cli.display.records import print_json
+from mnemesh_cli.display.terminal import is_json
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import mesh_config
 from mnemesh_kit.errors import NotFound
@@ -24,7 +25,6 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def logs(
-    context: typer.Context,
     service: Annotated[
         str | None,
         typer.Argument(
@@ -44,7 +44,7 @@ def logs(
     if not found and not follow:
         raise NotFound(f"There are no logs in {directory}. Start the mesh with `mnemesh up`, or use --data-dir.")
     only = service if service in SERVICE_NAMES else None
-    logs_of = partial(_Log, directory, only=only, shows_name=service is None, as_json=context.obj.as_json)
+    logs_of = partial(_Log, directory, only=only, shows_name=service is None)
     followed = {name: logs_of(name) for name in found}
     for log in followed.values():
         log.print_last(lines)
@@ -62,11 +62,11 @@ def logs(
 class _Log:
     """A file to which lines are appended. It may be replaced by a new one, or not exist yet."""
 
-    def __init__(self, directory: Path, name: str, *, only: str | None, shows_name: bool, as_json: bool) -> None:
+    def __init__(self, directory: Path, name: str, *, only: str | None, shows_name: bool) -> None:
         self._path, self._service = directory / f"{name}.log", name
         # The log of one process for all services names the service in each line.
         self._marks = (f'"service":"{only}"'.encode(), f"service={only}".encode()) if only and name == MESH else ()
-        self._prefix, self._as_json = f"{name:12} " if shows_name else "", as_json
+        self._prefix = f"{name:12} " if shows_name else ""
         self._file: BinaryIO | None = None
         self._inode = 0
         self._rest = b""
@@ -117,7 +117,7 @@ class _Log:
 
     def _print(self, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip("\n")
-        if self._as_json:
+        if is_json.get():
             print_json({"service": self._service, "line": text})
         else:
             typer.echo(self._prefix + text)

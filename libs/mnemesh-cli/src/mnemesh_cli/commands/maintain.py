@@ -4,9 +4,9 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
-import typer
 from mnemesh_cli.display.progress import step_bar
 from mnemesh_cli.display.records import json_line
+from mnemesh_cli.display.terminal import is_json
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import (
     DataDirectoryLock,
@@ -21,7 +21,7 @@ from mnemesh_kit.services import STORE_NAMES
 _ERROR_PREFIX = "mnemesh: "
 
 
-def maintain(context: typer.Context, data_dir: DataDirOption = None) -> None:
+def maintain(data_dir: DataDirOption = None) -> None:
     """Purge expired data and compact the databases of a stopped mesh.
 
     Erased text is removed from the files on disk.
@@ -29,17 +29,17 @@ def maintain(context: typer.Context, data_dir: DataDirOption = None) -> None:
     config = mesh_config(data_dir)
     if not config.data_path.is_dir():
         raise StartupError(f"There is no data directory {config.data_path}. Choose one with MNEMESH_DATA_DIR.")
-    asyncio.run(_maintain_all(config, as_json=context.obj.as_json))
+    asyncio.run(_maintain_all(config))
 
 
-async def _maintain_all(config: MeshConfig, *, as_json: bool) -> None:
+async def _maintain_all(config: MeshConfig) -> None:
     lock = DataDirectoryLock.acquire(config.data_path)
     try:
         with step_bar(len(STORE_NAMES)) as bar:
             for name in STORE_NAMES:
                 bar.begin(name)
                 async for line in _maintain(name, config):
-                    bar.print(json_line({"service": name, "line": line}) if as_json else f"{name:12} {line}")
+                    bar.print(json_line({"service": name, "line": line}) if is_json.get() else f"{name:12} {line}")
                 bar.end()
     finally:
         lock.release()

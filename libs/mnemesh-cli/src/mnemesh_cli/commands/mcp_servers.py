@@ -85,7 +85,6 @@ class _CreateCommand(TyperCommand):
 @with_client
 async def create_server(
     mnemesh: Mnemesh,
-    context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the server.")],
     target: Annotated[str, typer.Argument(metavar="URL_OR_PROGRAM", help="URL, or program to start.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the program.")] = None,
@@ -113,7 +112,7 @@ async def create_server(
         fields = {"args": args or [], "packages": package or [], "hosts": host or [], "persistent": persistent}
     create = mnemesh.mcp_servers.create if is_url else mnemesh.mcp_servers.create_program
     server = await create(name, target, **fields)
-    print_done(server.id, server, as_json=context.obj.as_json)
+    print_done(server.id, server)
     if server.status != _REACHABLE:
         text = f"{name} was created, but its tools were not read: {server.status_message}"
         print_error(f"{text} Then read them with `mnemesh mcp-servers refresh {name}`.")
@@ -123,34 +122,34 @@ async def create_server(
 
 @app.command("list")
 @with_client
-async def list_servers(mnemesh: Mnemesh, context: typer.Context) -> None:
+async def list_servers(mnemesh: Mnemesh) -> None:
     """List MCP servers."""
     empty = "There are no MCP servers. Create one with `mnemesh mcp-servers create`."
-    await print_list(mnemesh.mcp_servers.list(), _COLUMNS, as_json=context.obj.as_json, empty=empty)
+    await print_list(mnemesh.mcp_servers.list(), _COLUMNS, empty=empty)
 
 
 @app.command("show")
 @with_client
-async def show_server(mnemesh: Mnemesh, context: typer.Context, key: ServerArgument) -> None:
+async def show_server(mnemesh: Mnemesh, key: ServerArgument) -> None:
     """Show a server, without its secrets."""
-    print_record(await _find(mnemesh, key), as_json=context.obj.as_json)
+    print_record(await _find(mnemesh, key))
 
 
 @app.command("tools")
 @with_client
-async def list_tools(mnemesh: Mnemesh, context: typer.Context, key: ServerArgument) -> None:
+async def list_tools(mnemesh: Mnemesh, key: ServerArgument) -> None:
     """List the tools that were last read."""
     tools = mnemesh.mcp_servers.tools((await _find(mnemesh, key)).id)
-    await print_list(tools, _TOOL_COLUMNS, as_json=context.obj.as_json, empty="The server has no tools.")
+    await print_list(tools, _TOOL_COLUMNS, empty="The server has no tools.")
 
 
 @app.command("refresh")
 @with_client
-async def refresh_server(mnemesh: Mnemesh, context: typer.Context, key: ServerArgument) -> None:
+async def refresh_server(mnemesh: Mnemesh, key: ServerArgument) -> None:
     """Read the tools of a server again."""
     answer = await mnemesh.mcp_servers.refresh((await _find(mnemesh, key)).id)
     changes = f"{len(answer.added)} added, {len(answer.updated)} updated, {len(answer.removed)} removed"
-    print_done(f"{count_text(answer.mcp_server.tool_count, 'tool')}: {changes}", answer, as_json=context.obj.as_json)
+    print_done(f"{count_text(answer.mcp_server.tool_count, 'tool')}: {changes}", answer)
     if answer.mcp_server.status_message:
         print_error(answer.mcp_server.status_message)
 
@@ -159,7 +158,6 @@ async def refresh_server(mnemesh: Mnemesh, context: typer.Context, key: ServerAr
 @with_client
 async def update_server(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: ServerArgument,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
     url: Annotated[str | None, typer.Option(help="The new URL. Another host needs the token again.")] = None,
@@ -173,25 +171,24 @@ async def update_server(
         )
     changes = {"name": name, "url": url, "token": token}
     server = await mnemesh.mcp_servers.update((await _find(mnemesh, key)).id, **changes)
-    print_done(f"updated {server.id}", {"updated": server.id}, as_json=context.obj.as_json)
+    print_done(f"updated {server.id}", {"updated": server.id})
 
 
 @app.command("delete")
 @with_client
-async def delete_server(mnemesh: Mnemesh, context: typer.Context, key: ServerArgument, yes: YesOption = False) -> None:
+async def delete_server(mnemesh: Mnemesh, key: ServerArgument, yes: YesOption = False) -> None:
     """Delete a server and its tools."""
     server = await _find(mnemesh, key)
     if not yes:
         typer.confirm(f"Delete {server.name} ({server.id}) and its tools?", abort=True, err=True)
     await mnemesh.mcp_servers.delete(server.id)
-    print_done(f"deleted {server.id}", {"deleted": server.id}, as_json=context.obj.as_json)
+    print_done(f"deleted {server.id}", {"deleted": server.id})
 
 
 @app.command("authorize")
 @with_client
 async def authorize_server(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: ServerArgument,
     redirect_uri: Annotated[str, typer.Option(help="Where the browser is sent afterwards.")] = _REDIRECT,
 ) -> None:
@@ -200,7 +197,7 @@ async def authorize_server(
     started = await stub.StartMcpAuthorization(
         mcp_servers_service_pb2.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=redirect_uri)
     )
-    print_done(started.authorization_url, started, as_json=context.obj.as_json)
+    print_done(started.authorization_url, started)
     pasted = await asyncio.to_thread(typer.prompt, "URL in the browser afterwards", err=True)
     found = {name: values[0] for name, values in parse_qs(urlsplit(pasted.strip()).query).items()}
     if not {"code", "state"} <= found.keys():
@@ -209,7 +206,7 @@ async def authorize_server(
         mcp_server_id=server.id, code=found["code"], state=found["state"], iss=found.get("iss")
     )
     done = (await stub.CompleteMcpAuthorization(request)).mcp_server
-    print_done(f"authorized {done.id}, {count_text(done.tool_count, 'tool')}", done, as_json=context.obj.as_json)
+    print_done(f"authorized {done.id}, {count_text(done.tool_count, 'tool')}", done)
 
 
 async def _find(mnemesh: Mnemesh, key: str) -> mcp_servers_pb2.McpServer:

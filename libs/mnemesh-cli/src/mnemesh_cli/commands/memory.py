@@ -22,7 +22,7 @@ from mnemesh_cli.commands.resources import (
 from mnemesh_cli.connection import choose_agent
 from mnemesh_cli.display.error_text import plain_message
 from mnemesh_cli.display.records import count_text, local_time_text, print_done, print_json, print_list
-from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.display.terminal import is_json, notice, output
 from mnemesh_cli.display.views import print_memory
 from mnemesh_cli.options import AgentArgument, LimitOption, OptionalAgentArgument, YesOption
 from mnemesh_client.agent import Agent
@@ -71,26 +71,24 @@ QueryArgument = Annotated[str, typer.Argument(metavar="QUERY", help="Words or a 
 
 @facts_app.command("search")
 @with_client
-async def search_facts(
-    mnemesh: Mnemesh, context: typer.Context, agent: AgentArgument, query: QueryArgument, limit: LimitOption = 10
-) -> None:
+async def search_facts(mnemesh: Mnemesh, agent: AgentArgument, query: QueryArgument, limit: LimitOption = 10) -> None:
     """Search the facts of an agent, best first."""
     agent_id = (await mnemesh.agents.find(agent)).id
     hits = await mnemesh.facts.search(query, agent_id=agent_id, limit=limit)
     columns = of_hits("fact", FACTS.columns)
-    await print_list(hits, columns, as_json=context.obj.as_json, empty="No fact matches.")
+    await print_list(hits, columns, empty="No fact matches.")
 
 
 @episodes_app.command("search")
 @with_client
 async def search_episodes(
-    mnemesh: Mnemesh, context: typer.Context, agent: AgentArgument, query: QueryArgument, limit: LimitOption = 10
+    mnemesh: Mnemesh, agent: AgentArgument, query: QueryArgument, limit: LimitOption = 10
 ) -> None:
     """Search the episodes of an agent, best first."""
     agent_id = (await mnemesh.agents.find(agent)).id
     hits = await mnemesh.episodes.search(query, agent_id=agent_id, limit=limit)
     columns = of_hits("episode", EPISODES.columns)
-    await print_list(hits, columns, as_json=context.obj.as_json, empty="No episode matches.")
+    await print_list(hits, columns, empty="No episode matches.")
 
 
 FactArgument = Annotated[str, typer.Argument(metavar="FACT", help="Id of the fact.")]
@@ -99,10 +97,10 @@ ReasonOption = Annotated[str | None, typer.Option(help="Why. It is stored with t
 app = typer.Typer(no_args_is_help=True, help="Show, correct and check what agents remember.")
 
 
+@app.command("audit")
 @with_client
 async def audit(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: OptionalAgentArgument = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Examine the whole organization, and look for what has no owner.")
@@ -122,25 +120,21 @@ async def audit(
     agent = None if everything else await choose_agent(mnemesh, key)
     findings = [finding async for finding in audit_memory(mnemesh, agent, stale_days=stale_days)]
     if not wanted:
-        _print_all(findings, as_json=context.obj.as_json)
+        _print_all(findings)
         return
     by_id = {finding.id: finding for finding in findings}
-    failed = [
-        id_
-        for id_ in dict.fromkeys(wanted)
-        if not await _apply(mnemesh, id_, by_id.get(id_), yes=yes, as_json=context.obj.as_json)
-    ]
+    failed = [id_ for id_ in dict.fromkeys(wanted) if not await _apply(mnemesh, id_, by_id.get(id_), yes=yes)]
     if failed:
         raise typer.Exit(1)
 
 
-async def _apply(mnemesh: Mnemesh, finding_id: str, finding: AuditFinding | None, *, yes: bool, as_json: bool) -> bool:
+async def _apply(mnemesh: Mnemesh, finding_id: str, finding: AuditFinding | None, *, yes: bool) -> bool:
     """Applies a finding, and returns whether nothing failed. Others are applied in any case."""
     if finding is None:
         notice(f"there is no finding {finding_id} now: it was applied, or does not exist")
         return True
     if not yes:
-        if not as_json:
+        if not is_json.get():
             _print_audit(finding)
         typer.confirm(f"{finding.action} this {finding.resource}?", abort=True, err=True)
     try:
@@ -148,12 +142,12 @@ async def _apply(mnemesh: Mnemesh, finding_id: str, finding: AuditFinding | None
     except (FailedPrecondition, InvalidArgument, NotFound) as error:
         notice(f"{finding.id} was not applied: {plain_message(error)} Run the audit again.")
         return False
-    print_done(f"{finding.action}: {finding.id}", {"applied": finding.id, "action": finding.action}, as_json=as_json)
+    print_done(f"{finding.action}: {finding.id}", {"applied": finding.id, "action": finding.action})
     return True
 
 
-def _print_all(findings: list[AuditFinding], *, as_json: bool) -> None:
-    if as_json:
+def _print_all(findings: list[AuditFinding]) -> None:
+    if is_json.get():
         for finding in findings:
             print_json(finding.as_json())
         return
@@ -173,23 +167,10 @@ def _print_audit(finding: AuditFinding) -> None:
         console.print(Text(f"  {id_}{kept}: {' '.join(text.split())}"))
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to `mnemesh memory`."""
-    for name, command in (
-        ("facts", facts),
-        ("correct", correct),
-        ("forget", forget),
-        ("restore", restore),
-        ("history", history),
-        ("extract", extract),
-    ):
-        app.command(name)(command)
-
-
+@app.command("facts")
 @with_client
 async def facts(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: OptionalAgentArgument = None,
     closed: Annotated[bool, typer.Option("--closed", help="Also show facts that no longer hold.")] = False,
 ) -> None:
@@ -197,53 +178,56 @@ async def facts(
     agent = await choose_agent(mnemesh, key)
     name = agent.proto.compaction_settings.memory_scope
     listed = mnemesh.facts.list(agent_id=agent.id, names=[name] if name else [], include_invalid=closed)
-    shown = [_print_fact(fact, as_json=context.obj.as_json) async for fact in listed]
-    if not shown and not context.obj.as_json:
+    shown = [_print_fact(fact) async for fact in listed]
+    if not shown and not is_json.get():
         output().print("no facts", style="dim")
 
 
+@app.command("correct")
 @with_client
 async def correct(
     mnemesh: Mnemesh,
-    context: typer.Context,
     fact_id: FactArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What holds instead.")],
     reason: ReasonOption = None,
 ) -> None:
     """Replace a fact from now on. The earlier statement stays in the history."""
-    _print_fact(await mnemesh.facts.supersede(fact_id, text, reason=reason), as_json=context.obj.as_json)
+    _print_fact(await mnemesh.facts.supersede(fact_id, text, reason=reason))
 
 
+@app.command("forget")
 @with_client
-async def forget(mnemesh: Mnemesh, context: typer.Context, fact_id: FactArgument, reason: ReasonOption = None) -> None:
+async def forget(mnemesh: Mnemesh, fact_id: FactArgument, reason: ReasonOption = None) -> None:
     """Withdraw a fact. It stays in the history; `mnemesh memory restore` undoes it."""
-    _print_fact(await mnemesh.facts.invalidate(fact_id, reason=reason), as_json=context.obj.as_json)
+    _print_fact(await mnemesh.facts.invalidate(fact_id, reason=reason))
 
 
+@app.command("restore")
 @with_client
-async def restore(mnemesh: Mnemesh, context: typer.Context, fact_id: FactArgument, reason: ReasonOption = None) -> None:
+async def restore(mnemesh: Mnemesh, fact_id: FactArgument, reason: ReasonOption = None) -> None:
     """State a corrected or forgotten fact again, in place of the one that replaced it."""
-    _print_fact(await mnemesh.facts.restore(fact_id, reason=reason), as_json=context.obj.as_json)
+    _print_fact(await mnemesh.facts.restore(fact_id, reason=reason))
 
 
+@app.command("history")
 @with_client
-async def history(mnemesh: Mnemesh, context: typer.Context, fact_id: FactArgument) -> None:
+async def history(mnemesh: Mnemesh, fact_id: FactArgument) -> None:
     """Show the facts that replaced one another, oldest first."""
     async for fact in mnemesh.facts.history(fact_id):
-        _print_fact(fact, as_json=context.obj.as_json)
+        _print_fact(fact)
 
 
+@app.command("extract")
 @with_client
 async def extract(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: AgentArgument,
     max_calls: Annotated[int, typer.Option(min=1, max=100, help="Largest number of calls of the model.")] = 10,
 ) -> None:
     """Extract facts from the messages of an agent that no extraction has processed."""
     agent = await mnemesh.agents.find(key)
     done = await agent.extract_memories(max_calls=max_calls)
-    if context.obj.as_json:
+    if is_json.get():
         print_json(done)
         return
     output().print(
@@ -257,8 +241,8 @@ async def extract(
         output().print("Messages remain. Run the command again.", style="yellow")
 
 
-def _print_fact(fact: episodes_pb2.Fact, *, as_json: bool) -> bool:
-    if as_json:
+def _print_fact(fact: episodes_pb2.Fact) -> bool:
+    if is_json.get():
         print_json(fact)
         return True
     times = [
@@ -274,19 +258,15 @@ def _print_fact(fact: episodes_pb2.Fact, *, as_json: bool) -> bool:
     return True
 
 
-app.command("audit")(audit)
-register(app)
-
-
 @app.command("show")
 @with_client
-async def show(mnemesh: Mnemesh, context: typer.Context, key: OptionalAgentArgument = None) -> None:
+async def show(mnemesh: Mnemesh, key: OptionalAgentArgument = None) -> None:
     """Show the blocks of an agent."""
-    _print(await (await choose_agent(mnemesh, key)).memory(), as_json=context.obj.as_json)
+    _print(await (await choose_agent(mnemesh, key)).memory())
 
 
-def _print(memory: blocks_pb2.CoreMemory, *, as_json: bool) -> None:
-    if as_json:
+def _print(memory: blocks_pb2.CoreMemory) -> None:
+    if is_json.get():
         print_json(memory)
     else:
         print_memory(output(), memory)
@@ -296,7 +276,6 @@ def _print(memory: blocks_pb2.CoreMemory, *, as_json: bool) -> None:
 @with_client
 async def edit(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: AgentArgument,
     label: Annotated[str, typer.Argument(metavar="LABEL", help="Label of the block.")],
     append: Annotated[str | None, typer.Option(help="Append a line of text.")] = None,
@@ -320,7 +299,7 @@ async def edit(
         await mnemesh.blocks.rethink(agent.id, label, value)
     else:
         await _edit_in_editor(mnemesh, agent, label)
-    _print(await agent.memory(), as_json=context.obj.as_json)
+    _print(await agent.memory())
 
 
 async def _edit_in_editor(mnemesh: Mnemesh, agent: Agent, label: str) -> None:

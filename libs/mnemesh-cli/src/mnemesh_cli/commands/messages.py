@@ -1,6 +1,5 @@
 """`mnemesh conversations`, `mnemesh messages`, and `mnemesh search`, which searches messages and passages."""
 
-import asyncio
 import json
 from contextlib import nullcontext
 from typing import Annotated
@@ -20,9 +19,9 @@ from mnemesh_cli.commands.resources import (
     time_column,
     with_client,
 )
-from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.connection import choose_agent
 from mnemesh_cli.display.records import Column, print_done, print_json, print_list, print_record
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.terminal import is_json, output
 from mnemesh_cli.display.views import Scope, SearchRequest, find, hit_as_dict, message_text, print_found, role_name
 from mnemesh_cli.options import AgentArgument, LimitOption, ModelOption, OfAgentOption, completer, text_or_stdin
 from mnemesh_client.mnemesh import Mnemesh
@@ -64,24 +63,19 @@ SummaryOption = Annotated[str | None, typer.Option(help="Its title.")]
 @conversations_app.command("create")
 @with_client
 async def create(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    agent: AgentArgument,
-    summary: SummaryOption = None,
-    model: ModelOption = None,
+    mnemesh: Mnemesh, agent: AgentArgument, summary: SummaryOption = None, model: ModelOption = None
 ) -> None:
     """Create a conversation of an agent and print its id. `mnemesh chat --conversation` continues it."""
     agent_id = (await mnemesh.agents.find(agent)).id
     conversation = conversations_pb2.Conversation(agent_id=agent_id, summary=summary, model=model)
     created = await mnemesh.conversations.create(conversation)
-    print_done(created.id, created, as_json=context.obj.as_json)
+    print_done(created.id, created)
 
 
 @conversations_app.command("fork")
 @with_client
 async def fork(
     mnemesh: Mnemesh,
-    context: typer.Context,
     conversation: ConversationArgument,
     until: Annotated[
         str | None, typer.Option(metavar="MESSAGE", help="Id of the last message to share.", show_default="the newest")
@@ -93,14 +87,13 @@ async def fork(
         conversation_id=conversation, until_message_id=until, summary=summary
     )
     created = (await mnemesh.conversations.stub.ForkConversation(request)).conversation
-    print_done(created.id, created, as_json=context.obj.as_json)
+    print_done(created.id, created)
 
 
 @conversations_app.command("compact")
 @with_client
 async def compact(
     mnemesh: Mnemesh,
-    context: typer.Context,
     conversation: ConversationArgument,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the summary and the sizes; change nothing.")] = False,
 ) -> None:
@@ -108,17 +101,17 @@ async def compact(
     found = await _find_conversation(mnemesh, conversation)
     agent = await mnemesh.agents.get(found.agent_id)
     result = await agent.compact(conversation_id=found.id, dry_run=dry_run)
-    print_record(result, as_json=context.obj.as_json)
+    print_record(result)
 
 
 @conversations_app.command("cancel")
 @with_client
-async def cancel(mnemesh: Mnemesh, context: typer.Context, conversation: ConversationArgument) -> None:
+async def cancel(mnemesh: Mnemesh, conversation: ConversationArgument) -> None:
     """Cancel the active and queued runs of a conversation."""
     outcomes = await mnemesh.runs.cancel(conversation_id=conversation)
     names = {run_id: runs_service_pb2.CancelOutcome.Name(value) for run_id, value in outcomes.items()}
     text = "\n".join(f"cancelled {run_id}" for run_id in names) or "no run is active"
-    print_done(text, names, as_json=context.obj.as_json)
+    print_done(text, names)
 
 
 async def _find(mnemesh: Mnemesh, key: str) -> message_pb2.Message:
@@ -134,12 +127,7 @@ async def _delete(mnemesh: Mnemesh, message: message_pb2.Message) -> None:
 
 MESSAGES = Resource(
     noun="message",
-    columns=(
-        id_column(),
-        time_column(title="TIME"),
-        Column("ROLE", role_name),
-        text_column("TEXT", message_text),
-    ),
+    columns=(id_column(), time_column(title="TIME"), Column("ROLE", role_name), text_column("TEXT", message_text)),
     list_all=lambda mnemesh, agent_id, limit: mnemesh.messages.list(agent_id=agent_id, order="desc", limit=limit),
     find=_find,
     delete=_delete,
@@ -153,7 +141,6 @@ _HITS = of_hits("message", MESSAGES.columns)
 @with_client
 async def search_messages(
     mnemesh: Mnemesh,
-    context: typer.Context,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
     agent: OfAgentOption = None,
     limit: LimitOption = 10,
@@ -162,17 +149,16 @@ async def search_messages(
     agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
     hits = await mnemesh.messages.search(query, agent_id=agent_id, limit=min(limit, 100))
     columns = _HITS
-    if agent is None and not context.obj.as_json:
+    if agent is None and not is_json.get():
         found = await agent_column(mnemesh, [hit.message for hit in hits])
         columns = (*_HITS[:2], *of_hits("message", [found])[1:], *_HITS[2:])
-    await print_list(hits, columns, as_json=context.obj.as_json, empty="No message matches.")
+    await print_list(hits, columns, empty="No message matches.")
 
 
 @app.command("send")
 @with_client
 async def send(
     mnemesh: Mnemesh,
-    context: typer.Context,
     agent: AgentArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message; - reads stdin.")],
     conversation: Annotated[
@@ -188,16 +174,16 @@ async def send(
     found = await choose_agent(mnemesh, agent)
     if background:
         started = await mnemesh.runs.start(found.id, content, conversation_id=conversation)
-        print_done(started.id, started, as_json=context.obj.as_json)
+        print_done(started.id, started)
         return 0
     console = output()
     renderer = LiveRenderer(console) if console.is_terminal else PlainRenderer(console)
     failed = False
-    with nullcontext() if context.obj.as_json else renderer.begin_turn():
+    with nullcontext() if is_json.get() else renderer.begin_turn():
         events = found.send(content, conversation_id=conversation, stream_tokens=console.is_terminal)
         async for event in events:
             failed = failed or _failed(event)
-            if context.obj.as_json:
+            if is_json.get():
                 print_json(event)
             else:
                 renderer.show(event)
@@ -208,8 +194,9 @@ def _failed(event: runs_pb2.RunEvent) -> bool:
     return event.HasField("error")
 
 
-def search(
-    context: typer.Context,
+@with_client
+async def search(
+    mnemesh: Mnemesh,
     queries: Annotated[
         list[str],
         typer.Argument(metavar="QUERY...", help="Words or a question; several count as other wordings of it."),
@@ -232,16 +219,11 @@ def search(
     if speaker and scope is Scope.PASSAGES:
         raise typer.BadParameter("Passages have no speakers.", param_hint="--speaker")
     asked = SearchRequest(queries, speaker or [], scope, before, after, limit)
-    asyncio.run(_search(context.obj, agent, asked, as_json=context.obj.as_json))
-
-
-async def _search(connection: Connection, key: str | None, asked: SearchRequest, *, as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        agent = await choose_agent(mnemesh, key)
-        found = [hits async for hits in find(agent, asked)]
-    if as_json:
+    chosen = await choose_agent(mnemesh, agent)
+    found = [hits async for hits in find(chosen, asked)]
+    if is_json.get():
         for kind, hits in found:
             for hit in hits:
                 typer.echo(json.dumps({"kind": kind, **hit_as_dict(hit)}, ensure_ascii=False))
         return
-    print_found(agent, found)
+    print_found(chosen, found)

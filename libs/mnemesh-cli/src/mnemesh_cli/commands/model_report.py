@@ -27,7 +27,7 @@ _PATIENT_SECONDS: Final = 300.0
 _MODEL_RETRY_SECONDS: Final = 5.0
 
 
-async def chat_with_first_agent(config: MeshConfig, *, as_json: bool) -> int:
+async def chat_with_first_agent(config: MeshConfig) -> int:
     """Chats with the first agent, which is created if there is none. Returns the exit code of the chat.
 
     Raises:
@@ -42,7 +42,7 @@ async def chat_with_first_agent(config: MeshConfig, *, as_json: bool) -> int:
             agent, line = await ensure_first_agent(mnemesh, model, config.data_path, override=override)
         notice(line)
         async with _client(config) as mnemesh:
-            return await converse(mnemesh, await mnemesh.agents.get(agent.id), as_json=as_json)
+            return await converse(mnemesh, await mnemesh.agents.get(agent.id))
     finally:
         for task in (describing, finding):
             task.cancel()

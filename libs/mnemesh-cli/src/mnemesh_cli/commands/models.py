@@ -4,12 +4,12 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import models_pb2
 from mnemesh_cli.commands.resources import id_column, text_column, with_client
-from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import Column, count_text, print_done, print_list, print_record
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import LimitOption, YesOption, completer
@@ -40,17 +40,16 @@ _COLUMNS: Final = (
 
 @app.command("list")
 @with_client
-async def list_models(mnemesh: Mnemesh, context: typer.Context, limit: LimitOption = 1000) -> None:
+async def list_models(mnemesh: Mnemesh, limit: LimitOption = 1000) -> None:
     """List the models that agents can use, with their price for input and output."""
     rows = [model async for model in mnemesh.models.list(limit=limit) if not model.hidden]
-    await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty="There are no models.")
+    await print_list(rows, _COLUMNS, empty="There are no models.")
 
 
 @app.command("show")
 @with_client
 async def show(
     mnemesh: Mnemesh,
-    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -59,14 +58,13 @@ async def show(
     ] = "",
 ) -> None:
     """Show a model, or the default model of new agents."""
-    print_record(await mnemesh.models.get(model), as_json=context.obj.as_json)
+    print_record(await mnemesh.models.get(model))
 
 
 providers_app = typer.Typer(no_args_is_help=True, help="Create, list, show, change, check and delete model providers.")
 
 ProviderArgument = Annotated[
-    str,
-    typer.Argument(metavar="PROVIDER", help="Id or name of the provider.", autocompletion=completer("provider")),
+    str, typer.Argument(metavar="PROVIDER", help="Id or name of the provider.", autocompletion=completer("provider"))
 ]
 _PROVIDER_COLUMNS = (
     text_column("NAME", lambda row: row.name),
@@ -76,14 +74,16 @@ _PROVIDER_COLUMNS = (
     Column("MODELS", lambda row: "disabled" if row.disabled else str(row.model_count), right=True),
     id_column(),
 )
-_PROVIDER_SECONDS: Final = 120.0
+with_patient_client: Final = partial(with_client, deadline=120.0)
+"""For commands whose calls wait for a provider."""
 _DEFAULT_SECONDS: Final = 5.0
 _MODELS = (Column("MODEL", lambda row: row["model"]),)
 
 
 @providers_app.command("create")
-def create_provider(
-    context: typer.Context,
+@with_patient_client
+async def create_provider(
+    mnemesh: Mnemesh,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the provider: the first part of model handles.")],
     type: Annotated[  # noqa: A002
         str, typer.Option(help="Provider type: openai, anthropic, groq, openai_compatible, …")
@@ -98,48 +98,42 @@ def create_provider(
 ) -> None:
     """Create a model provider for your organization and print its id."""
     options = {"base_url": base_url, "api_version": api_version, "region": region}
-    fields = {field: value for field, value in options.items() if value is not None}
-    asyncio.run(_create(context.obj, name, type, _read_key(key_file), fields))
-
-
-async def _create(connection: Connection, name: str, kind: str, api_key: str | None, fields: dict[str, Any]) -> None:
-    async with _open(connection) as mnemesh, _announced_default(mnemesh):
-        provider = await mnemesh.providers.create(name, kind, api_key=api_key, **fields)
-        print_done(provider.id, provider, as_json=connection.as_json)
+    fields: dict[str, Any] = {field: value for field, value in options.items() if value is not None}
+    api_key = _read_key(key_file)
+    async with _announced_default(mnemesh):
+        provider = await mnemesh.providers.create(name, type, api_key=api_key, **fields)
+        print_done(provider.id, provider)
         if provider.last_refresh_error:
             print_error(f"The provider was created, but its models cannot be listed: {provider.last_refresh_error}")
 
 
 @providers_app.command("list")
 @with_client
-async def list_providers(mnemesh: Mnemesh, context: typer.Context) -> None:
+async def list_providers(mnemesh: Mnemesh) -> None:
     """List the providers of the server and of your organization."""
     rows = mnemesh.providers.list()
-    await print_list(rows, _PROVIDER_COLUMNS, as_json=context.obj.as_json, empty="There are no providers.")
+    await print_list(rows, _PROVIDER_COLUMNS, empty="There are no providers.")
 
 
 @providers_app.command("show")
 @with_client
-async def show_provider(mnemesh: Mnemesh, context: typer.Context, key: ProviderArgument) -> None:
+async def show_provider(mnemesh: Mnemesh, key: ProviderArgument) -> None:
     """Show a provider, without its API key."""
-    print_record(await mnemesh.providers.get(key), as_json=context.obj.as_json)
+    print_record(await mnemesh.providers.get(key))
 
 
 @providers_app.command("check")
-def check_provider(context: typer.Context, provider: ProviderArgument) -> None:
+@with_patient_client
+async def check_provider(mnemesh: Mnemesh, provider: ProviderArgument) -> None:
     """Check that a provider works, and list its models."""
-    asyncio.run(_check(context.obj, provider))
-
-
-async def _check(connection: Connection, key: str) -> None:
-    async with _open(connection) as mnemesh:
-        rows = [{"model": name} for name in await mnemesh.providers.check(key)]
-        await print_list(rows, _MODELS, as_json=connection.as_json, empty="The provider works and lists no models.")
+    rows = [{"model": name} for name in await mnemesh.providers.check(provider)]
+    await print_list(rows, _MODELS, empty="The provider works and lists no models.")
 
 
 @providers_app.command("update")
-def update_provider(
-    context: typer.Context,
+@with_patient_client
+async def update_provider(
+    mnemesh: Mnemesh,
     provider: ProviderArgument,
     base_url: Annotated[str | None, typer.Option(help='The new base URL; "" is that of the vendor.')] = None,
     api_version: Annotated[str | None, typer.Option(help="The new API version. Only for Azure.")] = None,
@@ -151,51 +145,36 @@ def update_provider(
 ) -> None:
     """Change a provider of your organization. `refresh` reads its models again."""
     options = {"base_url": base_url, "api_version": api_version, "region": region, "disabled": disabled}
-    fields = {field: value for field, value in options.items() if value is not None}
+    fields: dict[str, Any] = {field: value for field, value in options.items() if value is not None}
     key = None if key_file is None else key_file.read().strip()
     if not fields and not key:
         raise typer.BadParameter(
             "Name at least one change. See `mnemesh providers update --help`.", param_hint="options"
         )
-    asyncio.run(_update(context.obj, provider, key, fields))
-
-
-async def _update(connection: Connection, key: str, api_key: str | None, fields: dict[str, Any]) -> None:
-    async with _open(connection) as mnemesh, _announced_default(mnemesh):
+    async with _announced_default(mnemesh):
         cleared = {field: value if value != "" else None for field, value in fields.items()}
-        provider = await mnemesh.providers.update(key, api_key=api_key or None, **cleared)
-        print_record(provider, as_json=connection.as_json)
+        print_record(await mnemesh.providers.update(provider, api_key=key or None, **cleared))
 
 
 @providers_app.command("refresh")
-def refresh_provider(context: typer.Context, provider: ProviderArgument) -> None:
+@with_patient_client
+async def refresh_provider(mnemesh: Mnemesh, provider: ProviderArgument) -> None:
     """Read the models of a provider again."""
-    asyncio.run(_refresh(context.obj, provider))
-
-
-async def _refresh(connection: Connection, key: str) -> None:
-    async with _open(connection) as mnemesh, _announced_default(mnemesh):
-        answer = await mnemesh.providers.refresh(key)
-        print_done(count_text(answer.provider.model_count, "model"), answer, as_json=connection.as_json)
+    async with _announced_default(mnemesh):
+        answer = await mnemesh.providers.refresh(provider)
+        print_done(count_text(answer.provider.model_count, "model"), answer)
 
 
 @providers_app.command("delete")
 @with_client
-async def delete_provider(
-    mnemesh: Mnemesh, context: typer.Context, key: ProviderArgument, yes: YesOption = False
-) -> None:
+async def delete_provider(mnemesh: Mnemesh, key: ProviderArgument, yes: YesOption = False) -> None:
     """Delete a provider of your organization, and its API key."""
     provider = await mnemesh.providers.get(key)
     if not yes:
         typer.confirm(f"Delete {provider.name} ({provider.id}) and its API key?", abort=True, err=True)
     async with _announced_default(mnemesh):
         await mnemesh.providers.delete(provider.id)
-    print_done(f"deleted {provider.id}", {"deleted": provider.id}, as_json=context.obj.as_json)
-
-
-def _open(connection: Connection) -> Mnemesh:
-    """Returns a client for calls that wait for a provider."""
-    return connection.open(deadline=_PROVIDER_SECONDS)
+    print_done(f"deleted {provider.id}", {"deleted": provider.id})
 
 
 @asynccontextmanager
@@ -236,19 +215,17 @@ _PROMPT_COLUMNS = (
 
 @prompts_app.command("list")
 @with_client
-async def list_prompts(mnemesh: Mnemesh, context: typer.Context) -> None:
+async def list_prompts(mnemesh: Mnemesh) -> None:
     """List system prompts by key."""
     rows = mnemesh.prompts.list()
-    await print_list(rows, _PROMPT_COLUMNS, as_json=context.obj.as_json, empty="There are no prompts.")
+    await print_list(rows, _PROMPT_COLUMNS, empty="There are no prompts.")
 
 
 @prompts_app.command("show")
 @with_client
 async def show_prompt(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the prompt.")],
+    mnemesh: Mnemesh, key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the prompt.")]
 ) -> None:
     """Print a system prompt."""
     prompt = await mnemesh.prompts.get(key)
-    print_done(prompt.text, prompt, as_json=context.obj.as_json)
+    print_done(prompt.text, prompt)

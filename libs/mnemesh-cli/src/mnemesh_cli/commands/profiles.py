@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 @app.command("list")
-def list_profiles(context: typer.Context) -> None:
+def list_profiles() -> None:
     """List the profiles. Commands without --profile use the marked one."""
     profiles = read_profiles()
     rows = [
@@ -36,18 +36,17 @@ def list_profiles(context: typer.Context) -> None:
         for name, profile in sorted(profiles.named.items())
     ]
     empty = f"There are no profiles in {config_file()}. Create one with `mnemesh profiles set`."
-    asyncio.run(print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty=empty))
+    asyncio.run(print_list(rows, _COLUMNS, empty=empty))
 
 
 @app.command("show")
-def show(context: typer.Context, name: NameArgument) -> None:
+def show(name: NameArgument) -> None:
     """Show a profile."""
-    print_record({"name": name, **read_profiles().get(name).values}, as_json=context.obj.as_json)
+    print_record({"name": name, **read_profiles().get(name).values})
 
 
 @app.command("set")
 def set_profile(
-    context: typer.Context,
     name: NameArgument,
     address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The orchestrator.")] = None,
     token_file: Annotated[Path | None, typer.Option(help="File with a bearer token.")] = None,
@@ -73,12 +72,11 @@ def set_profile(
     profiles = read_profiles()
     profile = replace(profiles.named.get(require_name(name), Profile()), **values)
     Profiles(profiles.current, {**profiles.named, name: profile}).write()
-    print_done(f"{name} is in {config_file()}", {"name": name, **profile.values}, as_json=context.obj.as_json)
+    print_done(f"{name} is in {config_file()}", {"name": name, **profile.values})
 
 
 @app.command("use")
 def use(
-    context: typer.Context,
     name: Annotated[
         str | None,
         typer.Argument(metavar="NAME", help="Name of the profile.", show_default="none", autocompletion=_complete),
@@ -90,14 +88,14 @@ def use(
         profiles.get(name)
     replace(profiles, current=name).write()
     text = f"commands use {name}" if name else "commands use no profile"
-    print_done(text, {"profile": name}, as_json=context.obj.as_json)
+    print_done(text, {"profile": name})
 
 
 @app.command("delete")
-def delete(context: typer.Context, name: NameArgument) -> None:
+def delete(name: NameArgument) -> None:
     """Delete a profile. Its files stay."""
     profiles = read_profiles()
     profiles.get(name)
     named = {each: profile for each, profile in profiles.named.items() if each != name}
     Profiles(None if profiles.current == name else profiles.current, named).write()
-    print_done(f"deleted {name}", {"deleted": name}, as_json=context.obj.as_json)
+    print_done(f"deleted {name}", {"deleted": name})

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh_cli.display.records import Column, Kind, print_done, print_list, print_record
+from mnemesh_cli.display.terminal import is_json
 from mnemesh_cli.display.views import AgentNames
 from mnemesh_cli.options import LimitOption, OfAgentOption, YesOption, completer
 from mnemesh_client.mnemesh import Mnemesh
@@ -110,75 +111,79 @@ def enum_text(enum: Any, value: int, prefix: str) -> str:
     return str(enum.Name(value)).removeprefix(prefix).lower().replace("_", " ")
 
 
-def with_client(command: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..., None]:
+def with_client(
+    command: Callable[..., Coroutine[Any, Any, int | None]], *, deadline: float | None = None
+) -> Callable[..., None]:
     """Returns a function for typer that calls a coroutine function with a client of the mesh.
 
     Args:
-        command: its first parameters are the client and the context; the others are those of the command. It returns
-            the exit code, or None for 0.
+        command: its first parameter is the client; the others are those of the command, and `context` if it needs
+            that. It returns the exit code, or None for 0.
+        deadline: that of the client's calls, in seconds; None is the usual one.
     """
+
+    signature = inspect.signature(command, eval_str=True)
 
     @wraps(command)
     def run(context: typer.Context, **arguments: Any) -> None:
-        if code := asyncio.run(_call(command, context, arguments)):
+        if "context" in signature.parameters:
+            arguments["context"] = context
+        if code := asyncio.run(_call(command, context, deadline, arguments)):
             raise typer.Exit(code)
 
-    signature = inspect.signature(command, eval_str=True)
-    parameters = list(signature.parameters.values())[1:]
+    own = [each for each in list(signature.parameters.values())[1:] if each.name != "context"]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("context", kind, annotation=typer.Context), *own]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
 
 
-async def _call(command: Callable[..., Awaitable[int | None]], context: typer.Context, arguments: Any) -> int | None:
-    async with context.obj.open() as mnemesh:
-        return await command(mnemesh, context, **arguments)
+async def _call(
+    command: Callable[..., Awaitable[int | None]], context: typer.Context, deadline: float | None, arguments: Any
+) -> int | None:
+    async with context.obj.open(deadline=deadline) as mnemesh:
+        return await command(mnemesh, **arguments)
 
 
 def _list_command(resource: Resource) -> Callable[..., None]:
     empty: Final = f"There are no {resource.nouns}."
     hint: Final = f"{empty} Create one with `{resource.create}`." if resource.create else empty
 
-    async def list_of_agent(
-        mnemesh: Mnemesh, context: typer.Context, agent: OfAgentOption = None, limit: LimitOption = 100
-    ) -> None:
+    async def list_of_agent(mnemesh: Mnemesh, agent: OfAgentOption = None, limit: LimitOption = 100) -> None:
         agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        rows, columns, as_json = (
-            resource.list_all(mnemesh, agent_id, limit),
-            tuple(resource.columns),
-            context.obj.as_json,
-        )
-        if as_json or agent_id is not None or not resource.of_agent:
+        rows, columns = resource.list_all(mnemesh, agent_id, limit), tuple(resource.columns)
+        if is_json.get() or agent_id is not None or not resource.of_agent:
             said = hint if agent_id is None else f"The agent has no {resource.nouns}."
-            await print_list(rows, columns, as_json=as_json, empty=said, limit=limit)
+            await print_list(rows, columns, empty=said, limit=limit)
             return
         collected = [row async for row in rows]
         column = await agent_column(mnemesh, collected, resource.agents_of)
-        await print_list(collected, (columns[0], column, *columns[1:]), as_json=False, empty=hint, limit=limit)
+        await print_list(collected, (columns[0], column, *columns[1:]), empty=hint, limit=limit)
 
-    async def list_all(mnemesh: Mnemesh, context: typer.Context, limit: LimitOption = 100) -> None:
-        await list_of_agent(mnemesh, context, None, limit)
+    async def list_all(mnemesh: Mnemesh, limit: LimitOption = 100) -> None:
+        await list_of_agent(mnemesh, None, limit)
 
     return with_client(list_of_agent if resource.of_agent else list_all)
 
 
 def _show_command(resource: Resource) -> Callable[..., None]:
-    async def show(mnemesh: Mnemesh, context: typer.Context, key: str) -> None:
-        print_record(await resource.find(mnemesh, key), as_json=context.obj.as_json)
+    async def show(mnemesh: Mnemesh, key: str) -> None:
+        print_record(await resource.find(mnemesh, key))
 
     show.__annotations__["key"] = _key_argument(resource)
     return with_client(show)
 
 
 def _delete_command(resource: Resource) -> Callable[..., None]:
-    async def delete(mnemesh: Mnemesh, context: typer.Context, key: str, yes: YesOption = False) -> None:
+    async def delete(mnemesh: Mnemesh, key: str, yes: YesOption = False) -> None:
         found = await resource.find(mnemesh, key)
         id_ = str(found.id)
         if not yes:
             typer.confirm(f"Delete {resource.noun} {id_}{resource.consequence}?", abort=True, err=True)
         assert resource.delete is not None  # noqa: S101  (the command exists only with it)
         await resource.delete(mnemesh, found)
-        print_done(f"deleted {id_}", {"deleted": id_}, as_json=context.obj.as_json)
+        print_done(f"deleted {id_}", {"deleted": id_})
 
     delete.__annotations__["key"] = _key_argument(resource)
     return with_client(delete)

@@ -18,7 +18,7 @@ from mnemesh_cli.commands.resources import (
     with_client,
 )
 from mnemesh_cli.display.records import Column, Kind, as_dict, print_done, print_json, print_list
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.terminal import is_json, output
 from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, completer, text_or_stdin
 from mnemesh_client.inputs import approve, deny, returned
 from mnemesh_client.mnemesh import Mnemesh
@@ -87,7 +87,7 @@ _STEPS = (
 
 @app.command("cancel")
 @with_client
-async def cancel(mnemesh: Mnemesh, context: typer.Context, run_id: RunArgument) -> None:
+async def cancel(mnemesh: Mnemesh, run_id: RunArgument) -> None:
     """Cancel a run."""
     outcomes = await mnemesh.runs.cancel(run_id)
     names = {
@@ -95,22 +95,21 @@ async def cancel(mnemesh: Mnemesh, context: typer.Context, run_id: RunArgument) 
         for each, value in outcomes.items()
     }
     text = "\n".join(f"{each}: {name.replace('_', ' ')}" for each, name in names.items())
-    print_done(text, names, as_json=context.obj.as_json)
+    print_done(text, names)
 
 
 @app.command("retry")
 @with_client
-async def retry(mnemesh: Mnemesh, context: typer.Context, run_id: RunArgument) -> None:
+async def retry(mnemesh: Mnemesh, run_id: RunArgument) -> None:
     """Start a new run with the input of a failed one, and print its id. `mnemesh runs logs` follows it."""
     started = await mnemesh.runs.retry(run_id)
-    print_done(started.id, started, as_json=context.obj.as_json)
+    print_done(started.id, started)
 
 
 @app.command("trace")
 @with_client
 async def trace(
     mnemesh: Mnemesh,
-    context: typer.Context,
     run_id: RunArgument,
     step: Annotated[
         int | None, typer.Option(min=1, help="Print what the model received and answered at this step, as JSON.")
@@ -119,14 +118,14 @@ async def trace(
     """Show the steps of a run: model, tokens, time, attempts and errors."""
     steps = [each async for each in mnemesh.runs.steps(run_id)]
     if step is None:
-        await print_list(steps, _STEPS, as_json=context.obj.as_json, empty="The run has no steps.")
+        await print_list(steps, _STEPS, empty="The run has no steps.")
         return
     chosen = next((each for each in steps if each.number == step), None)
     if chosen is None:
         raise typer.BadParameter(f"The run has {len(steps)} steps.", param_hint="--step")
     found = await mnemesh.runs.trace(chosen.id)
     whole = {"step_id": found.step_id, "request": json.loads(found.request), "response": json.loads(found.response)}
-    if context.obj.as_json:
+    if is_json.get():
         print_json(whole)
     else:
         typer.echo(json.dumps(whole, indent=2, ensure_ascii=False))
@@ -136,7 +135,6 @@ async def trace(
 @with_client
 async def logs(
     mnemesh: Mnemesh,
-    context: typer.Context,
     run_id: RunArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for the events of an active run.")] = False,
 ) -> int:
@@ -148,7 +146,7 @@ async def logs(
     renderer = LiveRenderer(output())
     async for event in mnemesh.runs.stream(run_id):
         failed = failed or event.HasField("error")
-        if context.obj.as_json:
+        if is_json.get():
             print_json(event)
         else:
             renderer.show(event)
@@ -169,19 +167,16 @@ _APPROVAL_COLUMNS = (
 
 @approvals_app.command("list")
 @with_client
-async def list_approvals(
-    mnemesh: Mnemesh, context: typer.Context, agent: OfAgentOption = None, limit: LimitOption = 100
-) -> None:
+async def list_approvals(mnemesh: Mnemesh, agent: OfAgentOption = None, limit: LimitOption = 100) -> None:
     """List the tool calls that wait for an approval."""
     rows = [row async for row in _list_pending(mnemesh, agent)][:limit]
-    await print_list(rows, _APPROVAL_COLUMNS, as_json=context.obj.as_json, empty="No tool call waits for an approval.")
+    await print_list(rows, _APPROVAL_COLUMNS, empty="No tool call waits for an approval.")
 
 
 @approvals_app.command("answer")
 @with_client
 async def answer(
     mnemesh: Mnemesh,
-    context: typer.Context,
     agent: AgentArgument,
     approved: Annotated[
         bool | None, typer.Option("--approve/--deny", help="Whether the tools may run.", show_default=False)
@@ -223,7 +218,7 @@ async def answer(
     events = found.answer([decision(id_, named) for id_ in calls], conversation_id=conversation or None)
     async for event in events:
         failed = failed or event.HasField("error")
-        if context.obj.as_json:
+        if is_json.get():
             print_json(event)
         else:
             renderer.show(event)

@@ -11,7 +11,7 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import as_dict, print_done, print_json
-from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.terminal import is_json, notice, output, print_error
 from mnemesh_cli.display.views import AgentNames
 from mnemesh_cli.options import AgentArgument
 from mnemesh_client.errors import FailedPrecondition, RunFailed
@@ -25,7 +25,6 @@ _NOTHING_NEW = "There are no new messages: the partners have seen everything."
 @with_client
 async def sleep(
     mnemesh: Mnemesh,
-    context: typer.Context,
     key: AgentArgument,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the transcript and the requests. Start and change nothing.")
@@ -41,25 +40,25 @@ async def sleep(
         advice = f"Create one with `mnemesh agents update {agent.id} --sleeptime`."
         raise FailedPrecondition(f"{agent.name} has no sleeptime partner. {advice}", resource_id=agent.id)
     if dry_run:
-        await _print_preview(mnemesh, await agent.preview_sleep(), as_json=context.obj.as_json)
+        await _print_preview(mnemesh, await agent.preview_sleep())
         return 0
     runs = await agent.sleep()
     if not runs:
         notice(_NOTHING_NEW)
     elif not wait:
         for run in runs:
-            print_done(run.id, run, as_json=context.obj.as_json)
+            print_done(run.id, run)
     else:
-        return await _show_runs(mnemesh, runs, as_json=context.obj.as_json)
+        return await _show_runs(mnemesh, runs)
     return 0
 
 
-async def _show_runs(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run], *, as_json: bool) -> int:
+async def _show_runs(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run]) -> int:
     """Waits for runs and prints what each one wrote. Returns 1 if any failed, else 0."""
     names, failed = AgentNames(mnemesh), False
     for run in await _wait_for_ends(mnemesh, runs):
         edits = [edit async for edit in _edits(mnemesh, run)]
-        if as_json:
+        if is_json.get():
             print_json(run, edits=[as_dict(edit) for edit in edits])
         else:
             _print_run(await names.name(run.agent_id), run, edits)
@@ -111,10 +110,8 @@ async def _edits(mnemesh: Mnemesh, run: runs_pb2.Run) -> AsyncIterator[blocks_pb
             yield revision
 
 
-async def _print_preview(
-    mnemesh: Mnemesh, preview: groups_service_pb2.PreviewSleeptimeRunsResponse, *, as_json: bool
-) -> None:
-    if as_json:
+async def _print_preview(mnemesh: Mnemesh, preview: groups_service_pb2.PreviewSleeptimeRunsResponse) -> None:
+    if is_json.get():
         print_json(preview)
         return
     if not preview.message_count:

@@ -12,7 +12,7 @@ from mnemesh_cli.chat.render import duration_text
 from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.commands.version import service_version
 from mnemesh_cli.display.records import Column, Kind, print_json, table_lines
-from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.display.terminal import is_json, notice, output
 from mnemesh_cli.display.views import AgentNames
 from mnemesh_cli.supervisor import health
 from mnemesh_cli.supervisor.config import lock_holder, mesh_config
@@ -51,7 +51,7 @@ async def status(mnemesh: Mnemesh, context: typer.Context) -> int:
     if all(row["health"] == "UNAVAILABLE" for row in rows):
         raise Unavailable(f"No service answers at {addresses[0][1]}.")
     is_local = holder is not None and holder.addresses.get("orchestrator") == dict(addresses)["orchestrator"]
-    if context.obj.as_json:
+    if is_json.get():
         for row in rows:
             print_json({**row, "data_dir": str(config.data_path)} if is_local else row)
     else:
@@ -101,7 +101,6 @@ _RUN_COLUMNS: Final = (
 @with_client
 async def top(
     mnemesh: Mnemesh,
-    context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Print the figures once.")] = False,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 2.0,
 ) -> None:
@@ -109,9 +108,9 @@ async def top(
     console = output()
     names = AgentNames(mnemesh)
     figures = await _figures(mnemesh, names)
-    if context.obj.as_json or once or not console.is_terminal:
+    if is_json.get() or once or not console.is_terminal:
         while True:
-            if context.obj.as_json:
+            if is_json.get():
                 print_json(figures)
             else:
                 console.print(_screen(figures, None))

@@ -206,10 +206,8 @@ def tokens() -> None:
 
 @app.command("create")
 def create(
-    context: typer.Context,
     key_file: Annotated[
-        str,
-        typer.Option(envvar="MNEMESH_AUTH_KEY_FILE", help="Key file of the mesh. Its first line signs the token."),
+        str, typer.Option(envvar="MNEMESH_AUTH_KEY_FILE", help="Key file of the mesh. Its first line signs the token.")
     ],
     organization: Annotated[
         str, typer.Option(help="Organization of the caller, org-<uuid>.", show_default="the default organization")
@@ -227,7 +225,7 @@ def create(
     require_id(subject, subject.partition("-")[0], "subject")
     key = read_keys(key_file)[0]
     token = mint_token(key, Principal(organization, subject), days * 86_400)
-    print_done(token, {"token": token}, as_json=context.obj.as_json)
+    print_done(token, {"token": token})
 
 
 certs_app = typer.Typer(no_args_is_help=True, help="Create certificates for TLS between the services of a mesh.")
@@ -240,7 +238,6 @@ def certs() -> None:
 
 @certs_app.command("create")
 def create_certificate_files(
-    context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the authority and the certificates.")],
     days: Annotated[float, typer.Option(min=0.001, help="Days until the certificates expire.")] = 365.0,
     host: Annotated[
@@ -248,8 +245,7 @@ def create_certificate_files(
         typer.Option(help="A further name or address at which clients reach the services. Can be repeated."),
     ] = None,
     readable: Annotated[
-        bool,
-        typer.Option("--readable", help="Let the users of containers read the keys; DIR itself stays private."),
+        bool, typer.Option("--readable", help="Let the users of containers read the keys; DIR itself stays private.")
     ] = False,
 ) -> None:
     """Create a private authority in DIR, and a certificate for each service and for clients.
@@ -261,4 +257,4 @@ def create_certificate_files(
     settings = f"{directory}/mnemesh.env"
     text = f"certificates for {', '.join(names)} in {directory}\nsettings: set -a; . {settings}; set +a"
     record = {"directory": str(directory), "certificates": list(names), "settings_file": settings}
-    print_done(text, record, as_json=context.obj.as_json)
+    print_done(text, record)

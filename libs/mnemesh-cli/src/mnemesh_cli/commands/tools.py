@@ -1,17 +1,15 @@
-"""`mnemesh tools`: list, show, create, upsert, delete, run, search, schema; the others are in `tool_changes`."""
+"""`mnemesh tools`: list, show, create, upsert, update, attach, detach, delete, run, search, schema."""
 
-import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
 from mnemesh_cli.commands.resources import id_column, of_hits, text_column, with_client
-from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import Column, print_done, print_fields, print_json, print_list, print_record
-from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.terminal import is_json, notice, output, print_error
 from mnemesh_cli.options import AgentArgument, YesOption, completer
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.tools import Language, ToolTypeName
@@ -41,10 +39,106 @@ _TYPESCRIPT: Final = (".ts", ".mts")
 _SUCCESS: Final = execution_service_pb2.EXECUTION_STATUS_SUCCESS
 
 
+def _type(tool: tools_pb2.Tool) -> str:
+    return tools_pb2.ToolType.Name(tool.type).removeprefix("TOOL_TYPE_").lower()
+
+
+def _description(tool: tools_pb2.Tool) -> str:
+    if tool.description or not tool.json_schema:
+        return tool.description
+    return str(json.loads(tool.json_schema).get("description") or "")
+
+
+_COLUMNS: Final = (
+    text_column("TOOL", lambda tool: tool.name),
+    Column("TYPE", _type),
+    text_column("DESCRIPTION", _description),
+    id_column(),
+)
+
+
+@app.command("list")
+@with_client
+async def list_tools(
+    mnemesh: Mnemesh,
+    limit: LimitOption = 100,
+    builtin: Annotated[bool, typer.Option("--builtin", help="With the built-in tools.")] = False,
+) -> None:
+    """List tools, newest first."""
+    hidden: list[ToolTypeName] = [] if builtin else ["builtin"]
+    tools = mnemesh.tools.list(exclude_types=hidden, limit=limit)
+    empty = "There are no custom tools. Create one with `mnemesh tools create`; --builtin lists the built-in ones."
+    empty = "There are no tools." if builtin else empty
+    await print_list(tools, _COLUMNS, empty=empty, limit=limit)
+    if not builtin and not is_json.get():
+        notice("--builtin also lists the built-in tools")
+
+
+@app.command("search")
+@with_client
+async def search_tools(
+    mnemesh: Mnemesh,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the tool should do.")],
+    tag: TagOption = None,
+    limit: LimitOption = 10,
+) -> None:
+    """Search tools by what they do, best first."""
+    tags = tag or []
+    hits = await mnemesh.tools.search(query, tags=tags, limit=limit)
+    rows = [hit.tool for hit in hits] if is_json.get() else hits
+    await print_list(rows, of_hits("tool", _COLUMNS), empty="No tool matches.")
+
+
+@app.command("show")
+@with_client
+async def show_tool(mnemesh: Mnemesh, key: ToolArgument) -> None:
+    """Show a tool with its source."""
+    tool = await mnemesh.tools.get(key)
+    if is_json.get():
+        print_json(tool)
+        return
+    print_fields(_fields(tool))
+    if tool.source_code:
+        output().print(Text(f"\n{tool.source_code.rstrip()}"), soft_wrap=True)
+
+
+@app.command("create")
+@with_client
+async def create_tool(
+    mnemesh: Mnemesh,
+    file: SourceArgument,
+    package: PackageOption = None,
+    host: HostOption = None,
+    tag: TagOption = None,
+    approval: ApprovalOption = None,
+) -> None:
+    """Create a tool from the last function of a file, and print its id."""
+    await _write(mnemesh.tools.create, file, _settings(package, host, tag, approval))
+
+
+@app.command("upsert")
+@with_client
+async def upsert_tool(
+    mnemesh: Mnemesh,
+    file: SourceArgument,
+    package: PackageOption = None,
+    host: HostOption = None,
+    tag: TagOption = None,
+    approval: ApprovalOption = None,
+) -> None:
+    """Create a tool, or replace the one with the same name. Settings that are not given stay. Prints the id."""
+    await _write(mnemesh.tools.upsert, file, _settings(package, host, tag, approval))
+
+
+async def _write(write: Callable[..., Awaitable[tools_pb2.Tool]], file: Path, settings: dict[str, Any]) -> None:
+    tool = await write(_read(file), language=_language(file), **settings)
+    print_done(tool.id, tool)
+
+
+@app.command("update")
 @with_client
 async def update(
     mnemesh: Mnemesh,
-    context: typer.Context,
     tool: ToolArgument,
     description: Annotated[
         str | None,
@@ -74,158 +168,53 @@ async def update(
     if not fields:
         raise typer.BadParameter("Name at least one change. See `mnemesh tools update --help`.", param_hint="options")
     found = await mnemesh.tools.get(tool)
-    print_record(await mnemesh.tools.update(found.id, **fields), as_json=context.obj.as_json)
+    print_record(await mnemesh.tools.update(found.id, **fields))
 
 
+@app.command("attach")
 @with_client
-async def attach(mnemesh: Mnemesh, context: typer.Context, tool: ToolArgument, agent: AgentArgument) -> None:
+async def attach(mnemesh: Mnemesh, tool: ToolArgument, agent: AgentArgument) -> None:
     """Attach a tool to an agent, which can call it from its next step on."""
-    await _change(mnemesh, context, tool, agent, "attached")
+    await _change(mnemesh, tool, agent, "attached")
 
 
+@app.command("detach")
 @with_client
-async def detach(mnemesh: Mnemesh, context: typer.Context, tool: ToolArgument, agent: AgentArgument) -> None:
+async def detach(mnemesh: Mnemesh, tool: ToolArgument, agent: AgentArgument) -> None:
     """Detach a tool from an agent. The tool is kept."""
-    await _change(mnemesh, context, tool, agent, "detached")
+    await _change(mnemesh, tool, agent, "detached")
 
 
-async def _change(mnemesh: Mnemesh, context: typer.Context, tool: str, agent: str, verb: str) -> None:
+async def _change(mnemesh: Mnemesh, tool: str, agent: str, verb: str) -> None:
     found = await mnemesh.agents.find(agent)
     attaches = verb == "attached"
     await (found.attach_tool if attaches else found.detach_tool)(tool)
     text = f"{verb} {tool} {'to' if attaches else 'from'} {found.name}"
-    print_done(text, {verb: tool, "agent_id": found.id}, as_json=context.obj.as_json)
-
-
-def _type(tool: tools_pb2.Tool) -> str:
-    return tools_pb2.ToolType.Name(tool.type).removeprefix("TOOL_TYPE_").lower()
-
-
-def _description(tool: tools_pb2.Tool) -> str:
-    if tool.description or not tool.json_schema:
-        return tool.description
-    return str(json.loads(tool.json_schema).get("description") or "")
-
-
-_COLUMNS: Final = (
-    text_column("TOOL", lambda tool: tool.name),
-    Column("TYPE", _type),
-    text_column("DESCRIPTION", _description),
-    id_column(),
-)
-
-
-@app.command("list")
-@with_client
-async def list_tools(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    limit: LimitOption = 100,
-    builtin: Annotated[bool, typer.Option("--builtin", help="With the built-in tools.")] = False,
-) -> None:
-    """List tools, newest first."""
-    hidden: list[ToolTypeName] = [] if builtin else ["builtin"]
-    tools = mnemesh.tools.list(exclude_types=hidden, limit=limit)
-    empty = "There are no custom tools. Create one with `mnemesh tools create`; --builtin lists the built-in ones."
-    empty = "There are no tools." if builtin else empty
-    await print_list(tools, _COLUMNS, as_json=context.obj.as_json, empty=empty, limit=limit)
-    if not builtin and not context.obj.as_json:
-        notice("--builtin also lists the built-in tools")
-
-
-@app.command("search")
-@with_client
-async def search_tools(
-    mnemesh: Mnemesh,
-    context: typer.Context,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the tool should do.")],
-    tag: TagOption = None,
-    limit: LimitOption = 10,
-) -> None:
-    """Search tools by what they do, best first."""
-    tags = tag or []
-    hits = await mnemesh.tools.search(query, tags=tags, limit=limit)
-    rows = [hit.tool for hit in hits] if context.obj.as_json else hits
-    await print_list(rows, of_hits("tool", _COLUMNS), as_json=context.obj.as_json, empty="No tool matches.")
-
-
-@app.command("show")
-@with_client
-async def show_tool(mnemesh: Mnemesh, context: typer.Context, key: ToolArgument) -> None:
-    """Show a tool with its source."""
-    tool = await mnemesh.tools.get(key)
-    if context.obj.as_json:
-        print_json(tool)
-        return
-    print_fields(_fields(tool))
-    if tool.source_code:
-        output().print(Text(f"\n{tool.source_code.rstrip()}"), soft_wrap=True)
-
-
-@app.command("create")
-def create_tool(
-    context: typer.Context,
-    file: SourceArgument,
-    package: PackageOption = None,
-    host: HostOption = None,
-    tag: TagOption = None,
-    approval: ApprovalOption = None,
-) -> None:
-    """Create a tool from the last function of a file, and print its id."""
-    asyncio.run(_write(context.obj, file, _settings(package, host, tag, approval), replace=False))
-
-
-@app.command("upsert")
-def upsert_tool(
-    context: typer.Context,
-    file: SourceArgument,
-    package: PackageOption = None,
-    host: HostOption = None,
-    tag: TagOption = None,
-    approval: ApprovalOption = None,
-) -> None:
-    """Create a tool, or replace the one with the same name. Settings that are not given stay. Prints the id."""
-    asyncio.run(_write(context.obj, file, _settings(package, host, tag, approval), replace=True))
-
-
-async def _write(connection: Connection, file: Path, settings: dict[str, Any], *, replace: bool) -> None:
-    source = _read(file)
-    async with connection.open() as mnemesh:
-        write = mnemesh.tools.upsert if replace else mnemesh.tools.create
-        tool = await write(source, language=_language(file), **settings)
-    print_done(tool.id, tool, as_json=connection.as_json)
-
-
-app.command("update")(update)
-app.command("attach")(attach)
-app.command("detach")(detach)
+    print_done(text, {verb: tool, "agent_id": found.id})
 
 
 @app.command("delete")
 @with_client
-async def delete_tool(mnemesh: Mnemesh, context: typer.Context, key: ToolArgument, yes: YesOption = False) -> None:
+async def delete_tool(mnemesh: Mnemesh, key: ToolArgument, yes: YesOption = False) -> None:
     """Delete a tool."""
     tool = await mnemesh.tools.get(key)
     if not yes:
         typer.confirm(f"Delete {tool.name} ({tool.id})?", abort=True, err=True)
     await mnemesh.tools.delete(tool.id)
-    print_done(f"deleted {tool.id}", {"deleted": tool.id}, as_json=context.obj.as_json)
+    print_done(f"deleted {tool.id}", {"deleted": tool.id})
 
 
 @app.command("run")
-def run_tool(
-    context: typer.Context,
+@with_client
+async def run_tool(
+    mnemesh: Mnemesh,
     tool: ToolArgument,
     arguments: Annotated[str, typer.Argument(metavar="JSON", help="Arguments, as a JSON object.")] = "{}",
-) -> None:
+) -> int:
     """Run a custom tool once and print its result. Exits with 1 if the tool fails."""
-    asyncio.run(_run(context.obj, tool, _arguments(arguments), context.obj.as_json))
-
-
-async def _run(connection: Connection, key: str, arguments: dict[str, Any], as_json: bool) -> None:
-    async with connection.open() as mnemesh:
-        result = await mnemesh.tools.run((await mnemesh.tools.get(key)).id, arguments)
-    if as_json:
+    given = _arguments(arguments)
+    result = await mnemesh.tools.run((await mnemesh.tools.get(tool)).id, given)
+    if is_json.get():
         print_json(result)
     else:
         for text, is_error in ((result.stdout, False), (result.stderr, True)):
@@ -235,17 +224,16 @@ async def _run(connection: Connection, key: str, arguments: dict[str, Any], as_j
         else:
             name = execution_service_pb2.ExecutionStatus.Name(result.status).removeprefix("EXECUTION_STATUS_")
             print_error(f"The tool failed [{name}]: {result.result}")
-    if result.status != _SUCCESS:
-        raise typer.Exit(1)
+    return int(result.status != _SUCCESS)
 
 
 @app.command("schema")
 @with_client
-async def print_schema(mnemesh: Mnemesh, context: typer.Context, file: SourceArgument) -> None:
+async def print_schema(mnemesh: Mnemesh, file: SourceArgument) -> None:
     """Print the schema of the last function of a file as JSON. Stores nothing."""
     source = _read(file)
     schema = await mnemesh.tools.schema(source, language=_language(file))
-    print_done(json.dumps(schema, indent=2, ensure_ascii=False), schema, as_json=context.obj.as_json)
+    print_done(json.dumps(schema, indent=2, ensure_ascii=False), schema)
 
 
 def _language(file: Path) -> Language:

@@ -10,7 +10,7 @@ import time
 from typing import Annotated, Any, BinaryIO, Final
 
 import typer
-from mnemesh_cli.display.terminal import MODEL_LINE, notice, print_error
+from mnemesh_cli.display.terminal import MODEL_LINE, is_json, notice, print_error
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import MeshConfig, lock_holder, mesh_config
 from mnemesh_cli.supervisor.supervisor import Supervisor
@@ -25,7 +25,6 @@ _MODEL_SECONDS: Final = 6.0
 
 
 def up(
-    context: typer.Context,
     chat: Annotated[bool, typer.Option("--chat", help="Chat with the first agent; stop the mesh afterwards.")] = False,
     background: Annotated[bool, typer.Option("--background", help="Return when the mesh is ready.")] = False,
     processes: Annotated[
@@ -41,20 +40,20 @@ def up(
         raise typer.BadParameter("use only one of --chat and --background")
     config = mesh_config(data_dir)
     if background:
-        raise typer.Exit(_start_in_background(config, processes=processes, as_json=context.obj.as_json))
+        raise typer.Exit(_start_in_background(config, processes=processes))
     try:
-        code = asyncio.run(_up(config, processes=processes, chat=chat, as_json=context.obj.as_json))
+        code = asyncio.run(_up(config, processes=processes, chat=chat))
     except (KeyboardInterrupt, asyncio.CancelledError):
         code = 0
     raise typer.Exit(code)
 
 
-def down(context: typer.Context, data_dir: DataDirOption = None) -> None:
+def down(data_dir: DataDirOption = None) -> None:
     """Stop the mesh that is running on the data directory."""
     config = mesh_config(data_dir)
     holder = lock_holder(config.data_path)
     if holder is None:
-        _print_stopped(config, None, f"no mesh is running on {config.data_path}", as_json=context.obj.as_json)
+        _print_stopped(config, None, f"no mesh is running on {config.data_path}")
         return
     os.kill(holder.pid, signal.SIGTERM)
     deadline = time.monotonic() + 2 * config.stop_seconds
@@ -63,18 +62,18 @@ def down(context: typer.Context, data_dir: DataDirOption = None) -> None:
             print_error(f"pid {holder.pid} does not stop; see the logs in {config.data_path / 'logs'}")
             raise typer.Exit(1)
         time.sleep(_POLL_SECONDS)
-    _print_stopped(config, holder.pid, "stopped", as_json=context.obj.as_json)
+    _print_stopped(config, holder.pid, "stopped")
 
 
-def _print_stopped(config: MeshConfig, pid: int | None, text: str, *, as_json: bool) -> None:
+def _print_stopped(config: MeshConfig, pid: int | None, text: str) -> None:
     """Reports the process that was stopped; None if there was none."""
-    if as_json:
+    if is_json.get():
         _print_json({"data_dir": str(config.data_path), "stopped_pid": pid})
     else:
         notice(text)
 
 
-async def _up(config: MeshConfig, *, processes: bool, chat: bool, as_json: bool) -> int:
+async def _up(config: MeshConfig, *, processes: bool, chat: bool) -> int:
     """Runs a mesh until the chat ends or a signal cancels this task."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None  # noqa: S101  (a coroutine always runs in one)
@@ -86,12 +85,12 @@ async def _up(config: MeshConfig, *, processes: bool, chat: bool, as_json: bool)
     try:
         _announce(config, time.monotonic() - started)
         supervisor.declare_ready()
-        if as_json:
+        if is_json.get():
             _print_ready(config, os.getpid())
         if chat:
             from mnemesh_cli.commands.model_report import chat_with_first_agent  # noqa: PLC0415
 
-            return await chat_with_first_agent(config, as_json=as_json)
+            return await chat_with_first_agent(config)
         await supervisor.describe_models()
         return await asyncio.Future()
     finally:
@@ -116,7 +115,7 @@ def _print_ready(config: MeshConfig, pid: int) -> None:
     _print_json({"data_dir": str(config.data_path), "pid": pid, "addresses": addresses})
 
 
-def _start_in_background(config: MeshConfig, *, processes: bool, as_json: bool) -> int:
+def _start_in_background(config: MeshConfig, *, processes: bool) -> int:
     """Starts `mnemesh up` in another session. Returns 0 when the mesh is ready, or the exit code if it exits before."""
     log = config.data_path / "logs" / "up.log"
     if private_directory(config.data_path):
@@ -152,7 +151,7 @@ def _start_in_background(config: MeshConfig, *, processes: bool, as_json: bool) 
         deadline = time.monotonic() + _MODEL_SECONDS
         while not _repeat_notices(lines) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-    if as_json and process.returncode is None:
+    if is_json.get() and process.returncode is None:
         _print_ready(config, process.pid)
     return process.returncode or 0
 

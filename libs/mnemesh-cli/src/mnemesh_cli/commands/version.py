@@ -5,7 +5,6 @@ from typing import Final
 
 import typer
 from mnemesh_cli.commands.resources import with_client
-from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import print_done
 from mnemesh_cli.display.terminal import print_error
@@ -28,12 +27,12 @@ def print_and_exit(is_set: bool) -> None:
 
 
 @with_client
-async def version(mnemesh: Mnemesh, context: typer.Context) -> int:
+async def version(mnemesh: Mnemesh) -> int:
     """Print the version of this program and of each service of the mesh.
 
     The exit code is 1 if a service does not answer.
     """
-    _print("client", CLIENT_VERSION, context.obj)
+    _print("client", CLIENT_VERSION)
     names = [name for name, _ in mnemesh.addresses.items()]
     results = await asyncio.gather(*(_version_or_error(mnemesh, name) for name in names))
     errors = [result for result in results if isinstance(result, MnemeshError)]
@@ -43,7 +42,7 @@ async def version(mnemesh: Mnemesh, context: typer.Context) -> int:
         if isinstance(result, MnemeshError):
             print_error(f"{name}: {error_text(result)}")
         else:
-            _print(name, result, context.obj)
+            _print(name, result)
     return int(bool(errors))
 
 
@@ -65,8 +64,8 @@ async def service_version(mnemesh: Mnemesh, name: str) -> str:
         return _UNKNOWN
 
 
-def _print(name: str, found: str, connection: Connection) -> None:
-    print_done(f"{name:13} {found}", {"name": name, "version": found}, as_json=connection.as_json)
+def _print(name: str, found: str) -> None:
+    print_done(f"{name:13} {found}", {"name": name, "version": found})
 
 
 async def _version_or_error(mnemesh: Mnemesh, name: str) -> str | MnemeshError:

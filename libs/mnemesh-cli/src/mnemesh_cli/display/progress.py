@@ -34,13 +34,7 @@ def counted_bar(verb: str, nouns: str, total: int | None = None) -> Iterator[Cal
         nouns: what is counted, such as "records".
         total: the count at the end; None if it is not known.
     """
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(nouns),
-    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(nouns))
     more = (TimeRemainingColumn(),) if total is not None else ()
     with Progress(
         *columns, *more, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-from mnemesh_cli.display.terminal import is_wide, notice, output
+from mnemesh_cli.display.terminal import is_json, is_wide, notice, output
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
@@ -132,28 +132,22 @@ def _fitted(text: str, width: int, right: bool) -> str:
 
 
 async def print_list(
-    rows: AsyncIterator[Any] | Iterable[Any],
-    columns: Sequence[Column],
-    *,
-    as_json: bool,
-    empty: str,
-    limit: int | None = None,
+    rows: AsyncIterator[Any] | Iterable[Any], columns: Sequence[Column], *, empty: str, limit: int | None = None
 ) -> None:
     """Prints rows as a table, or as one JSON object per line while they are read.
 
     Args:
         rows: the rows.
         columns: the columns of a table.
-        as_json: whether to print JSON.
         empty: what is said if there are no rows.
         limit: the largest number of rows, which is said if there are so many.
     """
     collected: list[Any] = []
     async for row in _each(rows):
-        if as_json:
+        if is_json.get():
             print_json(row)
         collected.append(row)
-    if as_json:
+    if is_json.get():
         return
     if not collected:
         notice(empty)
@@ -179,9 +173,9 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
                 output().print(Text(line), soft_wrap=True)
 
 
-def print_record(record: Record, *, as_json: bool) -> None:
+def print_record(record: Record) -> None:
     """Prints one record: its fields that have a value, one per line, or JSON."""
-    if as_json:
+    if is_json.get():
         print_json(record)
         return
     fields = _readable(record) if isinstance(record, Message) else record
@@ -189,9 +183,9 @@ def print_record(record: Record, *, as_json: bool) -> None:
         output().print(Text(line), soft_wrap=True)
 
 
-def print_done(text: str, record: Record, *, as_json: bool, **others: Any) -> None:
+def print_done(text: str, record: Record, **others: Any) -> None:
     """Prints what a command did: the text, or the record as JSON, with `others` as further fields."""
-    if as_json:
+    if is_json.get():
         print_json(record, **others)
     else:
         output().print(Text(text), soft_wrap=True)

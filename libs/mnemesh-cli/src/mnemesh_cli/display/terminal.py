@@ -15,6 +15,8 @@ MEMORY: Final = "bold color(133)"
 SPEAKERS: Final = (TOOL, ADDED, "color(133)", "color(63)", WARNING)
 """The colours of the names of a group's members, in the order in which they first speak."""
 
+is_json: ContextVar[bool] = ContextVar("is_json", default=False)
+"""The command has the option --json, so results are JSON."""
 is_wide: ContextVar[bool] = ContextVar("is_wide", default=False)
 """The command has the option --wide, so tables are not shortened."""
 

@@ -163,12 +163,7 @@ def episode_to_line(episode: episodes_pb2.Episode) -> Line:
 
 def fact_to_line(fact: episodes_pb2.Fact) -> Line:
     """Returns the line of a fact, closed or not, in semantic.jsonl."""
-    line: Line = {
-        "id": fact.id,
-        "ts": _seconds(fact.create_time),
-        "fact": fact.text,
-        "tags": list(fact.tags),
-    }
+    line: Line = {"id": fact.id, "ts": _seconds(fact.create_time), "fact": fact.text, "tags": list(fact.tags)}
     if fact.HasField("confidence"):
         line["confidence"] = fact.confidence
     line |= {name: getattr(fact, name) for name in _FACT_FIELDS if fact.HasField(name)}
@@ -367,11 +362,7 @@ class TraceDirectory:
         yield from _records(self.path / FACTS, fact_from_line)
 
     def write(
-        self,
-        active: Sequence[Line],
-        archive: Sequence[Line],
-        episodes: Sequence[Line],
-        facts: Sequence[Line],
+        self, active: Sequence[Line], archive: Sequence[Line], episodes: Sequence[Line], facts: Sequence[Line]
     ) -> None:
         """Replaces the content of all files."""
         self.update(active, archive, episodes, facts)
@@ -379,11 +370,7 @@ class TraceDirectory:
         self._replace(ARCHIVE, archive)
 
     def update(
-        self,
-        active: Sequence[Line],
-        archived: Sequence[Line],
-        episodes: Sequence[Line],
-        facts: Sequence[Line],
+        self, active: Sequence[Line], archived: Sequence[Line], episodes: Sequence[Line], facts: Sequence[Line]
     ) -> None:
         """Appends the missing traces of `archived` to the archive, and replaces the content of the other files.
 
@@ -531,10 +518,7 @@ class Mirror:
         episodes: list[Line] = []
         facts: list[Line] = []
         async for record in self._traces.export(
-            self._agent_id,
-            kinds=("raw_trace", "episode", "fact"),
-            archived=archived,
-            scope_names=self._scope_names,
+            self._agent_id, kinds=("raw_trace", "episode", "fact"), archived=archived, scope_names=self._scope_names
         ):
             match record.WhichOneof("record"):
                 case "raw_trace":
