@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from mnemesh_cli.commands.tokens import create_certificates
+from mnemesh_cli.certificates import create_certificates
 from mnemesh_client import Addresses
 from mnemesh_kit.config import ServerConfig, TlsSettings
 from mnemesh_kit.server import Assembly, RunningServer

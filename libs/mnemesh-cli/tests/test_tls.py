@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from mnemesh_cli.certificates import create_certificates
 from mnemesh_cli.commands.doctor import Finding, examine
-from mnemesh_cli.commands.tokens import create_certificates
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment

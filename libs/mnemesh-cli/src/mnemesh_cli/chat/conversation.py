@@ -297,7 +297,7 @@ class Conversation(ABC):
         self._ended = False
         self._commands = ChatCommands(self.commands())
         self._lines = read_lines()
-        self._editor = _line_editor(self._commands) if self.live and sys.stdout.isatty() else None
+        self._editor = LineEditor(self._commands.names) if self.live and sys.stdout.isatty() else None
 
     @abstractmethod
     async def begin(self) -> bool:
@@ -462,12 +462,6 @@ class Conversation(ABC):
 
     async def _quit(self, _: str) -> None:
         self.end()
-
-
-def _line_editor(commands: ChatCommands) -> "LineEditor":
-    # Here, because its import takes long and no other command needs it.
-
-    return LineEditor(commands.names)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextvars import copy_context
 
 from mnemesh_cli.main import main
 
@@ -46,7 +47,7 @@ def run_command(
     with os.fdopen(reader) as pipe, redirect_stdout(out), redirect_stderr(err), _environment(environment):
         sys.argv, sys.stdin = ["mnemesh", *arguments], pipe
         try:
-            main()
+            copy_context().run(main)  # a context of its own, as in a process
             code = 0
         except SystemExit as exit_:
             code = int(exit_.code or 0)

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 from mnemesh_archival.config import Config as ArchivalConfig
 from mnemesh_archival.wiring import assemble as assemble_archival
-from mnemesh_cli.commands.tokens import CLIENT, ENVIRONMENT_NAME, create_certificates
+from mnemesh_cli.certificates import CLIENT, ENVIRONMENT_NAME, create_certificates
 from mnemesh_client import Mnemesh
 from mnemesh_files.config import Config as FilesConfig
 from mnemesh_files.wiring import assemble as assemble_files
