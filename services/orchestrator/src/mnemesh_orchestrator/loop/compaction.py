@@ -273,11 +273,7 @@ class WindowCompactor:
         )
 
     async def journal_and_apply(self, context: TurnContext, step_id: str, compaction: Compaction) -> ContextWindow:
-        """Journals a compaction with its events, then replaces the window. Returns the window that holds then.
-
-        Raises:
-            LeaseLost: another process holds the run now.
-        """
+        """Journals a compaction with its events, then replaces the window. Returns the window that holds then."""
         bodies: list[DurableBody] = []
         if shows_compactions(context.run.config):
             bodies = [CompactionEvent(compaction.result), summary_event(compaction.summary)]
@@ -389,11 +385,7 @@ class TurnCompaction:
             _log.warning("compaction_failed", run_id=context.run.id, error=error.message)
 
     async def after_run(self, turn: Turn) -> None:
-        """Compacts the window of a turn whose end is stored. If that fails, the next turn compacts.
-
-        Raises:
-            LeaseLost: another process holds the conversation now.
-        """
+        """Compacts the window of a turn whose end is stored. If that fails, the next turn compacts."""
         context, state = turn.context, turn.state
         try:
             compaction = await self.compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))

@@ -154,7 +154,6 @@ class CustomCalls:
             is_started: this process has recorded the start of the call.
 
         Raises:
-            LeaseLost: another process holds the run now.
             Unavailable, DeadlineExceeded, StorageFull, ServerBusy: the tool was not run, or its edits are not stored.
         """
         started = context.journal.entry(step_id, EntryKind.STARTED, item.ordinal)
@@ -272,7 +271,6 @@ class Programs:
 
         Raises:
             Unreachable, ServerBusy: the program was not run.
-            LeaseLost: another process holds the run now.
         """
         if context.journal.entry(step_id, EntryKind.STARTED, item.ordinal) is not None:
             calls = earlier_calls(context, step_id, item.ordinal)

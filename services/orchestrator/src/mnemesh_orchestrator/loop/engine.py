@@ -191,7 +191,6 @@ class Engine:
             ProviderError: the model did not answer. The step leaves its record and its trace.
             ContextWindowOverflow, SystemPromptOverflow: the next request does not fit, with every compaction.
             RuleFault: a rule prefills an argument that the tool does not take.
-            LeaseLost: another process holds the run now.
         """
         context, state = turn.context, turn.state
         if context.journal.entries:

@@ -242,11 +242,7 @@ class RecallWrites:
         self._raised: WeakKeyDictionary[Lease, int] = WeakKeyDictionary()
 
     async def write(self, lease: Lease, write: Callable[[int], Awaitable[T]]) -> T:
-        """Returns the result of a write, which gets the epoch of the lease.
-
-        Raises:
-            LeaseLost: another process holds the conversation now.
-        """
+        """Returns the result of a write, which gets the epoch of the lease."""
         epoch = self._raised.get(lease, lease.recall_epoch)
         try:
             return await write(epoch)

@@ -183,9 +183,6 @@ class JournalWriter:
         """Stores an entry with its events in one transaction, then publishes the events.
 
         A cancellation of the caller takes effect after the write.
-
-        Raises:
-            LeaseLost: another process holds the run now.
         """
         await run_to_end(self._record([entry], [(entry.step_id, body) for body in bodies]))
 
@@ -193,18 +190,11 @@ class JournalWriter:
         """Stores events of several steps, and entries, in one transaction, then publishes the events.
 
         A cancellation of the caller takes effect after the write.
-
-        Raises:
-            LeaseLost: another process holds the run now.
         """
         await run_to_end(self._record(entries, bodies))
 
     async def show_member(self, step_id: str, event: MemberEvent) -> None:
-        """Stores and publishes a durable event of another agent's run, unless the run has it, also from before a crash.
-
-        Raises:
-            LeaseLost: another process holds the run now.
-        """
+        """Stores and publishes a durable event of another agent's run, unless the run has it from before a crash."""
         async with self._showing:
             if self._shown is None:
                 self._shown, last = set(), 0
@@ -257,7 +247,6 @@ class JournalWriter:
             The run as it was stored, and the runs that can begin now.
 
         Raises:
-            LeaseLost: another process holds the run now.
             Unavailable, StorageFull: the end could not be stored for the retry policy's whole time.
         """
         self.publish_held()

@@ -235,7 +235,6 @@ class StepCommitter:
         """Commits a step, and returns the window that follows.
 
         Raises:
-            LeaseLost: another process holds the run now.
             Unavailable, DeadlineExceeded, StorageFull: recall was unavailable for the policy's whole time.
             Internal: recall refuses the step's content, which is not the caller's.
         """

@@ -591,11 +591,7 @@ class DeltaLog:
         return numbered
 
     async def flush(self, run_id: str) -> None:
-        """Stores the waiting events of a run. Durable events that follow them are stored afterwards.
-
-        Raises:
-            LeaseLost: another process holds the run now.
-        """
+        """Stores the waiting events of a run. Durable events that follow them are stored afterwards."""
         log = self._open.get(run_id)
         if log is not None:
             await self._store_waiting(log)

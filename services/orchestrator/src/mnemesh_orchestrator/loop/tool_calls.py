@@ -127,9 +127,6 @@ class ToolExecution:
 
         Returns:
             The results in the order of the calls, and the rules solver after them.
-
-        Raises:
-            LeaseLost: another process holds the run now.
         """
         if seen is not None:
             seen.begin(state.core)

@@ -322,7 +322,6 @@ class RunExecution:
         """Does the work of a run and stores how it ended. Returns the conversations whose next runs can begin now.
 
         Raises:
-            LeaseLost: another process holds the run now.
             DatabaseUnavailable, DatabaseFull: the run has not ended, and can be resumed.
             Unavailable, DeadlineExceeded, StorageFull, ServerBusy: the same, of a sleeptime run.
         """
