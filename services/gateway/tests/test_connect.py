@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+import structlog
 from connectrpc._client_async import ConnectClient
 from connectrpc.code import Code
 from connectrpc.compat import google_protobuf_binary_codec, google_protobuf_json_codec
@@ -23,6 +24,7 @@ from mnemesh_kit.access import RPC_RULES
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import Principal, Role
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
@@ -79,6 +81,18 @@ async def test_a_plain_post_of_json_calls_a_method(raw: httpx.AsyncClient, agent
     assert [block["label"] for block in blocks.json()["blocks"]] == ["human"], (
         "a service that the orchestrator forwards"
     )
+
+
+async def test_the_status_of_each_service_is_answered_and_logged_as_a_detail(raw: httpx.AsyncClient) -> None:
+    path = "/mnemesh.server.v1.ServerService/GetServerStatus"
+    with structlog.testing.capture_logs() as logs:
+        answers = [(await raw.post(path, json={"service": name})) for name in (*STORE_NAMES, "nothing")]
+    assert [answer.json().get("service") for answer in answers] == [*STORE_NAMES, None]
+    assert answers[-1].json()["code"] == "not_found"
+    samples = {sample["name"] for answer in answers[:-1] for sample in answer.json()["metrics"]}
+    assert {"mnemesh_runs_waiting", "mnemesh_index_outbox_lag_seconds", "mnemesh_files_waiting"} <= samples
+    levels = [entry["log_level"] for entry in logs if entry["event"] == "request"]
+    assert levels == ["debug"] * len(STORE_NAMES) + ["info"]
 
 
 @pytest.mark.parametrize(("protocol", "codec"), FORMS)
