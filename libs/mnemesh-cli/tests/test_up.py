@@ -74,7 +74,7 @@ async def commands(tmp_path: Path, reserve_port: Callable[[], int]) -> AsyncIter
     await commands.close()
 
 
-async def test_chats_survive_crashes_and_restarts_of_the_mesh(commands: Commands) -> None:
+async def test_chat_survives_a_crash_of_the_mesh(commands: Commands) -> None:
     chat = await commands.start("up", "--chat")
     assert chat.stdin is not None
     assert chat.stdout is not None
@@ -97,7 +97,17 @@ async def test_chats_survive_crashes_and_restarts_of_the_mesh(commands: Commands
     ):
         assert notice in notices
 
-    # The second mesh has a model of a provider. Its first turn is interrupted by a crash.
+
+@pytest.mark.full
+async def test_chat_goes_on_with_the_model_of_a_provider(commands: Commands) -> None:
+    """The first turn of the second mesh is interrupted by a crash."""
+    chat = await commands.start("up", "--chat")
+    assert chat.stdin is not None
+    assert chat.stdout is not None
+    chat.stdin.write(b"My name is Ada.\n")
+    await _read_until(chat.stdout, "Ada")
+    chat.terminate()
+    await chat.communicate()
     called, called_again = asyncio.Event(), asyncio.Event()
     requests: list[str] = []
 
