@@ -117,7 +117,7 @@ export function Timeline({ state, entries, sent }: TimelineProps) {
           </Empty>
         )}
         {shown.map(draw)}
-        {after === 0 && state.hasNewer.value && (
+        {after === 0 && state.isLoaded.value && state.hasNewer.value && (
           <button type="button" disabled={newer.busy} onClick={() => void newer.run(() => state.loadNewer())}>
             Later messages
           </button>
