@@ -217,7 +217,7 @@ async def test_the_mesh_shows_a_service_that_is_down_and_what_turns_cost(browser
         page = await browser.new_page()
         await page.goto(f"http://{mesh.addresses['gateway']}/console/#/mesh")
         services = page.get_by_role("list", name="Services")
-        await expect(services.get_by_text("answers")).to_have_count(7)
+        await expect(services.get_by_text("answers", exact=True)).to_have_count(7)
         await expect(services.get_by_role("listitem").filter(has_text="orchestrator")).to_contain_text("runs waiting")
         await agent.ask("My name is Ada.")
         await expect(page.get_by_role("img", name="Tokens per second")).to_be_visible()
@@ -225,7 +225,7 @@ async def test_the_mesh_shows_a_service_that_is_down_and_what_turns_cost(browser
         down = services.get_by_role("listitem").filter(has_text="The log of tools says why")
         await expect(down).to_contain_text("cannot be reached")
         await mesh.start("tools")
-        await expect(services.get_by_text("answers")).to_have_count(7)
+        await expect(services.get_by_text("answers", exact=True)).to_have_count(7)
         await page.close()
 
 
@@ -242,7 +242,7 @@ async def test_the_metrics_of_the_mesh_are_not_shown_to_other_organizations(brow
             await page.goto(f"http://{mesh.addresses['gateway']}/console/#/mesh")
             await page.get_by_label("Token").fill(mint_token(b"k" * 32, principal, 600))
             await page.get_by_role("button", name="Log in").click()
-            await expect(page.get_by_role("list", name="Services").get_by_text("answers")).to_have_count(7)
+            await expect(page.get_by_role("list", name="Services").get_by_text("answers", exact=True)).to_have_count(7)
             await expect(page.get_by_text("Turns per second")).to_have_count(int(is_shown))
             await expect(page.get_by_text("shown to tokens of the default organization")).to_have_count(1 - is_shown)
             await page.close()
