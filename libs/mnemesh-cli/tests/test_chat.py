@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from mnemesh_cli.chat.agent_chat import before_last_message
 from mnemesh_cli.commands.chat import converse
-from mnemesh_client import Agent, Mnemesh
+from mnemesh_client import Agent, Mnemesh, NotFound
 from mnemesh_testkit.timeouts import scaled
 
 from .terminal import PROMPT
 
 if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fake_mesh import FakeMesh
+    from mnemesh_testkit.mesh.in_process import MeshThread
 
 
 class Chat:
@@ -152,3 +154,17 @@ async def test_chat_starts_with_the_turn_that_an_earlier_chat_left(
         await chat.see("You said: Are you there?")
         await chat.see(PROMPT)
     assert list(mesh.orchestrator.runs) == [run_id]
+
+
+def test_messages_are_taken_back_until_none_is_left(running: "MeshThread") -> None:
+    client, run = running.mesh.client, running.run
+    agent = run(client.agents.create("forgetful", model="mnemesh/rehearsal", blocks={"human": ""}))
+    for text in ("My name is Grace.", "I like tea."):
+        run(agent.ask(text))
+    conversation, taken = agent.proto.default_conversation_id, []
+    for _ in range(2):
+        text, conversation = run(before_last_message(client, conversation))
+        taken.append(text)
+    assert taken == ["I like tea.", "My name is Grace."]
+    with pytest.raises(NotFound, match="no message to take back"):
+        run(before_last_message(client, conversation))

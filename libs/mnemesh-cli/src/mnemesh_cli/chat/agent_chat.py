@@ -21,7 +21,7 @@ _UNDONE_CHARS: Final = 60
 
 
 async def before_last_message(mnemesh: Mnemesh, conversation_id: str) -> tuple[str, str]:
-    """Forks a conversation before the last message of its user.
+    """Continues before the last message of a conversation's user, in a new conversation.
 
     The conversation itself, its messages in recall, and what the turn changed in memory stay.
 
@@ -35,11 +35,16 @@ async def before_last_message(mnemesh: Mnemesh, conversation_id: str) -> tuple[s
     users = [number for number, message in enumerate(messages) if message.role == message_pb2.ROLE_USER]
     if not users or users[-1] == 0:
         raise NotFound("There is no message to take back.", resource_id=conversation_id)
-    request = conversations_service_pb2.ForkConversationRequest(
-        request_id=new_request_id(), conversation_id=conversation_id, until_message_id=messages[users[-1] - 1].id
-    )
-    forked = (await mnemesh.conversations.stub.ForkConversation(request)).conversation
-    return text_of(messages[users[-1]].content), forked.id
+    last = messages[users[-1] - 1]
+    if last.role == message_pb2.ROLE_SYSTEM:  # every conversation has its own system message
+        agent_id = (await mnemesh.conversations.get(conversation_id)).agent_id
+        continued = await mnemesh.conversations.create(conversations_pb2.Conversation(agent_id=agent_id))
+    else:
+        request = conversations_service_pb2.ForkConversationRequest(
+            request_id=new_request_id(), conversation_id=conversation_id, until_message_id=last.id
+        )
+        continued = (await mnemesh.conversations.stub.ForkConversation(request)).conversation
+    return text_of(messages[users[-1]].content), continued.id
 
 
 async def price_of(mnemesh: Mnemesh, agent: Agent) -> models_pb2.ModelPrice | None:
