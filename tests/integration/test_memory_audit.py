@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -11,6 +10,7 @@ import typer
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh_cli.commands.agents import _extraction
 from mnemesh_cli.commands.memory import audit as audit_command
+from mnemesh_cli.display.terminal import is_json
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_client.memory_audit import AuditFinding, apply_finding, audit_memory
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
@@ -105,10 +105,11 @@ async def test_command_reports_and_applies(client: Mnemesh, capsys: pytest.Captu
     new = (await client.facts.create("Ana lives in Porto", agent_id=agent.id)).fact
 
     async def audit(*wanted: str, as_json: bool = False) -> str:
-        context = SimpleNamespace(obj=SimpleNamespace(as_json=as_json))
         capsys.readouterr()
+        token = is_json.set(as_json)
         with capture_logs():  # the services of this process log to the same output
-            await audit_command.__wrapped__(client, context, "ada", apply=list(wanted), yes=True)
+            await audit_command.__wrapped__(client, "ada", apply=list(wanted), yes=True)
+        is_json.reset(token)
         shown = capsys.readouterr()
         return f"{shown.out}{shown.err}".rstrip("\n")
 

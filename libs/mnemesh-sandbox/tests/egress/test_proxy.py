@@ -28,10 +28,14 @@ class Upstream:
     port: int = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.received.append(await reader.readuntil(self.until))
-        writer.write(self.answer)
-        await writer.drain()
-        writer.close()
+        try:
+            self.received.append(await reader.readuntil(self.until))
+            writer.write(self.answer)
+            await writer.drain()
+        except asyncio.IncompleteReadError:  # the proxy gave the request up
+            pass
+        finally:
+            writer.close()
 
 
 async def received(reader: asyncio.StreamReader) -> bytes:

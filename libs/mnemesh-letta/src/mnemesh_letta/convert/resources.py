@@ -134,7 +134,7 @@ def is_stub(row: Row) -> bool:
         return False
     try:
         ast.parse(row["source_code"])
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return True
     return False
 

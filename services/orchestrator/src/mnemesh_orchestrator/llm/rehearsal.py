@@ -479,7 +479,7 @@ def _found(returned: str, heading: str) -> str:
     """Returns the results of a search, one per line, without questions such as the one that was asked."""
     try:
         decoded: Any = json.loads(returned) if returned.startswith("{") else ast.literal_eval(returned)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError, SystemError):
         return f"{heading} {_short(returned)}"
     rows = decoded.get("results", ()) if isinstance(decoded, Mapping) else decoded
     lines = []
@@ -498,7 +498,7 @@ def _replies(returned: str) -> str:
         decoded = ast.literal_eval(returned)
         replies = decoded if isinstance(decoded, list) else [decoded]
         lines = [f"{each.get('agent_name')}: {_short(' '.join(each['response']))}" for each in replies]
-    except (ValueError, SyntaxError, MemoryError, RecursionError, AttributeError, KeyError, TypeError):
+    except Exception:  # the result of a tool may be anything
         return _short(returned)
     return "\n".join(lines)
 

@@ -14,6 +14,7 @@ from mnemesh_tools.schema.declarations import (
     MAX_DEPTH,
     MAX_MEMBERS,
     NONE_DECLARED,
+    UNPARSABLE,
     Declarations,
     DeclaredClass,
     DeclaredField,
@@ -46,7 +47,7 @@ def literal_schema(items: list[ast.expr], node: ast.expr) -> dict[str, Any]:
     for item in items:
         try:
             value = ast.literal_eval(item)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        except UNPARSABLE as error:
             raise UnsupportedAnnotation(f"'{shown(node)}' contains a value that is not a literal") from error
         if value is not None and type(value) not in _LITERALS:
             raise UnsupportedAnnotation(f"'{shown(node)}' may contain only str, int, bool and None")
@@ -333,7 +334,7 @@ class AnnotationReader:
 def _parsed(quoted: str) -> ast.expr:
     try:
         return ast.parse(quoted.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except UNPARSABLE as error:
         raise UnsupportedAnnotation(f"'{quoted[:_MAX_SHOWN]}' is not an annotation") from error
 
 

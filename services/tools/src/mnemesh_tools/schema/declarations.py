@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+UNPARSABLE: Final = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, SystemError)
+"""What the parser of Python raises for a text; SystemError for one that ends in the depth of the stack."""
 MAX_DEPTH: Final = 32
 MAX_MEMBERS: Final = 200
 _MAX_PARTS: Final = 2_000
@@ -101,7 +103,7 @@ def literal(node: ast.expr | None) -> Any:
     """Returns the value of a literal; `...` if it is none."""
     try:
         return ... if node is None else ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except UNPARSABLE:
         return ...
 
 

@@ -10,7 +10,7 @@ from mnemesh_kit.unicode import well_formed
 
 from mnemesh_tools.errors import ToolSourceInvalid
 from mnemesh_tools.schema.annotations import AnnotationReader
-from mnemesh_tools.schema.declarations import UnsupportedAnnotation, read_declarations
+from mnemesh_tools.schema.declarations import UNPARSABLE, UnsupportedAnnotation, read_declarations
 
 MAX_NAME_CHARS: Final = 48
 MAX_SOURCE_CHARS: Final = 250_000
@@ -151,7 +151,7 @@ def _parse(source: str, field: str, name: str | None) -> tuple[ast.Module, _Func
     except SyntaxError as error:
         line = f" in line {error.lineno}" if error.lineno else ""
         raise ToolSourceInvalid(f"The source is not valid Python: {error.msg}{line}.", field=field) from error
-    except (ValueError, RecursionError, MemoryError) as error:
+    except UNPARSABLE as error:
         raise ToolSourceInvalid("The source is not valid Python: it cannot be parsed.", field=field) from error
     functions = [node for node in module.body if isinstance(node, _Function)]
     if name is not None:
