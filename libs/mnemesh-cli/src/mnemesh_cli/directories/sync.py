@@ -276,8 +276,11 @@ async def for_each(items: Iterable[T], parallel: int, action: Callable[[T], Coro
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(parallel, len(waiting))):
                 workers.create_task(work())
-    except* MnemeshError as group:
-        raise _first(group) from None
+    except BaseExceptionGroup as group:  # before Python 3.11.4, `except*` wraps what it raises
+        errors, others = group.split(MnemeshError)
+        if errors is None or others is not None:
+            raise
+        raise _first(errors) from None
 
 
 def _first(group: BaseExceptionGroup[MnemeshError]) -> MnemeshError:
