@@ -19,6 +19,7 @@ from mnemesh_kit.errors import DeadlineExceeded, ResourceExhausted, Unauthentica
 from mnemesh_kit.forwarding import forwarded_services
 from mnemesh_kit.listener import V1, V1_ALPHA
 from mnemesh_kit.server import Assembly, RunningServer
+from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
 from mnemesh_testkit.timeouts import scaled
 
 from . import served_blocks
@@ -110,13 +111,15 @@ async def test_deadline_and_cancellation_reach_the_service() -> None:
 
 
 async def test_service_that_is_away_is_unavailable_and_found_again() -> None:
-    async with serving() as service:
-        gone = service.address
-    async with forwarding(gone) as address, calling(address) as blocks:
+    port = ReservedPort()
+    async with serving(port=port.number):
+        pass
+    async with forwarding(port.address) as address, calling(address) as blocks:
         with pytest.raises(Unavailable, match="cannot be reached"):
             await blocks.GetBlock(GET, timeout=scaled(5))
-        async with serving(port=int(gone.rpartition(":")[2])):
+        async with serving(port=port.number):
             assert (await blocks.GetBlock(GET)).block.id == "x"
+    port.release()
 
 
 async def test_refusal_before_the_request_is_read_keeps_its_error(tmp_path: Path) -> None:
