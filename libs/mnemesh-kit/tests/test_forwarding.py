@@ -116,7 +116,7 @@ async def test_service_that_is_away_is_unavailable_and_found_again() -> None:
         pass
     async with forwarding(port.address) as address, calling(address) as blocks:
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await blocks.GetBlock(GET, timeout=scaled(5))
+            await blocks.GetBlock(GET, timeout=scaled(30))  # client and server repeat it, each for a second or more
         async with serving(port=port.number):
             assert (await blocks.GetBlock(GET)).block.id == "x"
     port.release()
