@@ -30,7 +30,9 @@ export function AgentPage({ agentId }: { agentId: string }) {
     <section class="agent-page" aria-labelledby="agent-name">
       <header class="agent-head">
         <div class="agent-title">
-          <h1 id="agent-name">{agent.value.name}</h1>
+          <h1 id="agent-name" title={agent.value.name}>
+            {agent.value.name}
+          </h1>
           <span class="agent-model">{agent.value.model}</span>
         </div>
         <nav class="tabs" aria-label="Panels of the agent">
@@ -60,7 +62,7 @@ const CONVERSATION_PANELS: Panel[] = ["chat", "context"];
 function Conversations({ agentId, panel, shown }: { agentId: string; panel: Panel; shown: string }) {
   const action = useAction();
   const [created, setCreated] = useState(0);
-  const { value, problem } = useLoad(
+  const { value, problem, reload } = useLoad(
     async (signal) => {
       const orderBy = ConversationOrderBy.UPDATE_TIME;
       const found = await conversations.listConversations({ agentId, orderBy, pageSize: 200 }, { signal });
@@ -91,7 +93,7 @@ function Conversations({ agentId, panel, shown }: { agentId: string; panel: Pane
       <button type="button" disabled={action.busy} onClick={() => void add()}>
         New conversation
       </button>
-      <ProblemBox problem={problem ?? action.problem} />
+      <ProblemBox problem={problem ?? action.problem} retry={problem && reload} />
     </div>
   );
 }

@@ -152,7 +152,7 @@ function AgentRow({ row, onOpen }: { row: Listed; onOpen: (kind: "delete" | "exp
     <li class="card agent">
       <span class="lines">
         <a class="agent-name" href={linkTo(agent.id)}>
-          {agent.name}
+          <span title={agent.name}>{agent.name}</span>
         </a>
         <span class="agent-model">{agent.model}</span>
       </span>

@@ -57,7 +57,7 @@ function FolderList() {
           {rows.map((folder) => (
             <li class="row" key={folder.id}>
               <a class="row-name" href={linkToSection("files", folder.id)}>
-                {folder.name}
+                <span title={folder.name}>{folder.name}</span>
               </a>
               <span class="row-text muted">{folder.description}</span>
               <span class="row-tags muted">

@@ -73,7 +73,9 @@ function FolderHead({ folder }: { folder: Folder }) {
           <a href={linkToSection("files")} class="muted">
             All folders
           </a>
-          <h1 id="folder-name">{folder.name}</h1>
+          <h1 id="folder-name" title={folder.name}>
+            {folder.name}
+          </h1>
           <span class="muted">
             {count(Number(folder.fileCount), "file")}, {bytes(folder.sizeBytes)}
           </span>

@@ -202,7 +202,9 @@ function GroupView({ group, names }: { group: Group; names: Map<string, string> 
           <a href={linkToSection("groups")} class="muted">
             All groups
           </a>
-          <h1 id="group-name">{nameOf(group)}</h1>
+          <h1 id="group-name" title={nameOf(group)}>
+            {nameOf(group)}
+          </h1>
           <span class="tag">{KINDS[kind].title}</span>
         </div>
         <button type="button" class="danger" onClick={() => setDeleting(true)}>

@@ -79,7 +79,7 @@ function GroupList() {
           {rows.map((group) => (
             <li class="row" key={group.id}>
               <a class="row-name" href={linkToSection("groups", group.id)}>
-                {nameOf(group)}
+                <span title={nameOf(group)}>{nameOf(group)}</span>
               </a>
               <span class="row-text muted">{KINDS[kindOf(group)].says}</span>
               <span class="row-tags">

@@ -1,7 +1,7 @@
 // The frame of the console: the bar, the login, and the view that the address names.
 
 import { render } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { AgentPage } from "./agent";
 import { AgentList } from "./agents";
 import { baseUrl, needsToken, token } from "./api";
@@ -17,6 +17,14 @@ const TITLES: Record<Section, string> = { agents: "Agents", tools: "Tools", file
 
 function Console() {
   const { section } = route.value;
+  const isFirst = useRef(true);
+  useEffect(() => {
+    // What had the focus is gone, such as a dialog: the next Tab begins in the new view.
+    if (!isFirst.current && document.activeElement === document.body) {
+      document.getElementById("main")?.focus();
+    }
+    isFirst.current = false;
+  }, [route.value]);
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => focusMain(event)}>
@@ -116,7 +124,8 @@ function Login() {
   const submit = (event: Event) => {
     event.preventDefault();
     token.value = value.trim();
-    needsToken.value = false;
+    // A header holds no other characters, so no call could be sent.
+    needsToken.value = !/^[!-~]+$/.test(token.value);
   };
   return (
     <form class="card login" onSubmit={submit}>

@@ -69,6 +69,15 @@ async def test_a_message_is_taken_back_and_sent_again(page: Page, console_mesh: 
     await expect(page.get_by_role("article", name="You").last).to_contain_text("Bea")
 
 
+async def test_a_refused_message_is_a_draft_again(page: Page, console_mesh: Mesh) -> None:
+    agent = await open_agent(page, console_mesh)
+    await expect(page.get_by_text("This conversation has no messages yet.")).to_be_visible()
+    await agent.delete()
+    await send(page, "Keep this.")
+    await expect(page.get_by_role("alert")).to_contain_text("NOT_FOUND")
+    await expect(page.get_by_placeholder("Message to")).to_have_value("Keep this.")
+
+
 async def test_the_first_message_is_taken_back(page: Page, console_mesh: Mesh) -> None:
     agent = await open_agent(page, console_mesh)
     await agent.ask("My name is Ada.")

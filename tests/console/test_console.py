@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 from pathlib import Path
 from uuid import uuid4
 
@@ -80,6 +81,30 @@ async def test_a_reload_in_mid_turn_continues_where_the_turn_is(
     await expect(page.get_by_text("I count.")).to_be_visible()
 
 
+async def test_a_reload_after_the_first_step_shows_each_message_once(
+    page: Page, console_mesh: Mesh, fake_model: FakeOpenAI
+) -> None:
+    """The first step is stored, and is in the events of the run too."""
+    goes_on = asyncio.Event()
+    insert = ("memory_insert", {"label": "human", "new_str": "Likes tea."})
+    fake_model.script = [
+        Reply(text="I write it down.", reasoning="A fact.", tool_calls=(insert,)),
+        Reply(text="First half. Second half.", piece_size=12, gates=(_set(), goes_on)),
+    ]
+    await open_agent(page, console_mesh, model="openai/fake-model", blocks={"human": ""})
+    await send(page, "I like tea.")
+    await expect(page.get_by_role("article", name="Agent").last).to_contain_text("First half.")
+    await page.reload()
+    await expect(page.get_by_role("button", name="Cancel the run")).to_be_enabled()
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("I write it down.")
+    goes_on.set()
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    await expect(page.get_by_role("article")).to_have_text(
+        [re.compile("I like tea"), re.compile("I write it down"), re.compile("First half. Second half.")]
+    )
+    await expect(page.get_by_text("Reasoning")).to_have_count(1)
+
+
 async def test_a_run_is_cancelled(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     fake_model.script = [Reply(text="Never said.", gates=(asyncio.Event(),))]
     await open_agent(page, console_mesh, model="openai/fake-model")
@@ -113,7 +138,8 @@ async def test_an_approval_is_answered(page: Page, console_mesh: Mesh, fake_mode
     await send(page, "I like tea.")
     await expect(page.get_by_role("button", name="Approve")).to_be_visible()
     await page.reload()
-    await page.get_by_role("button", name="Approve").click()
+    await page.get_by_role("button", name="Approve").press("Enter")
+    await expect(page.get_by_role("log", name="Messages")).to_be_focused()
     await expect(page.get_by_role("article", name="Agent")).to_contain_text("I wrote it down.")
     await expect(page.get_by_text("approved")).to_be_visible()
     assert "Likes tea." in (await agent.memory()).blocks[0].value
@@ -190,10 +216,10 @@ async def test_the_page_asks_for_a_token_and_works_below_a_prefix(browser: Brows
         page = await browser.new_page()
         await page.route(f"{base}/team/**", lambda route: route.continue_(url=route.request.url.replace("/team/", "/")))
         await page.goto(f"{base}/team/console/")
-        for token in ("wrong", good):
+        for token in ("wrong", "wröng", good):
             await page.get_by_label("Token").fill(token)
             await page.get_by_role("button", name="Log in").click()
-            if token == "wrong":
+            if token != good:
                 await expect(page.get_by_role("alert")).to_contain_text("does not accept this token")
         await expect(page.get_by_text("There is no agent yet.")).to_be_visible()
         assert await page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])") == '[{},{},""]'

@@ -203,6 +203,7 @@ async def test_everything_is_reached_by_the_keyboard_alone(page: Page, console_m
     await tab_to(page, "Save")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("Revision 2").first).to_be_visible()
+    await expect(page.get_by_role("article", name="Block persona")).to_be_focused()
     for section in ("Tools", "Files", "Groups", "Mesh", "Agents"):
         await tab_to(page, section)
         await page.keyboard.press("Enter")
@@ -216,6 +217,19 @@ async def test_everything_is_reached_by_the_keyboard_alone(page: Page, console_m
     await expect(page.get_by_role("dialog")).to_have_count(0)
     agent = await console_mesh.client.agents.find("walker")
     assert "I walk." in (await agent.memory()).blocks[1].value
+
+
+async def test_a_long_name_leaves_room_for_the_panels(page: Page, console_mesh: Mesh) -> None:
+    """On a telephone, too: two lines of it are shown."""
+    await page.set_viewport_size({"width": 360, "height": 800})
+    agent = await console_mesh.client.agents.create("W" * 300)
+    for panel in ("chat", "memory"):
+        await page.goto(f"/console/#/agents/{agent.id}/{panel}")
+        head = page.locator(".agent-head")
+        await expect(head.get_by_role("heading")).to_have_attribute("title", "W" * 300)
+        assert await head.evaluate("(each) => each.getBoundingClientRect().height") < 300
+    await page.get_by_role("button", name="Archival").click()
+    await expect(page.get_by_text("The archives are empty.")).to_be_visible()
 
 
 @pytest.mark.full

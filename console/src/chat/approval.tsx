@@ -30,6 +30,8 @@ function Waiting({ asked, state }: ApprovalProps) {
     const next = { ...decisions, [id]: decision };
     setDecisions(next);
     if (asked.calls.every((call) => next[call.id])) {
+      // The buttons go, and with them the focus.
+      document.querySelector<HTMLElement>(".timeline")?.focus();
       void state.answer(asked, next);
     }
   };

@@ -71,8 +71,14 @@ function Composer({ state, isWaiting, name, onSend }: ComposerProps) {
       setText("");
       setImages([]);
       onSend();
-      void state.send(text.trim(), images);
+      void state.send(text.trim(), images).then((arrived) => !arrived && restore());
     }
+  };
+  /** Brings back what was refused, also if the panel is closed: the login takes its place if the token has expired. */
+  const restore = () => {
+    drafts.set(state.conversationId, { text, images });
+    setText(text);
+    setImages(images);
   };
   const attach = async (input: HTMLInputElement) => {
     const added = await Promise.all(Array.from(input.files ?? [], readImage));
@@ -96,7 +102,7 @@ function Composer({ state, isWaiting, name, onSend }: ComposerProps) {
     <form class="composer" onSubmit={(event) => (event.preventDefault(), send())}>
       <textarea
         aria-label={`Message to ${name}`}
-        placeholder={isWaiting ? "Answer the approval first" : `Message to ${name}`}
+        placeholder={isWaiting ? "Answer the approval first" : `Message to ${name.length > 40 ? `${name.slice(0, 40)}…` : name}`}
         rows={2}
         value={text}
         onInput={(event) => setText(event.currentTarget.value)}

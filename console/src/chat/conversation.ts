@@ -1,6 +1,7 @@
 // A conversation in the page: what is stored, and the run that is going on.
 
 import { create } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
 import { signal } from "@preact/signals";
 import { type Delta, OnBusy, type Run, type RunError, type RunEvent, RunStatus } from "../../gen/mnemesh/agents/v1/runs_pb";
 import { StopReason } from "../../gen/mnemesh/agents/v1/agents_pb";
@@ -197,7 +198,8 @@ export class ConversationState {
     return found;
   }
 
-  async send(text: string, images: Image[]): Promise<void> {
+  /** Returns whether the message arrived; false if the mesh refused it. */
+  async send(text: string, images: Image[]): Promise<boolean> {
     const requestId = newRequestId();
     const content = [
       ...images.map(({ data, mediaType }) => imagePart(data, mediaType)),
@@ -210,7 +212,7 @@ export class ConversationState {
       messages: [{ content }],
       config: RUN_CONFIG,
     };
-    await this.follow({ open: (signal) => runs.sendMessage(request, { signal }) });
+    return this.follow({ open: (signal) => runs.sendMessage(request, { signal }) });
   }
 
   async answer(asked: Asked, decisions: Decisions): Promise<void> {
@@ -319,11 +321,18 @@ export class ConversationState {
     return (await conversations.createConversation(request, { signal: this.closing.signal })).conversation?.id;
   }
 
-  private async follow(source: { open?: Parameters<typeof follow>[0]["open"]; runId?: string }): Promise<void> {
+  /** Shows a run up to its end. Returns false if it was refused. */
+  private async follow(source: { open?: Parameters<typeof follow>[0]["open"]; runId?: string }): Promise<boolean> {
     this.problem.value = undefined;
     this.running.value = source.runId ?? "";
     if (source.runId) {
+      // The stream begins with the first event of the run, so what is stored of it would be shown twice.
       this.stored = this.stored.filter((message) => message.runId !== source.runId);
+      for (const [key, entry] of this.shown) {
+        if (entry.runId === source.runId) {
+          this.shown.delete(key);
+        }
+      }
       this.rebuild();
     }
     try {
@@ -332,8 +341,11 @@ export class ConversationState {
         this.running.value = event.runId;
         this.take(event);
       }
+      return true;
     } catch (error) {
       this.fail(error);
+      // A call that ended with the panel may have arrived.
+      return this.running.value !== "" || ConnectError.from(error).code === Code.Canceled;
     } finally {
       this.running.value = undefined;
       this.isLost.value = false;
