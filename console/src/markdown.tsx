@@ -6,6 +6,8 @@ import "./markdown.css";
 
 /** How deep lists, quotes and emphasis nest. What is deeper is shown as it was written. */
 const DEEPEST = 8;
+/** The columns of a table. A wider one is shown as it was written: a row of bars alone would stop the page. */
+const MOST_COLUMNS = 100;
 const FENCE = /^ {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(\S.*)$/;
 const RULE = /^ {0,3}(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,})$/;
@@ -163,7 +165,7 @@ function tight(blocks: VNode[]): ComponentChildren {
 }
 
 const table: Reader = {
-  starts: (lines, at) => lines[at]!.includes("|") && DELIMITER_ROW.test(lines[at + 1] ?? "") && lines[at + 1]!.includes("-"),
+  starts: (lines, at) => lines[at]!.includes("|") && DELIMITER_ROW.test(lines[at + 1] ?? "") && lines[at + 1]!.includes("-") && cellsOf(lines[at]!).length <= MOST_COLUMNS,
   read: (lines, at, depth) => {
     const head = cellsOf(lines[at]!);
     const sides = cellsOf(lines[at + 1]!).map(sideOf);

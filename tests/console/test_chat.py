@@ -69,6 +69,18 @@ async def test_a_message_is_taken_back_and_sent_again(page: Page, console_mesh: 
     await expect(page.get_by_role("article", name="You").last).to_contain_text("Bea")
 
 
+async def test_a_table_of_too_many_columns_is_text(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
+    """The page would not answer for many seconds."""
+    bars = "|" * 50_000
+    fake_model.script = [Reply(text=f"{bars}\n{'|-' * 25_000}", piece_size=10_000)]
+    await open_agent(page, console_mesh, model="openai/fake-model")
+    await send(page, "Show me.")
+    answer = page.get_by_role("article", name="Agent")
+    await expect(answer).to_contain_text("||||")
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    await expect(answer.get_by_role("table")).to_have_count(0)
+
+
 async def test_a_refused_message_is_a_draft_again(page: Page, console_mesh: Mesh) -> None:
     agent = await open_agent(page, console_mesh)
     await expect(page.get_by_text("This conversation has no messages yet.")).to_be_visible()
