@@ -1,7 +1,7 @@
 // The blocks of an agent, edited in place.
 
 import { create } from "@bufbuild/protobuf";
-import { useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import type { Agent } from "../../gen/mnemesh/agents/v1/agents_pb";
 import type { Block } from "../../gen/mnemesh/blocks/v1/blocks_pb";
 import { UpdateBlockRequestSchema } from "../../gen/mnemesh/blocks/v1/blocks_service_pb";
@@ -72,10 +72,8 @@ function BlockView({ agent, block, onChange }: BlockProps) {
     ...(readOnly === block.readOnly ? [] : ["read_only"]),
   ];
   const length = Array.from(value).length;
-  const element = useRef<HTMLElement>(null);
-  const save = () => {
-    element.current?.focus(); // the button goes, and with it the focus
-    return action.run(async () => {
+  const save = () =>
+    action.run(async () => {
       const request = create(UpdateBlockRequestSchema, {
         requestId: newRequestId(),
         block: { id: block.id, value, limit, readOnly },
@@ -85,14 +83,13 @@ function BlockView({ agent, block, onChange }: BlockProps) {
       await blocks.updateBlock(request);
       await onChange();
     });
-  };
   const reset = () => {
     setValue(block.value);
     setLimit(block.limit);
     setReadOnly(block.readOnly);
   };
   return (
-    <article ref={element} class="card block" tabIndex={-1} aria-label={`Block ${block.label}`}>
+    <article class="card block" aria-label={`Block ${block.label}`}>
       <header>
         <h3 class="block-label">{block.label}</h3>
         {block.readOnly && <span class="tag">read-only for agents</span>}
