@@ -219,7 +219,7 @@ function CreateAgent({ onClose }: { onClose: () => void }) {
           <Field label="Model">
             {(id) => (
               <select id={id} value={chosen} onChange={(event) => setModel(event.currentTarget.value)}>
-                {!known.value && <option value="">Loading models…</option>}
+                {!known.value && <option value="">default (models are loading)</option>}
                 {known.value?.handles.map((handle) => (
                   <option key={handle} value={handle}>
                     {handle === known.value?.standard ? `${handle} (default)` : handle}
@@ -281,7 +281,7 @@ function CreateAgent({ onClose }: { onClose: () => void }) {
           <button type="button" onClick={onClose}>
             Cancel
           </button>
-          <button type="submit" class="primary" disabled={action.busy || !chosen}>
+          <button type="submit" class="primary" disabled={action.busy}>
             Create agent
           </button>
         </footer>
