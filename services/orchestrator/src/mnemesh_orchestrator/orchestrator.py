@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.secret_variables import SecretVariables
@@ -210,9 +210,14 @@ class Orchestrator:
 
     @cached_property
     def journals(self) -> Journals:
-        keeps_traces = self.config.step_trace_days > 0
         return Journals(
-            self.stores.runs, self.deltas, self.event_broker.publish, self.clock, self.retry, keeps_traces=keeps_traces
+            self.stores.runs,
+            self.deltas,
+            publish=self.event_broker.publish,
+            publish_unstored=partial(self.event_broker.publish, is_stored=False),
+            clock=self.clock,
+            retry=self.retry,
+            keeps_traces=self.config.step_trace_days > 0,
         )
 
     @cached_property

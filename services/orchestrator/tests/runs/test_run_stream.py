@@ -115,6 +115,33 @@ async def test_follower_of_a_committed_step_receives_what_was_published_before_a
     assert kinds(received) == ["assistant", "StopEvent", "UsageEvent"]
 
 
+async def test_follower_receives_a_result_that_is_stored_with_a_later_write(world: World, process: Process) -> None:
+    """The result of a built-in call was published before the follower came, and the write after the answer stores it."""
+    agent = await world.agent(process)
+    committed, ends = asyncio.Event(), asyncio.Event()
+
+    async def hold(name: str) -> None:
+        if name == "runs.finish":
+            committed.set()
+            await ends.wait()
+
+    process.faults.on_call = hold
+    answer = Held(say("Kept."))
+    world.model.follow(call("archival_memory_insert", content="tea"), answer)
+    sending = asyncio.ensure_future(process.send(agent))
+    await answer.asked.wait()
+    run, follower = await process.outcome(agent), process.runs.streamer
+    stream = each(follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0))
+    received = []
+    async with aclosing(stream):
+        async for event in stream:
+            received.append(event)
+            if isinstance(event.body, Keepalive):  # it has read the store
+                (ends if committed.is_set() else answer.released).set()
+    assert [event.sequence for event in received if event.sequence] == [1, 2, 3, 4, 5, 6]
+    await sending
+
+
 async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("Said without followers."))

@@ -55,11 +55,15 @@ StampedBody = tuple[str | None, DurableBody]
 
 @dataclass(frozen=True, eq=False)
 class Journals:
-    """Opens the journals of the runs that this process executes. `publish` delivers events to the followers of runs."""
+    """Opens the journals of the runs that this process executes.
+
+    `publish` delivers events to the followers of runs, and `publish_unstored` those that the next write stores.
+    """
 
     store: RunStore
     deltas: DeltaLog
     publish: Callable[[Iterable[RunEvent]], None]
+    publish_unstored: Callable[[Iterable[RunEvent]], None]
     clock: Clock
     retry: RetryPolicy
     keeps_traces: bool = True
@@ -177,7 +181,7 @@ class JournalWriter:
         events = self._numbered(bodies)
         self._sequence += len(events)
         self._unstored.extend(events)
-        self._journals.publish(events)
+        self._journals.publish_unstored(events)
 
     async def record(self, entry: JournalEntry, bodies: Sequence[DurableBody] = ()) -> None:
         """Stores an entry with its events in one transaction, then publishes the events.

@@ -68,16 +68,33 @@ class EventBroker:
 
     def __init__(self) -> None:
         self._followers: dict[str, list[Subscription]] = {}
+        # Durable events that the next write of their run stores. Who subscribes until then finds them nowhere else.
+        self._unstored: dict[str, list[RunEvent]] = {}
 
     def subscribe(self, run_id: str) -> Subscription:
-        """Returns a subscription to the events of a run from now on, whether or not the run has begun."""
+        """Returns a subscription to the events of a run from now on, and to those that are not stored yet.
+
+        The run need not have begun.
+        """
         subscription = Subscription(self, run_id)
         self._followers.setdefault(run_id, []).append(subscription)
+        for event in self._unstored.get(run_id, ()):
+            subscription.put(event)
         return subscription
 
-    def publish(self, events: Iterable[RunEvent]) -> None:
-        """Delivers events to the followers. Durable events are stored before they are published."""
+    def publish(self, events: Iterable[RunEvent], *, is_stored: bool = True) -> None:
+        """Delivers events to the followers.
+
+        Args:
+            events: the events, in order.
+            is_stored: whether the durable ones are stored, and with them all that were published before.
+        """
         for event in events:
+            if event.sequence is not None:
+                if is_stored:
+                    self._unstored.pop(event.run_id, None)
+                else:
+                    self._unstored.setdefault(event.run_id, []).append(event)
             for follower in self._followers.get(event.run_id, ()):
                 follower.put(event)
 
@@ -95,6 +112,7 @@ class EventBroker:
 
     def end(self, run_id: str) -> None:
         """Ends the streams of a run's followers."""
+        self._unstored.pop(run_id, None)
         for follower in self._followers.pop(run_id, ()):
             follower.put(None)
 
