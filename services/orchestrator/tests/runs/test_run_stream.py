@@ -116,7 +116,7 @@ async def test_follower_of_a_committed_step_receives_what_was_published_before_a
 
 
 async def test_follower_receives_a_result_that_is_stored_with_a_later_write(world: World, process: Process) -> None:
-    """The result of a built-in call was published before the follower came, and the write after the answer stores it."""
+    """The result was published before the follower came, and the write after the answer stores it."""
     agent = await world.agent(process)
     committed, ends = asyncio.Event(), asyncio.Event()
 
