@@ -6,7 +6,7 @@ import ssl
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
@@ -23,6 +23,7 @@ from mnemesh_kit.metrics import Counter
 from mnemesh_kit.retries import Backoff
 from mnemesh_kit.sql.errors import DatabaseUnavailable
 from mnemesh_kit.sql.postgresql import PostgresUrl, is_postgresql
+from mnemesh_kit.tracing import span_of_call
 
 
 class UtcDateTime(sa.types.TypeDecorator[datetime]):
@@ -227,7 +228,8 @@ class Database:
         """
         TRANSACTIONS[current_service()].inc("read")
         await async_failpoint("sql.read.before", name or fn)
-        return await self._engine.read(fn, snapshot=snapshot)
+        with self._span("read", name or fn):
+            return await self._engine.read(fn, snapshot=snapshot)
 
     async def write(
         self, fn: Callable[[sa.Connection], T], *, name: Subject | None = None, contended: bool = False
@@ -249,10 +251,23 @@ class Database:
         """
         TRANSACTIONS[current_service()].inc("write")
         await async_failpoint("sql.write.before", name or fn)
-        async with self._turn() if contended and self.dialect == "postgresql" else nullcontext():
-            result = await self._engine.write(failpoint_after(fn, "sql.write.before_commit", name or fn))
+        with self._span("write", name or fn):
+            async with self._turn() if contended and self.dialect == "postgresql" else nullcontext():
+                result = await self._engine.write(failpoint_after(fn, "sql.write.before_commit", name or fn))
         await async_failpoint("sql.write.after_commit", name or fn)
         return result
+
+    def _span(self, kind: str, subject: Subject) -> AbstractContextManager[Any]:
+        """Records a transaction within a trace. No statement and no value of one is recorded."""
+        return span_of_call(
+            f"{kind} {current_service()}",
+            lambda: {
+                "db.system.name": self.dialect,
+                "db.namespace": current_service(),
+                "db.operation.name": kind,
+                "mnemesh.transaction": subject if isinstance(subject, str) else getattr(subject, "__qualname__", None),
+            },
+        )
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

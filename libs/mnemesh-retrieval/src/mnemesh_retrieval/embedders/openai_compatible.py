@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from mnemesh_kit.network import failure_of_connection, may_use_proxy
 from mnemesh_kit.retries import Backoff
+from mnemesh_kit.tracing import span_of_call
 
 from mnemesh_retrieval.embedder import CountedVectors, Vector, normalized
 from mnemesh_retrieval.errors import EmbedderError, EmbedderRejected, EmbedderUnavailable
@@ -101,14 +103,30 @@ class OpenAICompatibleEmbedder:
         body: dict[str, Any] = {"model": self._model, "input": texts, "encoding_format": "float"}
         if self._request_dimension:
             body["dimensions"] = self.dimension
-        for attempt in range(1, self._attempts + 1):
-            try:
-                return await self._request(body, len(texts))
-            except _TemporaryError as error:
-                if attempt == self._attempts or not error.retry:
-                    raise EmbedderUnavailable(f"embedder {self.handle}: {error} ({attempt} attempts)") from None
-                await asyncio.sleep(self._delay(attempt, error.retry_after))
+        with span_of_call(f"embeddings {self._model}", self._attributes) as recorded:
+            for attempt in range(1, self._attempts + 1):
+                try:
+                    embedded = await self._request(body, len(texts))
+                except _TemporaryError as error:
+                    if attempt == self._attempts or not error.retry:
+                        raise EmbedderUnavailable(f"embedder {self.handle}: {error} ({attempt} attempts)") from None
+                    await asyncio.sleep(self._delay(attempt, error.retry_after))
+                else:
+                    if recorded is not None and embedded.tokens is not None:
+                        recorded.set_attribute("gen_ai.usage.input_tokens", embedded.tokens)
+                    return embedded
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _attributes(self) -> dict[str, Any]:
+        address = urlsplit(self._url)
+        return {
+            "gen_ai.operation.name": "embeddings",
+            "gen_ai.provider.name": self.handle.partition("/")[0],
+            "gen_ai.request.model": self._model,
+            "gen_ai.embeddings.dimension.count": self.dimension,
+            "server.address": address.hostname,
+            "server.port": address.port,
+        }
 
     async def _request(self, body: dict[str, Any], expected: int) -> CountedVectors:
         import httpx  # noqa: PLC0415 - imported where this embedder is configured

@@ -18,7 +18,7 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.compaction.planner import Summary, SummaryCall, SummaryFailed, SummaryRequest
 from mnemesh_orchestrator.compaction.prompts import summary_prompt
-from mnemesh_orchestrator.llm.calls import failed_response, rendered, well_formed_events
+from mnemesh_orchestrator.llm.calls import failed_response, model_events, rendered
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ModelUnknown,
@@ -187,7 +187,7 @@ async def _report_answers(
     clock = asyncio.get_running_loop().time
     began = clock()
     try:
-        stream = well_formed_events(client.stream(request, budget), request.model.provider)
+        stream = model_events(client, request, budget)
         async with asyncio.timeout(seconds), aclosing(stream) as events:  # type: ignore[type-var]
             answers = [event async for event in events if isinstance(event, LlmAnswer)]
     except BaseException as error:

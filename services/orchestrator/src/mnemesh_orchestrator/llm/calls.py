@@ -49,6 +49,7 @@ from mnemesh_orchestrator.llm.port import (
 )
 from mnemesh_orchestrator.llm.schemas import with_own_arguments
 from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.llm.spans import recorded_events
 from mnemesh_orchestrator.llm.transport import DONE, SdkClient, read_events, remove_environment, translate_error
 from mnemesh_orchestrator.llm.wire import RenderCache, encode_body
 
@@ -67,13 +68,17 @@ _MAX_OPAQUE_BYTES: Final = 10 << 20
 _MAX_TOKENS: Final = 10**12
 
 
-async def well_formed_events(events: AsyncIterator[LlmEvent], provider: str) -> AsyncIterator[LlmEvent]:
-    """Yields the events of a call with well-formed texts. A character that is split between two deltas is kept.
+async def model_events(
+    client: LlmClient, request: LlmRequest, budget: AttemptBudget | None = None
+) -> AsyncIterator[LlmEvent]:
+    """Calls a model. Yields the events with well-formed texts; a character that is split between two deltas is kept.
 
     Raises:
         ProviderBadAnswer: the answer exceeds `MAX_CALLS` or `MAX_ANSWER_BYTES`.
+        ProviderError: see `LlmClient.stream`.
     """
     text, reasoning, calls = PieceJoiner(), PieceJoiner(), dict[int, PieceJoiner]()
+    events = recorded_events(client, request, budget)
     async with aclosing(events):  # type: ignore[type-var]
         async for event in events:
             match event:
@@ -87,7 +92,7 @@ async def well_formed_events(events: AsyncIterator[LlmEvent], provider: str) -> 
                 case _:
                     for rest in _rests(text, reasoning, calls):
                         yield rest
-                    yield well_formed_answer(event, provider)
+                    yield well_formed_answer(event, request.model.provider)
 
 
 def well_formed_answer(answer: LlmAnswer, provider: str) -> LlmAnswer:

@@ -12,7 +12,7 @@ from mnemesh_kit.unicode import well_formed
 from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.calls import failed_response, rendered, well_formed_events
+from mnemesh_orchestrator.llm.calls import failed_response, model_events, rendered
 from mnemesh_orchestrator.llm.errors import (
     ProviderBadAnswer,
     ProviderContentFilter,
@@ -176,7 +176,7 @@ class ModelCaller:
         answer: LlmAnswer | None = None
         is_first = True
         try:
-            events = well_formed_events(state.model.client.stream(request, budget), state.model.info.provider)
+            events = model_events(state.model.client, request, budget)
             async with aclosing(events):  # type: ignore[type-var]
                 async for event in events:
                     if is_first:

@@ -19,6 +19,7 @@ from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import CODE_TOOL_NAMES
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
+from mnemesh_orchestrator.llm.spans import add_tool_result, tool_span
 from mnemesh_orchestrator.loop import step_commit
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, CustomCalls, ProgramCalls, Programs, earlier_calls
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
@@ -202,7 +203,6 @@ class ToolExecution:
             if seen is not None:
                 seen.begin_call()
             result = await self._execute(calls, item, solver)
-            self._metrics.tool_called(item.call.name, self._builtin.names, ok=result.ok)
         returned, at = result.to_return(item.call.id, item.call.name), self._clock.now()
         if item.ordinal == calls.held and self._is_repeatable(context, item):
             _hold(context, calls.step_id, item, returned, at)
@@ -222,7 +222,14 @@ class ToolExecution:
     async def _execute(
         self, calls: _Calls, item: PlannedCall, solver: RulesSolver, *, is_started: bool = False
     ) -> ToolResult:
-        """Executes a call. `is_started` says that this process has recorded its start."""
+        """Executes, counts and records a call. `is_started` says that this process has recorded its start."""
+        with tool_span(item.call.name, item.call.id, item.arguments) as recorded:
+            result = await self._run_tool(calls, item, solver, is_started=is_started)
+            add_tool_result(recorded, result.text, ok=result.ok)
+        self._metrics.tool_called(item.call.name, self._builtin.names, ok=result.ok)
+        return result
+
+    async def _run_tool(self, calls: _Calls, item: PlannedCall, solver: RulesSolver, *, is_started: bool) -> ToolResult:
         context, name = calls.context, item.call.name
         custom = context.toolbox.custom_tool(name)
         if context.toolbox.schema(name) is None:
@@ -256,9 +263,7 @@ class ToolExecution:
 
     async def _execute_program(self, calls: _Calls, item: PlannedCall, solver: RulesSolver) -> ToolResult:
         async def run_tool(called: PlannedCall) -> ToolResult:
-            result = await self._execute(calls, called, solver, is_started=True)
-            self._metrics.tool_called(called.call.name, self._builtin.names, ok=result.ok)
-            return result
+            return await self._execute(calls, called, solver, is_started=True)
 
         result, made = await self._programs.run(calls.context, calls.step_id, item, solver, run_tool)
         calls.programs[item.ordinal] = made

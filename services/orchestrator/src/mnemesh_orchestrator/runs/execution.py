@@ -15,6 +15,7 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.builtin.call import ChildRunsPort
 from mnemesh_orchestrator.errors import LeaseLost
+from mnemesh_orchestrator.llm.spans import agent_span
 from mnemesh_orchestrator.loop.compaction import TurnCompaction
 from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.rules import STOP_ERRORS, failure
@@ -119,7 +120,8 @@ class TurnWork:
 
     async def run(self) -> tuple[StopReason, RunError | None]:
         self._turn = await self._turns.build(self._claim, self._journal)
-        reason = await self._engine.run(self._turn)
+        with agent_span(self._turn.context.agent, self._claim.run):
+            reason = await self._engine.run(self._turn)
         return reason, STOP_ERRORS.get(reason)
 
     async def cancel(self, *, keeps_input: bool) -> None:

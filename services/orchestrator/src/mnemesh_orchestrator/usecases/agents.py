@@ -26,7 +26,7 @@ from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
-from mnemesh_orchestrator.llm.calls import well_formed_events
+from mnemesh_orchestrator.llm.calls import model_events
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderTimeout
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
@@ -445,7 +445,7 @@ class TextGenerationService:
         )
         answers: list[LlmAnswer] = []
         try:
-            stream = well_formed_events(client.stream(request), info.provider)
+            stream = model_events(client, request)
             async with asyncio.timeout(CALL_SECONDS), aclosing(stream) as events:  # type: ignore[type-var]
                 answers = [event async for event in events if isinstance(event, LlmAnswer)]
         except TimeoutError as error:
