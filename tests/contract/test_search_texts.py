@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from mnemesh_kit.access import RPC_RULES
+from mnemesh_kit.access import rules_of
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.retries import service_descriptor
 from mnemesh_testkit.mesh.in_process import Mesh
@@ -47,7 +47,7 @@ async def test_text_that_no_pattern_can_have_is_refused_by_its_field(mesh: Mesh)
     agent = await mesh.client.agents.create("ada", model="mnemesh/rehearsal")
     tried = 0
     async with grpc.aio.insecure_channel(mesh.addresses["orchestrator"]) as channel:
-        for method, rule in RPC_RULES.items():
+        for method, rule in rules_of().items():
             _, service, name = method.split("/")
             descriptor = service_descriptor(service)
             if rule.role is Role.SERVICE or descriptor is None or not name.startswith(("List", "Count")):

@@ -19,7 +19,7 @@ from mnemesh.archival.v1 import passages_service_pb2, passages_service_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
 from mnemesh.recall.v1 import traces_service_pb2, traces_service_pb2_grpc
 from mnemesh_kit import admission
-from mnemesh_kit.access import MAX_REQUEST_BYTES, RPC_RULES
+from mnemesh_kit.access import MAX_REQUEST_BYTES, rules_of
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import Principal, Role, as_principal, current_principal
 from mnemesh_kit.channels import Channels
@@ -144,7 +144,7 @@ def every_rpc() -> Iterator[tuple[str, Any]]:
 
 def test_every_rpc_of_the_contracts_has_an_access_rule() -> None:
     of_every_server = "/mnemesh.server.v1.ServerService/GetServerStatus"
-    assert set(RPC_RULES) == {of_every_server, *(path for path, _ in every_rpc())}
+    assert set(rules_of()) == {of_every_server, *(path for path, _ in every_rpc())}
 
 
 def test_contracts_name_the_rpcs_that_only_services_may_call() -> None:
@@ -155,7 +155,7 @@ def test_contracts_name_the_rpcs_that_only_services_may_call() -> None:
             for comment, name in re.findall(r"((?: *//.*\n)+) *rpc (\w+)", body):
                 if "Requires the role service." in " ".join(comment.replace("//", " ").split()):
                     named.add(f"/{package}.{service}/{name}")
-    assert named == {path for path, rule in RPC_RULES.items() if rule.role is Role.SERVICE}
+    assert named == {path for path, rule in rules_of().items() if rule.role is Role.SERVICE}
 
 
 async def test_clients_may_not_call_rpcs_for_services(key_file: str) -> None:

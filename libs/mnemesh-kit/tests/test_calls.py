@@ -9,7 +9,7 @@ import pytest
 import structlog
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh_kit import errors, interceptors
-from mnemesh_kit.access import RPC_RULES
+from mnemesh_kit.access import rule_of, rules_of
 from mnemesh_kit.call_context import (
     DEFAULT_PRINCIPAL,
     Principal,
@@ -158,8 +158,8 @@ async def test_a_call_is_logged_after_its_answer_is_sent_and_an_error_before() -
 
 
 async def test_successful_calls_that_services_repeat_all_the_time_are_details(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = f"/{SERVICE}/GetBlock"
-    monkeypatch.setattr(interceptors, "RPC_RULES", {method: replace(RPC_RULES[method], is_polled=True)})
+    polled = replace(rule_of(f"/{SERVICE}/GetBlock"), is_polled=True)
+    monkeypatch.setattr(interceptors, "rule_of", lambda _: polled)
     async with serving() as service, calling(service.address) as stub:
         with structlog.testing.capture_logs() as logs:
             await stub.GetBlock(GET)
@@ -167,7 +167,7 @@ async def test_successful_calls_that_services_repeat_all_the_time_are_details(mo
             with pytest.raises(errors.NotFound):
                 await stub.GetBlock(GET)
     assert [entry["log_level"] for entry in logs if entry["event"] == "call"] == ["debug", "info"]
-    assert RPC_RULES["/mnemesh.agents.v1.RunService/ClaimCallbacks"].is_polled
+    assert rules_of()["/mnemesh.agents.v1.RunService/ClaimCallbacks"].is_polled
 
 
 async def test_principal_with_a_malformed_id_is_refused() -> None:

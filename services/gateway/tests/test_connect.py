@@ -20,7 +20,7 @@ from google.rpc import error_details_pb2
 from mnemesh.agents.v1 import agents_service_pb2, runs_pb2, runs_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
-from mnemesh_kit.access import RPC_RULES
+from mnemesh_kit.access import rules_of
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import Principal, Role
 from mnemesh_kit.ids import new_id
@@ -153,7 +153,7 @@ async def test_wrong_json_is_refused_by_name(raw: httpx.AsyncClient, body: bytes
 
 
 async def test_what_is_no_method_of_clients_is_refused(raw: httpx.AsyncClient) -> None:
-    internal = next(path for path, rule in RPC_RULES.items() if rule.role is Role.SERVICE)
+    internal = next(path for path, rule in rules_of().items() if rule.role is Role.SERVICE)
     for path in (internal, "/mnemesh.agents.v1.AgentService/Nothing", "/mnemesh.nothing.v1.Service/Get"):
         answer = await raw.post(path, json={})
         assert (answer.status_code, answer.json()["code"]) == (501, "unimplemented"), path
@@ -207,7 +207,7 @@ async def test_tokens_are_required_and_organizations_are_apart(tmp_path: Path) -
 
 async def test_every_method_of_clients_has_a_path(raw: httpx.AsyncClient) -> None:
     """An empty request reaches each method that has one: it succeeds, or its service refuses it by reason."""
-    paths = [path for path, rule in RPC_RULES.items() if rule.role is Role.CLIENT]
+    paths = [path for path, rule in rules_of().items() if rule.role is Role.CLIENT]
     assert len(paths) > 150
     for path in paths:
         answer = await raw.post(path, content=b"", headers={"Content-Type": "application/proto"})

@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from mnemesh_kit.access import RPC_RULES, UNLISTED, RpcRule
+from mnemesh_kit.access import RpcRule, rule_of
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.call_context import Role, set_principal
 from mnemesh_kit.errors import (
@@ -227,7 +227,7 @@ class Admission:
         """
         principal = self._authenticator.principal(metadata)
         set_principal(principal)
-        rule = RPC_RULES.get(method, UNLISTED)
+        rule = rule_of(method)
         if principal.role is Role.SERVICE:
             return rule
         if rule.role is Role.SERVICE:

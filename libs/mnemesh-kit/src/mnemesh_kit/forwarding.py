@@ -6,17 +6,14 @@ are forwarded; the receiving service authenticates them again.
 """
 
 import asyncio
-import importlib
-import pkgutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from mnemesh_kit.access import RPC_RULES
+from mnemesh_kit.access import rule_of
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.errors import DETAILS_KEY, PUSHBACK_KEY, InvalidArgument, MnemeshError, Unavailable, from_rpc_error
 from mnemesh_kit.local_calls import LocalMethod, LocalServers
@@ -66,8 +63,7 @@ class Forwarder(grpc.GenericRpcHandler):
         """Returns the handler of a method; None for one that is not forwarded."""
         method = handler_call_details.method
         target = self._targets.get(method.split("/")[1]) if method.count("/") == 2 else None
-        rule = RPC_RULES.get(method)
-        if target is None or rule is None or rule.role is not Role.CLIENT:
+        if target is None or rule_of(method).role is not Role.CLIENT:
             return None
         # On the wire, a single response is a stream of one. The receiving service knows how many there must be.
         kind = "stream_stream" if _is_streamed(method) else "unary_stream"
@@ -129,19 +125,6 @@ class ForwardingHealth(health.aio.HealthServicer):
         is_serving = await self._forwarder.is_serving(request.service)
         state = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
         return health_pb2.HealthCheckResponse(status=state)
-
-
-@cache
-def import_contracts(names: tuple[str, ...]) -> None:
-    """Imports the generated code of gRPC services, so that reflection and request ids know them."""
-    for package in dict.fromkeys(name.rpartition(".")[0] for name in names):
-        found = importlib.import_module(package)
-        for module in pkgutil.iter_modules(found.__path__):
-            if module.name.endswith("_service_pb2"):
-                importlib.import_module(f"{package}.{module.name}")
-    unknown = [name for name in names if service_descriptor(name) is None]
-    if unknown:
-        raise LookupError(f"no generated code of {', '.join(unknown)}")
 
 
 class _Forwarded:

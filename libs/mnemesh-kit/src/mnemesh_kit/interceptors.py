@@ -23,7 +23,7 @@ from typing import Any, Final
 import grpc
 import structlog
 
-from mnemesh_kit.access import RPC_RULES, UNLISTED, RpcRule
+from mnemesh_kit.access import RpcRule, rule_of
 from mnemesh_kit.admission import Admission, OpenService, Unreadable, bounded_parser, discard, readable
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.call_context import METADATA_KEY, current_principal, set_correlation_id, set_remaining
@@ -227,7 +227,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
 
     def _report(self, call: Call, seconds: float) -> None:
         code = call.code.name
-        rule = RPC_RULES.get(call.method, UNLISTED)
+        rule = rule_of(call.method)
         log = _log.debug if rule.is_polled and call.code is grpc.StatusCode.OK else _log.info
         log("call", method=call.method, code=code, ms=round(seconds * 1000, 2))
         if self._metrics is not None:

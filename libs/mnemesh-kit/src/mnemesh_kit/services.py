@@ -1,11 +1,15 @@
 """The services of a mesh: their names, default ports, Python packages and proto services. The only such list."""
 
+import importlib
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 from mnemesh_kit.config import ConfigError
+from mnemesh_kit.retries import service_descriptor
 
 MESH: Final = "mesh"
 """The name of a process that runs several services."""
@@ -198,6 +202,11 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
 SERVICE_NAMES: Final[tuple[str, ...]] = tuple(spec.name for spec in SERVICES)
 STORE_NAMES: Final[tuple[str, ...]] = tuple(spec.name for spec in SERVICES if spec.has_database)
 """The services that have a database."""
+GRPC_SERVICES: Final[tuple[str, ...]] = (
+    *(name for spec in SERVICES for name in spec.proto_services),
+    "mnemesh.server.v1.ServerService",
+)
+"""The full names of all gRPC services of a mesh, without health and reflection."""
 
 
 def service(name: str) -> ServiceSpec:
@@ -210,6 +219,19 @@ def service(name: str) -> ServiceSpec:
         if spec.name == name:
             return spec
     raise KeyError(name)
+
+
+@cache
+def import_contracts(names: tuple[str, ...]) -> None:
+    """Imports the generated code of gRPC services, so that their descriptors can be found by their names."""
+    for package in dict.fromkeys(name.rpartition(".")[0] for name in names):
+        found = importlib.import_module(package)
+        for module in pkgutil.iter_modules(found.__path__):
+            if module.name.endswith("_service_pb2"):
+                importlib.import_module(f"{package}.{module.name}")
+    unknown = [name for name in names if service_descriptor(name) is None]
+    if unknown:
+        raise LookupError(f"no generated code of {', '.join(unknown)}")
 
 
 _LARGEST_PORT: Final = 65535

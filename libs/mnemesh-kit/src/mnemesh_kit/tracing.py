@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
-from mnemesh_kit.access import RPC_RULES, UNLISTED
+from mnemesh_kit.access import rule_of
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import typed_error
 from mnemesh_kit.extras import install_hint
@@ -186,7 +186,7 @@ def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
 def _has_span(call: Any) -> bool:
     """Returns whether a call has a span. Health, reflection and what services poll have none: they are called often."""
     name = call.method.decode() if isinstance(call.method, bytes) else call.method
-    return not name.startswith("/grpc.") and not RPC_RULES.get(name, UNLISTED).is_polled
+    return not name.startswith("/grpc.") and not rule_of(name).is_polled
 
 
 def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
-from mnemesh_kit.access import RPC_RULES
+from mnemesh_kit.access import rule_of, rules_of
 from mnemesh_kit.call_context import Role, current_principal
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import (
@@ -31,7 +31,6 @@ from mnemesh_kit.errors import (
     to_trailers,
     typed_error,
 )
-from mnemesh_kit.forwarding import import_contracts
 from mnemesh_kit.heavy_work import ByteBudget, HeavyWork
 from mnemesh_kit.json_bounds import require_bounded_json
 from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS
@@ -117,12 +116,12 @@ class ConnectApp:
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"").decode("latin-1")
         if kind.startswith(_GRPC) and not kind.startswith(_GRPC_WEB):
             raise UnsupportedMediaType("Send gRPC to the orchestrator. The gateway serves Connect and gRPC-Web.")
-        rule = RPC_RULES.get(path)
-        if rule is None or rule.role is not Role.CLIENT:
+        app = self._app = self._app or self._create()
+        rule = rule_of(path)
+        if rule.role is not Role.CLIENT:
             raise Unimplemented(f"There is no method {path[:200]} for clients.")
         scope["route"] = MethodPath(path)
         limit = rule.max_request_bytes if rule.bounds_stream else None
-        app = self._app = self._app or self._create()
         with self._budget.reservation(current_principal().organization_id) as reserve:
             await app(scope, _Body(receive, limit, reserve), send)
 
@@ -143,9 +142,7 @@ class ConnectApp:
         class Application(ConnectASGIApplication[None]):
             path = ""
 
-        methods = {path.rpartition("/")[0][1:] for path in RPC_RULES}
-        import_contracts(tuple(sorted(methods)))
-        endpoints = {path: self._endpoint(path) for path, rule in RPC_RULES.items() if rule.role is Role.CLIENT}
+        endpoints = {path: self._endpoint(path) for path, rule in rules_of().items() if rule.role is Role.CLIENT}
         application: Any = Application(
             service=None,
             endpoints=lambda _: endpoints,

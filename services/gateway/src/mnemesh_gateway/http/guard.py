@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
-from mnemesh_kit.access import RPC_RULES
+from mnemesh_kit.access import rule_of
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.call_context import set_correlation_id, set_principal
 from mnemesh_kit.errors import MnemeshError, PermissionDenied, ServerBusy, typed_error
@@ -141,8 +141,7 @@ class Guard:
         )
         method = f"{scope['method']} {path}"
         if path not in OPEN_PATHS:
-            rule = RPC_RULES.get(path)
-            log = _log.debug if rule is not None and rule.is_polled and status == 200 else _log.info
+            log = _log.debug if status == 200 and rule_of(path).is_polled else _log.info
             log("request", method=method, status=status, ms=round(seconds * 1000, 2))
         if self._metrics is not None:
             self._metrics.record(method, str(status), seconds)

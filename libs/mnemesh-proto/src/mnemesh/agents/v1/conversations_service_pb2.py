@@ -25,10 +25,11 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from mnemesh.agents.v1 import conversations_pb2 as mnemesh_dot_agents_dot_v1_dot_conversations__pb2
 from mnemesh.agents.v1 import runs_pb2 as mnemesh_dot_agents_dot_v1_dot_runs__pb2
+from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 from mnemesh.types.v1 import paging_pb2 as mnemesh_dot_types_dot_v1_dot_paging__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-mnemesh/agents/v1/conversations_service.proto\x12\x11mnemesh.agents.v1\x1a google/protobuf/field_mask.proto\x1a%mnemesh/agents/v1/conversations.proto\x1a\x1cmnemesh/agents/v1/runs.proto\x1a\x1dmnemesh/types/v1/paging.proto\"\x85\x01\n\x19\x43reateConversationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x35\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\x12\x1d\n\x15\x63reate_missing_blocks\x18\x03 \x01(\x08\"S\n\x1a\x43reateConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\"N\n\x16GetConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x1b\n\x13include_message_ids\x18\x02 \x01(\x08\"P\n\x17GetConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\"\xe9\x02\n\x18ListConversationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x38\n\x08order_by\x18\x06 \x01(\x0e\x32&.mnemesh.agents.v1.ConversationOrderBy\x12\x15\n\x08\x61gent_id\x18\n \x01(\tH\x02\x88\x01\x01\x12\x15\n\x08\x61rchived\x18\x0b \x01(\x08H\x03\x88\x01\x01\x12\x1b\n\x0esummary_search\x18\x0c \x01(\tH\x04\x88\x01\x01\x42\x0b\n\t_after_idB\x0c\n\n_before_idB\x0b\n\t_agent_idB\x0b\n\t_archivedB\x11\n\x0f_summary_search\"l\n\x19ListConversationsResponse\x12\x36\n\rconversations\x18\x01 \x03(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x97\x01\n\x19UpdateConversationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x35\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"S\n\x1aUpdateConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\"H\n\x19\x44\x65leteConversationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\"\x1c\n\x1a\x44\x65leteConversationResponse\"\xc8\x01\n\x17\x46orkConversationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x1d\n\x10until_message_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07summary\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x07on_busy\x18\x05 \x01(\x0e\x32\x19.mnemesh.agents.v1.OnBusyB\x13\n\x11_until_message_idB\n\n\x08_summary\"Q\n\x18\x46orkConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation*\xb7\x01\n\x13\x43onversationOrderBy\x12%\n!CONVERSATION_ORDER_BY_UNSPECIFIED\x10\x00\x12%\n!CONVERSATION_ORDER_BY_CREATE_TIME\x10\x01\x12%\n!CONVERSATION_ORDER_BY_UPDATE_TIME\x10\x02\x12+\n\'CONVERSATION_ORDER_BY_LAST_MESSAGE_TIME\x10\x03\x32\xbf\x05\n\x13\x43onversationService\x12q\n\x12\x43reateConversation\x12,.mnemesh.agents.v1.CreateConversationRequest\x1a-.mnemesh.agents.v1.CreateConversationResponse\x12m\n\x0fGetConversation\x12).mnemesh.agents.v1.GetConversationRequest\x1a*.mnemesh.agents.v1.GetConversationResponse\"\x03\x90\x02\x01\x12s\n\x11ListConversations\x12+.mnemesh.agents.v1.ListConversationsRequest\x1a,.mnemesh.agents.v1.ListConversationsResponse\"\x03\x90\x02\x01\x12q\n\x12UpdateConversation\x12,.mnemesh.agents.v1.UpdateConversationRequest\x1a-.mnemesh.agents.v1.UpdateConversationResponse\x12q\n\x12\x44\x65leteConversation\x12,.mnemesh.agents.v1.DeleteConversationRequest\x1a-.mnemesh.agents.v1.DeleteConversationResponse\x12k\n\x10\x46orkConversation\x12*.mnemesh.agents.v1.ForkConversationRequest\x1a+.mnemesh.agents.v1.ForkConversationResponseB?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-mnemesh/agents/v1/conversations_service.proto\x12\x11mnemesh.agents.v1\x1a google/protobuf/field_mask.proto\x1a%mnemesh/agents/v1/conversations.proto\x1a\x1cmnemesh/agents/v1/runs.proto\x1a\x1dmnemesh/types/v1/access.proto\x1a\x1dmnemesh/types/v1/paging.proto\"\x85\x01\n\x19\x43reateConversationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x35\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\x12\x1d\n\x15\x63reate_missing_blocks\x18\x03 \x01(\x08\"S\n\x1a\x43reateConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\"N\n\x16GetConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x1b\n\x13include_message_ids\x18\x02 \x01(\x08\"P\n\x17GetConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\"\xe9\x02\n\x18ListConversationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x38\n\x08order_by\x18\x06 \x01(\x0e\x32&.mnemesh.agents.v1.ConversationOrderBy\x12\x15\n\x08\x61gent_id\x18\n \x01(\tH\x02\x88\x01\x01\x12\x15\n\x08\x61rchived\x18\x0b \x01(\x08H\x03\x88\x01\x01\x12\x1b\n\x0esummary_search\x18\x0c \x01(\tH\x04\x88\x01\x01\x42\x0b\n\t_after_idB\x0c\n\n_before_idB\x0b\n\t_agent_idB\x0b\n\t_archivedB\x11\n\x0f_summary_search\"l\n\x19ListConversationsResponse\x12\x36\n\rconversations\x18\x01 \x03(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x97\x01\n\x19UpdateConversationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x35\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"S\n\x1aUpdateConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation\"H\n\x19\x44\x65leteConversationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\"\x1c\n\x1a\x44\x65leteConversationResponse\"\xc8\x01\n\x17\x46orkConversationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x1d\n\x10until_message_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07summary\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x07on_busy\x18\x05 \x01(\x0e\x32\x19.mnemesh.agents.v1.OnBusyB\x13\n\x11_until_message_idB\n\n\x08_summary\"Q\n\x18\x46orkConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.mnemesh.agents.v1.Conversation*\xb7\x01\n\x13\x43onversationOrderBy\x12%\n!CONVERSATION_ORDER_BY_UNSPECIFIED\x10\x00\x12%\n!CONVERSATION_ORDER_BY_CREATE_TIME\x10\x01\x12%\n!CONVERSATION_ORDER_BY_UPDATE_TIME\x10\x02\x12+\n\'CONVERSATION_ORDER_BY_LAST_MESSAGE_TIME\x10\x03\x32\xeb\x05\n\x13\x43onversationService\x12y\n\x12\x43reateConversation\x12,.mnemesh.agents.v1.CreateConversationRequest\x1a-.mnemesh.agents.v1.CreateConversationResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12s\n\x0fGetConversation\x12).mnemesh.agents.v1.GetConversationRequest\x1a*.mnemesh.agents.v1.GetConversationResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12y\n\x11ListConversations\x12+.mnemesh.agents.v1.ListConversationsRequest\x1a,.mnemesh.agents.v1.ListConversationsResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12y\n\x12UpdateConversation\x12,.mnemesh.agents.v1.UpdateConversationRequest\x1a-.mnemesh.agents.v1.UpdateConversationResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12y\n\x12\x44\x65leteConversation\x12,.mnemesh.agents.v1.DeleteConversationRequest\x1a-.mnemesh.agents.v1.DeleteConversationResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12s\n\x10\x46orkConversation\x12*.mnemesh.agents.v1.ForkConversationRequest\x1a+.mnemesh.agents.v1.ForkConversationResponse\"\x06\xda\xc6\x18\x02\x08\x02\x42?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,36 +37,44 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.agents.v1.conversat
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\021mnemesh.agents.v1P\001Z(mnemesh.local/mnemesh/agents/v1;agentsv1'
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['CreateConversation']._loaded_options = None
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['CreateConversation']._serialized_options = b'\332\306\030\002\010\002'
   _globals['_CONVERSATIONSERVICE'].methods_by_name['GetConversation']._loaded_options = None
-  _globals['_CONVERSATIONSERVICE'].methods_by_name['GetConversation']._serialized_options = b'\220\002\001'
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['GetConversation']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
   _globals['_CONVERSATIONSERVICE'].methods_by_name['ListConversations']._loaded_options = None
-  _globals['_CONVERSATIONSERVICE'].methods_by_name['ListConversations']._serialized_options = b'\220\002\001'
-  _globals['_CONVERSATIONORDERBY']._serialized_start=1689
-  _globals['_CONVERSATIONORDERBY']._serialized_end=1872
-  _globals['_CREATECONVERSATIONREQUEST']._serialized_start=203
-  _globals['_CREATECONVERSATIONREQUEST']._serialized_end=336
-  _globals['_CREATECONVERSATIONRESPONSE']._serialized_start=338
-  _globals['_CREATECONVERSATIONRESPONSE']._serialized_end=421
-  _globals['_GETCONVERSATIONREQUEST']._serialized_start=423
-  _globals['_GETCONVERSATIONREQUEST']._serialized_end=501
-  _globals['_GETCONVERSATIONRESPONSE']._serialized_start=503
-  _globals['_GETCONVERSATIONRESPONSE']._serialized_end=583
-  _globals['_LISTCONVERSATIONSREQUEST']._serialized_start=586
-  _globals['_LISTCONVERSATIONSREQUEST']._serialized_end=947
-  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_start=949
-  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_end=1057
-  _globals['_UPDATECONVERSATIONREQUEST']._serialized_start=1060
-  _globals['_UPDATECONVERSATIONREQUEST']._serialized_end=1211
-  _globals['_UPDATECONVERSATIONRESPONSE']._serialized_start=1213
-  _globals['_UPDATECONVERSATIONRESPONSE']._serialized_end=1296
-  _globals['_DELETECONVERSATIONREQUEST']._serialized_start=1298
-  _globals['_DELETECONVERSATIONREQUEST']._serialized_end=1370
-  _globals['_DELETECONVERSATIONRESPONSE']._serialized_start=1372
-  _globals['_DELETECONVERSATIONRESPONSE']._serialized_end=1400
-  _globals['_FORKCONVERSATIONREQUEST']._serialized_start=1403
-  _globals['_FORKCONVERSATIONREQUEST']._serialized_end=1603
-  _globals['_FORKCONVERSATIONRESPONSE']._serialized_start=1605
-  _globals['_FORKCONVERSATIONRESPONSE']._serialized_end=1686
-  _globals['_CONVERSATIONSERVICE']._serialized_start=1875
-  _globals['_CONVERSATIONSERVICE']._serialized_end=2578
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['ListConversations']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['UpdateConversation']._loaded_options = None
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['UpdateConversation']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['DeleteConversation']._loaded_options = None
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['DeleteConversation']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['ForkConversation']._loaded_options = None
+  _globals['_CONVERSATIONSERVICE'].methods_by_name['ForkConversation']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_CONVERSATIONORDERBY']._serialized_start=1720
+  _globals['_CONVERSATIONORDERBY']._serialized_end=1903
+  _globals['_CREATECONVERSATIONREQUEST']._serialized_start=234
+  _globals['_CREATECONVERSATIONREQUEST']._serialized_end=367
+  _globals['_CREATECONVERSATIONRESPONSE']._serialized_start=369
+  _globals['_CREATECONVERSATIONRESPONSE']._serialized_end=452
+  _globals['_GETCONVERSATIONREQUEST']._serialized_start=454
+  _globals['_GETCONVERSATIONREQUEST']._serialized_end=532
+  _globals['_GETCONVERSATIONRESPONSE']._serialized_start=534
+  _globals['_GETCONVERSATIONRESPONSE']._serialized_end=614
+  _globals['_LISTCONVERSATIONSREQUEST']._serialized_start=617
+  _globals['_LISTCONVERSATIONSREQUEST']._serialized_end=978
+  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_start=980
+  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_end=1088
+  _globals['_UPDATECONVERSATIONREQUEST']._serialized_start=1091
+  _globals['_UPDATECONVERSATIONREQUEST']._serialized_end=1242
+  _globals['_UPDATECONVERSATIONRESPONSE']._serialized_start=1244
+  _globals['_UPDATECONVERSATIONRESPONSE']._serialized_end=1327
+  _globals['_DELETECONVERSATIONREQUEST']._serialized_start=1329
+  _globals['_DELETECONVERSATIONREQUEST']._serialized_end=1401
+  _globals['_DELETECONVERSATIONRESPONSE']._serialized_start=1403
+  _globals['_DELETECONVERSATIONRESPONSE']._serialized_end=1431
+  _globals['_FORKCONVERSATIONREQUEST']._serialized_start=1434
+  _globals['_FORKCONVERSATIONREQUEST']._serialized_end=1634
+  _globals['_FORKCONVERSATIONRESPONSE']._serialized_start=1636
+  _globals['_FORKCONVERSATIONRESPONSE']._serialized_end=1717
+  _globals['_CONVERSATIONSERVICE']._serialized_start=1906
+  _globals['_CONVERSATIONSERVICE']._serialized_end=2653
 # @@protoc_insertion_point(module_scope)

@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from mnemesh.archival.v1 import archives_pb2 as mnemesh_dot_archival_dot_v1_dot_archives__pb2
+from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 from mnemesh.types.v1 import paging_pb2 as mnemesh_dot_types_dot_v1_dot_paging__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*mnemesh/archival/v1/archives_service.proto\x12\x13mnemesh.archival.v1\x1a google/protobuf/field_mask.proto\x1a\"mnemesh/archival/v1/archives.proto\x1a\x1dmnemesh/types/v1/paging.proto\"\xb9\x01\n\x14\x43reateArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x07\x61rchive\x18\x02 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\x12\x11\n\tagent_ids\x18\x03 \x03(\t\x12!\n\x14\x63reated_for_agent_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07restore\x18\x05 \x01(\x08\x42\x17\n\x15_created_for_agent_id\"F\n\x15\x43reateArchiveResponse\x12-\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\"\'\n\x11GetArchiveRequest\x12\x12\n\narchive_id\x18\x01 \x01(\t\"C\n\x12GetArchiveResponse\x12-\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\"\x8e\x01\n\rArchiveFilter\x12\x15\n\x08\x61gent_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04name\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x0b\x61rchive_ids\x18\x03 \x03(\t\x12\x18\n\x0bname_search\x18\x04 \x01(\tH\x02\x88\x01\x01\x42\x0b\n\t_agent_idB\x07\n\x05_nameB\x0e\n\x0c_name_search\"\x9d\x02\n\x13ListArchivesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x35\n\x08order_by\x18\x06 \x01(\x0e\x32#.mnemesh.archival.v1.ArchiveOrderBy\x12\x32\n\x06\x66ilter\x18\n \x01(\x0b\x32\".mnemesh.archival.v1.ArchiveFilterB\x0b\n\t_after_idB\x0c\n\n_before_id\"_\n\x14ListArchivesResponse\x12.\n\x08\x61rchives\x18\x01 \x03(\x0b\x32\x1c.mnemesh.archival.v1.Archive\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"J\n\x14\x43ountArchivesRequest\x12\x32\n\x06\x66ilter\x18\n \x01(\x0b\x32\".mnemesh.archival.v1.ArchiveFilter\"&\n\x15\x43ountArchivesResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\"\x8a\x01\n\x14UpdateArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x07\x61rchive\x18\x02 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"F\n\x15UpdateArchiveResponse\x12-\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\">\n\x14\x44\x65leteArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\"\x17\n\x15\x44\x65leteArchiveResponse\"P\n\x14\x41ttachArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x12\n\narchive_id\x18\x03 \x01(\t\"\x17\n\x15\x41ttachArchiveResponse\"P\n\x14\x44\x65tachArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x12\n\narchive_id\x18\x03 \x01(\t\"\x17\n\x15\x44\x65tachArchiveResponse\"\x87\x02\n\x18ListArchiveAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12:\n\x08order_by\x18\x06 \x01(\x0e\x32(.mnemesh.archival.v1.ArchiveAgentOrderBy\x12\x12\n\narchive_id\x18\n \x01(\tB\x0b\n\t_after_idB\x0c\n\n_before_id\"G\n\x19ListArchiveAgentsResponse\x12\x11\n\tagent_ids\x18\x01 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*o\n\x0e\x41rchiveOrderBy\x12 \n\x1c\x41RCHIVE_ORDER_BY_UNSPECIFIED\x10\x00\x12 \n\x1c\x41RCHIVE_ORDER_BY_CREATE_TIME\x10\x01\x12\x19\n\x15\x41RCHIVE_ORDER_BY_NAME\x10\x02*b\n\x13\x41rchiveAgentOrderBy\x12&\n\"ARCHIVE_AGENT_ORDER_BY_UNSPECIFIED\x10\x00\x12#\n\x1f\x41RCHIVE_AGENT_ORDER_BY_AGENT_ID\x10\x01\x32\xcc\x07\n\x0e\x41rchiveService\x12\x66\n\rCreateArchive\x12).mnemesh.archival.v1.CreateArchiveRequest\x1a*.mnemesh.archival.v1.CreateArchiveResponse\x12\x62\n\nGetArchive\x12&.mnemesh.archival.v1.GetArchiveRequest\x1a\'.mnemesh.archival.v1.GetArchiveResponse\"\x03\x90\x02\x01\x12h\n\x0cListArchives\x12(.mnemesh.archival.v1.ListArchivesRequest\x1a).mnemesh.archival.v1.ListArchivesResponse\"\x03\x90\x02\x01\x12k\n\rCountArchives\x12).mnemesh.archival.v1.CountArchivesRequest\x1a*.mnemesh.archival.v1.CountArchivesResponse\"\x03\x90\x02\x01\x12\x66\n\rUpdateArchive\x12).mnemesh.archival.v1.UpdateArchiveRequest\x1a*.mnemesh.archival.v1.UpdateArchiveResponse\x12\x66\n\rDeleteArchive\x12).mnemesh.archival.v1.DeleteArchiveRequest\x1a*.mnemesh.archival.v1.DeleteArchiveResponse\x12\x66\n\rAttachArchive\x12).mnemesh.archival.v1.AttachArchiveRequest\x1a*.mnemesh.archival.v1.AttachArchiveResponse\x12\x66\n\rDetachArchive\x12).mnemesh.archival.v1.DetachArchiveRequest\x1a*.mnemesh.archival.v1.DetachArchiveResponse\x12w\n\x11ListArchiveAgents\x12-.mnemesh.archival.v1.ListArchiveAgentsRequest\x1a..mnemesh.archival.v1.ListArchiveAgentsResponse\"\x03\x90\x02\x01\x42\x45\n\x13mnemesh.archival.v1P\x01Z,mnemesh.local/mnemesh/archival/v1;archivalv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*mnemesh/archival/v1/archives_service.proto\x12\x13mnemesh.archival.v1\x1a google/protobuf/field_mask.proto\x1a\"mnemesh/archival/v1/archives.proto\x1a\x1dmnemesh/types/v1/access.proto\x1a\x1dmnemesh/types/v1/paging.proto\"\xb9\x01\n\x14\x43reateArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x07\x61rchive\x18\x02 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\x12\x11\n\tagent_ids\x18\x03 \x03(\t\x12!\n\x14\x63reated_for_agent_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07restore\x18\x05 \x01(\x08\x42\x17\n\x15_created_for_agent_id\"F\n\x15\x43reateArchiveResponse\x12-\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\"\'\n\x11GetArchiveRequest\x12\x12\n\narchive_id\x18\x01 \x01(\t\"C\n\x12GetArchiveResponse\x12-\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\"\x8e\x01\n\rArchiveFilter\x12\x15\n\x08\x61gent_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04name\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x0b\x61rchive_ids\x18\x03 \x03(\t\x12\x18\n\x0bname_search\x18\x04 \x01(\tH\x02\x88\x01\x01\x42\x0b\n\t_agent_idB\x07\n\x05_nameB\x0e\n\x0c_name_search\"\x9d\x02\n\x13ListArchivesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x35\n\x08order_by\x18\x06 \x01(\x0e\x32#.mnemesh.archival.v1.ArchiveOrderBy\x12\x32\n\x06\x66ilter\x18\n \x01(\x0b\x32\".mnemesh.archival.v1.ArchiveFilterB\x0b\n\t_after_idB\x0c\n\n_before_id\"_\n\x14ListArchivesResponse\x12.\n\x08\x61rchives\x18\x01 \x03(\x0b\x32\x1c.mnemesh.archival.v1.Archive\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"J\n\x14\x43ountArchivesRequest\x12\x32\n\x06\x66ilter\x18\n \x01(\x0b\x32\".mnemesh.archival.v1.ArchiveFilter\"&\n\x15\x43ountArchivesResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\"\x8a\x01\n\x14UpdateArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x07\x61rchive\x18\x02 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"F\n\x15UpdateArchiveResponse\x12-\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1c.mnemesh.archival.v1.Archive\">\n\x14\x44\x65leteArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\"\x17\n\x15\x44\x65leteArchiveResponse\"P\n\x14\x41ttachArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x12\n\narchive_id\x18\x03 \x01(\t\"\x17\n\x15\x41ttachArchiveResponse\"P\n\x14\x44\x65tachArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x12\n\narchive_id\x18\x03 \x01(\t\"\x17\n\x15\x44\x65tachArchiveResponse\"\x87\x02\n\x18ListArchiveAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12:\n\x08order_by\x18\x06 \x01(\x0e\x32(.mnemesh.archival.v1.ArchiveAgentOrderBy\x12\x12\n\narchive_id\x18\n \x01(\tB\x0b\n\t_after_idB\x0c\n\n_before_id\"G\n\x19ListArchiveAgentsResponse\x12\x11\n\tagent_ids\x18\x01 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*o\n\x0e\x41rchiveOrderBy\x12 \n\x1c\x41RCHIVE_ORDER_BY_UNSPECIFIED\x10\x00\x12 \n\x1c\x41RCHIVE_ORDER_BY_CREATE_TIME\x10\x01\x12\x19\n\x15\x41RCHIVE_ORDER_BY_NAME\x10\x02*b\n\x13\x41rchiveAgentOrderBy\x12&\n\"ARCHIVE_AGENT_ORDER_BY_UNSPECIFIED\x10\x00\x12#\n\x1f\x41RCHIVE_AGENT_ORDER_BY_AGENT_ID\x10\x01\x32\x8c\x08\n\x0e\x41rchiveService\x12n\n\rCreateArchive\x12).mnemesh.archival.v1.CreateArchiveRequest\x1a*.mnemesh.archival.v1.CreateArchiveResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12h\n\nGetArchive\x12&.mnemesh.archival.v1.GetArchiveRequest\x1a\'.mnemesh.archival.v1.GetArchiveResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12n\n\x0cListArchives\x12(.mnemesh.archival.v1.ListArchivesRequest\x1a).mnemesh.archival.v1.ListArchivesResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12q\n\rCountArchives\x12).mnemesh.archival.v1.CountArchivesRequest\x1a*.mnemesh.archival.v1.CountArchivesResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12n\n\rUpdateArchive\x12).mnemesh.archival.v1.UpdateArchiveRequest\x1a*.mnemesh.archival.v1.UpdateArchiveResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12n\n\rDeleteArchive\x12).mnemesh.archival.v1.DeleteArchiveRequest\x1a*.mnemesh.archival.v1.DeleteArchiveResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12n\n\rAttachArchive\x12).mnemesh.archival.v1.AttachArchiveRequest\x1a*.mnemesh.archival.v1.AttachArchiveResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12n\n\rDetachArchive\x12).mnemesh.archival.v1.DetachArchiveRequest\x1a*.mnemesh.archival.v1.DetachArchiveResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12}\n\x11ListArchiveAgents\x12-.mnemesh.archival.v1.ListArchiveAgentsRequest\x1a..mnemesh.archival.v1.ListArchiveAgentsResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x42\x45\n\x13mnemesh.archival.v1P\x01Z,mnemesh.local/mnemesh/archival/v1;archivalv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,56 +36,66 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.archival.v1.archive
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\023mnemesh.archival.v1P\001Z,mnemesh.local/mnemesh/archival/v1;archivalv1'
+  _globals['_ARCHIVESERVICE'].methods_by_name['CreateArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['CreateArchive']._serialized_options = b'\332\306\030\002\010\002'
   _globals['_ARCHIVESERVICE'].methods_by_name['GetArchive']._loaded_options = None
-  _globals['_ARCHIVESERVICE'].methods_by_name['GetArchive']._serialized_options = b'\220\002\001'
+  _globals['_ARCHIVESERVICE'].methods_by_name['GetArchive']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
   _globals['_ARCHIVESERVICE'].methods_by_name['ListArchives']._loaded_options = None
-  _globals['_ARCHIVESERVICE'].methods_by_name['ListArchives']._serialized_options = b'\220\002\001'
+  _globals['_ARCHIVESERVICE'].methods_by_name['ListArchives']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
   _globals['_ARCHIVESERVICE'].methods_by_name['CountArchives']._loaded_options = None
-  _globals['_ARCHIVESERVICE'].methods_by_name['CountArchives']._serialized_options = b'\220\002\001'
+  _globals['_ARCHIVESERVICE'].methods_by_name['CountArchives']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
+  _globals['_ARCHIVESERVICE'].methods_by_name['UpdateArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['UpdateArchive']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_ARCHIVESERVICE'].methods_by_name['DeleteArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['DeleteArchive']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_ARCHIVESERVICE'].methods_by_name['AttachArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['AttachArchive']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_ARCHIVESERVICE'].methods_by_name['DetachArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['DetachArchive']._serialized_options = b'\332\306\030\002\010\002'
   _globals['_ARCHIVESERVICE'].methods_by_name['ListArchiveAgents']._loaded_options = None
-  _globals['_ARCHIVESERVICE'].methods_by_name['ListArchiveAgents']._serialized_options = b'\220\002\001'
-  _globals['_ARCHIVEORDERBY']._serialized_start=2039
-  _globals['_ARCHIVEORDERBY']._serialized_end=2150
-  _globals['_ARCHIVEAGENTORDERBY']._serialized_start=2152
-  _globals['_ARCHIVEAGENTORDERBY']._serialized_end=2250
-  _globals['_CREATEARCHIVEREQUEST']._serialized_start=169
-  _globals['_CREATEARCHIVEREQUEST']._serialized_end=354
-  _globals['_CREATEARCHIVERESPONSE']._serialized_start=356
-  _globals['_CREATEARCHIVERESPONSE']._serialized_end=426
-  _globals['_GETARCHIVEREQUEST']._serialized_start=428
-  _globals['_GETARCHIVEREQUEST']._serialized_end=467
-  _globals['_GETARCHIVERESPONSE']._serialized_start=469
-  _globals['_GETARCHIVERESPONSE']._serialized_end=536
-  _globals['_ARCHIVEFILTER']._serialized_start=539
-  _globals['_ARCHIVEFILTER']._serialized_end=681
-  _globals['_LISTARCHIVESREQUEST']._serialized_start=684
-  _globals['_LISTARCHIVESREQUEST']._serialized_end=969
-  _globals['_LISTARCHIVESRESPONSE']._serialized_start=971
-  _globals['_LISTARCHIVESRESPONSE']._serialized_end=1066
-  _globals['_COUNTARCHIVESREQUEST']._serialized_start=1068
-  _globals['_COUNTARCHIVESREQUEST']._serialized_end=1142
-  _globals['_COUNTARCHIVESRESPONSE']._serialized_start=1144
-  _globals['_COUNTARCHIVESRESPONSE']._serialized_end=1182
-  _globals['_UPDATEARCHIVEREQUEST']._serialized_start=1185
-  _globals['_UPDATEARCHIVEREQUEST']._serialized_end=1323
-  _globals['_UPDATEARCHIVERESPONSE']._serialized_start=1325
-  _globals['_UPDATEARCHIVERESPONSE']._serialized_end=1395
-  _globals['_DELETEARCHIVEREQUEST']._serialized_start=1397
-  _globals['_DELETEARCHIVEREQUEST']._serialized_end=1459
-  _globals['_DELETEARCHIVERESPONSE']._serialized_start=1461
-  _globals['_DELETEARCHIVERESPONSE']._serialized_end=1484
-  _globals['_ATTACHARCHIVEREQUEST']._serialized_start=1486
-  _globals['_ATTACHARCHIVEREQUEST']._serialized_end=1566
-  _globals['_ATTACHARCHIVERESPONSE']._serialized_start=1568
-  _globals['_ATTACHARCHIVERESPONSE']._serialized_end=1591
-  _globals['_DETACHARCHIVEREQUEST']._serialized_start=1593
-  _globals['_DETACHARCHIVEREQUEST']._serialized_end=1673
-  _globals['_DETACHARCHIVERESPONSE']._serialized_start=1675
-  _globals['_DETACHARCHIVERESPONSE']._serialized_end=1698
-  _globals['_LISTARCHIVEAGENTSREQUEST']._serialized_start=1701
-  _globals['_LISTARCHIVEAGENTSREQUEST']._serialized_end=1964
-  _globals['_LISTARCHIVEAGENTSRESPONSE']._serialized_start=1966
-  _globals['_LISTARCHIVEAGENTSRESPONSE']._serialized_end=2037
-  _globals['_ARCHIVESERVICE']._serialized_start=2253
-  _globals['_ARCHIVESERVICE']._serialized_end=3225
+  _globals['_ARCHIVESERVICE'].methods_by_name['ListArchiveAgents']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
+  _globals['_ARCHIVEORDERBY']._serialized_start=2070
+  _globals['_ARCHIVEORDERBY']._serialized_end=2181
+  _globals['_ARCHIVEAGENTORDERBY']._serialized_start=2183
+  _globals['_ARCHIVEAGENTORDERBY']._serialized_end=2281
+  _globals['_CREATEARCHIVEREQUEST']._serialized_start=200
+  _globals['_CREATEARCHIVEREQUEST']._serialized_end=385
+  _globals['_CREATEARCHIVERESPONSE']._serialized_start=387
+  _globals['_CREATEARCHIVERESPONSE']._serialized_end=457
+  _globals['_GETARCHIVEREQUEST']._serialized_start=459
+  _globals['_GETARCHIVEREQUEST']._serialized_end=498
+  _globals['_GETARCHIVERESPONSE']._serialized_start=500
+  _globals['_GETARCHIVERESPONSE']._serialized_end=567
+  _globals['_ARCHIVEFILTER']._serialized_start=570
+  _globals['_ARCHIVEFILTER']._serialized_end=712
+  _globals['_LISTARCHIVESREQUEST']._serialized_start=715
+  _globals['_LISTARCHIVESREQUEST']._serialized_end=1000
+  _globals['_LISTARCHIVESRESPONSE']._serialized_start=1002
+  _globals['_LISTARCHIVESRESPONSE']._serialized_end=1097
+  _globals['_COUNTARCHIVESREQUEST']._serialized_start=1099
+  _globals['_COUNTARCHIVESREQUEST']._serialized_end=1173
+  _globals['_COUNTARCHIVESRESPONSE']._serialized_start=1175
+  _globals['_COUNTARCHIVESRESPONSE']._serialized_end=1213
+  _globals['_UPDATEARCHIVEREQUEST']._serialized_start=1216
+  _globals['_UPDATEARCHIVEREQUEST']._serialized_end=1354
+  _globals['_UPDATEARCHIVERESPONSE']._serialized_start=1356
+  _globals['_UPDATEARCHIVERESPONSE']._serialized_end=1426
+  _globals['_DELETEARCHIVEREQUEST']._serialized_start=1428
+  _globals['_DELETEARCHIVEREQUEST']._serialized_end=1490
+  _globals['_DELETEARCHIVERESPONSE']._serialized_start=1492
+  _globals['_DELETEARCHIVERESPONSE']._serialized_end=1515
+  _globals['_ATTACHARCHIVEREQUEST']._serialized_start=1517
+  _globals['_ATTACHARCHIVEREQUEST']._serialized_end=1597
+  _globals['_ATTACHARCHIVERESPONSE']._serialized_start=1599
+  _globals['_ATTACHARCHIVERESPONSE']._serialized_end=1622
+  _globals['_DETACHARCHIVEREQUEST']._serialized_start=1624
+  _globals['_DETACHARCHIVEREQUEST']._serialized_end=1704
+  _globals['_DETACHARCHIVERESPONSE']._serialized_start=1706
+  _globals['_DETACHARCHIVERESPONSE']._serialized_end=1729
+  _globals['_LISTARCHIVEAGENTSREQUEST']._serialized_start=1732
+  _globals['_LISTARCHIVEAGENTSREQUEST']._serialized_end=1995
+  _globals['_LISTARCHIVEAGENTSRESPONSE']._serialized_start=1997
+  _globals['_LISTARCHIVEAGENTSRESPONSE']._serialized_end=2068
+  _globals['_ARCHIVESERVICE']._serialized_start=2284
+  _globals['_ARCHIVESERVICE']._serialized_end=3320
 # @@protoc_insertion_point(module_scope)

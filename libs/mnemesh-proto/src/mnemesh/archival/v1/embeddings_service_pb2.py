@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,mnemesh/archival/v1/embeddings_service.proto\x12\x13mnemesh.archival.v1\"4\n\x11\x45mbedTextsRequest\x12\x10\n\x08\x65mbedder\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\"\x8d\x01\n\x12\x45mbedTextsResponse\x12\x10\n\x08\x65mbedder\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\x05\x12\x32\n\nembeddings\x18\x03 \x03(\x0b\x32\x1e.mnemesh.archival.v1.Embedding\x12\x13\n\x06tokens\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_tokens\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x32v\n\x10\x45mbeddingService\x12\x62\n\nEmbedTexts\x12&.mnemesh.archival.v1.EmbedTextsRequest\x1a\'.mnemesh.archival.v1.EmbedTextsResponse\"\x03\x90\x02\x01\x42\x45\n\x13mnemesh.archival.v1P\x01Z,mnemesh.local/mnemesh/archival/v1;archivalv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,mnemesh/archival/v1/embeddings_service.proto\x12\x13mnemesh.archival.v1\x1a\x1dmnemesh/types/v1/access.proto\"4\n\x11\x45mbedTextsRequest\x12\x10\n\x08\x65mbedder\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\"\x8d\x01\n\x12\x45mbedTextsResponse\x12\x10\n\x08\x65mbedder\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\x05\x12\x32\n\nembeddings\x18\x03 \x03(\x0b\x32\x1e.mnemesh.archival.v1.Embedding\x12\x13\n\x06tokens\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_tokens\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x32~\n\x10\x45mbeddingService\x12j\n\nEmbedTexts\x12&.mnemesh.archival.v1.EmbedTextsRequest\x1a\'.mnemesh.archival.v1.EmbedTextsResponse\"\x0b\x90\x02\x01\xda\xc6\x18\x04\x08\x02\x10\x01\x42\x45\n\x13mnemesh.archival.v1P\x01Z,mnemesh.local/mnemesh/archival/v1;archivalv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,13 +34,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\023mnemesh.archival.v1P\001Z,mnemesh.local/mnemesh/archival/v1;archivalv1'
   _globals['_EMBEDDINGSERVICE'].methods_by_name['EmbedTexts']._loaded_options = None
-  _globals['_EMBEDDINGSERVICE'].methods_by_name['EmbedTexts']._serialized_options = b'\220\002\001'
-  _globals['_EMBEDTEXTSREQUEST']._serialized_start=69
-  _globals['_EMBEDTEXTSREQUEST']._serialized_end=121
-  _globals['_EMBEDTEXTSRESPONSE']._serialized_start=124
-  _globals['_EMBEDTEXTSRESPONSE']._serialized_end=265
-  _globals['_EMBEDDING']._serialized_start=267
-  _globals['_EMBEDDING']._serialized_end=294
-  _globals['_EMBEDDINGSERVICE']._serialized_start=296
-  _globals['_EMBEDDINGSERVICE']._serialized_end=414
+  _globals['_EMBEDDINGSERVICE'].methods_by_name['EmbedTexts']._serialized_options = b'\220\002\001\332\306\030\004\010\002\020\001'
+  _globals['_EMBEDTEXTSREQUEST']._serialized_start=100
+  _globals['_EMBEDTEXTSREQUEST']._serialized_end=152
+  _globals['_EMBEDTEXTSRESPONSE']._serialized_start=155
+  _globals['_EMBEDTEXTSRESPONSE']._serialized_end=296
+  _globals['_EMBEDDING']._serialized_start=298
+  _globals['_EMBEDDING']._serialized_end=325
+  _globals['_EMBEDDINGSERVICE']._serialized_start=327
+  _globals['_EMBEDDINGSERVICE']._serialized_end=453
 # @@protoc_insertion_point(module_scope)

@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from mnemesh.files.v1 import files_pb2 as mnemesh_dot_files_dot_v1_dot_files__pb2
+from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 from mnemesh.types.v1 import paging_pb2 as mnemesh_dot_types_dot_v1_dot_paging__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/files/v1/folders_service.proto\x12\x10mnemesh.files.v1\x1a google/protobuf/field_mask.proto\x1a\x1cmnemesh/files/v1/files.proto\x1a\x1dmnemesh/types/v1/paging.proto\"S\n\x13\x43reateFolderRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x06\x66older\x18\x02 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\"@\n\x14\x43reateFolderResponse\x12(\n\x06\x66older\x18\x01 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\"%\n\x10GetFolderRequest\x12\x11\n\tfolder_id\x18\x01 \x01(\t\"=\n\x11GetFolderResponse\x12(\n\x06\x66older\x18\x01 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\"\xde\x01\n\x0c\x46olderFilter\x12\x12\n\nfolder_ids\x18\x01 \x03(\t\x12\x11\n\x04name\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0bname_search\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08\x61gent_id\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x17\n\nproject_id\x18\x05 \x01(\tH\x03\x88\x01\x01\x12\x18\n\x0btemplate_id\x18\x06 \x01(\tH\x04\x88\x01\x01\x42\x07\n\x05_nameB\x0e\n\x0c_name_searchB\x0b\n\t_agent_idB\r\n\x0b_project_idB\x0e\n\x0c_template_id\"\x94\x02\n\x12ListFoldersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x31\n\x08order_by\x18\x06 \x01(\x0e\x32\x1f.mnemesh.files.v1.FolderOrderBy\x12.\n\x06\x66ilter\x18\n \x01(\x0b\x32\x1e.mnemesh.files.v1.FolderFilterB\x0b\n\t_after_idB\x0c\n\n_before_id\"Y\n\x13ListFoldersResponse\x12)\n\x07\x66olders\x18\x01 \x03(\x0b\x32\x18.mnemesh.files.v1.Folder\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"E\n\x13\x43ountFoldersRequest\x12.\n\x06\x66ilter\x18\n \x01(\x0b\x32\x1e.mnemesh.files.v1.FolderFilter\"%\n\x14\x43ountFoldersResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\"\x84\x01\n\x13UpdateFolderRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x06\x66older\x18\x02 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"@\n\x14UpdateFolderResponse\x12(\n\x06\x66older\x18\x01 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\"<\n\x13\x44\x65leteFolderRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tfolder_id\x18\x02 \x01(\t\"\x16\n\x14\x44\x65leteFolderResponse\"\x81\x02\n\x17ListFolderAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x36\n\x08order_by\x18\x06 \x01(\x0e\x32$.mnemesh.files.v1.FolderAgentOrderBy\x12\x11\n\tfolder_id\x18\n \x01(\tB\x0b\n\t_after_idB\x0c\n\n_before_id\"F\n\x18ListFolderAgentsResponse\x12\x11\n\tagent_ids\x18\x01 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x8c\x01\n\rFolderOrderBy\x12\x1f\n\x1b\x46OLDER_ORDER_BY_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x46OLDER_ORDER_BY_CREATE_TIME\x10\x01\x12\x1f\n\x1b\x46OLDER_ORDER_BY_UPDATE_TIME\x10\x02\x12\x18\n\x14\x46OLDER_ORDER_BY_NAME\x10\x03*_\n\x12\x46olderAgentOrderBy\x12%\n!FOLDER_AGENT_ORDER_BY_UNSPECIFIED\x10\x00\x12\"\n\x1e\x46OLDER_AGENT_ORDER_BY_AGENT_ID\x10\x01\x32\xbc\x05\n\rFolderService\x12]\n\x0c\x43reateFolder\x12%.mnemesh.files.v1.CreateFolderRequest\x1a&.mnemesh.files.v1.CreateFolderResponse\x12Y\n\tGetFolder\x12\".mnemesh.files.v1.GetFolderRequest\x1a#.mnemesh.files.v1.GetFolderResponse\"\x03\x90\x02\x01\x12_\n\x0bListFolders\x12$.mnemesh.files.v1.ListFoldersRequest\x1a%.mnemesh.files.v1.ListFoldersResponse\"\x03\x90\x02\x01\x12\x62\n\x0c\x43ountFolders\x12%.mnemesh.files.v1.CountFoldersRequest\x1a&.mnemesh.files.v1.CountFoldersResponse\"\x03\x90\x02\x01\x12]\n\x0cUpdateFolder\x12%.mnemesh.files.v1.UpdateFolderRequest\x1a&.mnemesh.files.v1.UpdateFolderResponse\x12]\n\x0c\x44\x65leteFolder\x12%.mnemesh.files.v1.DeleteFolderRequest\x1a&.mnemesh.files.v1.DeleteFolderResponse\x12n\n\x10ListFolderAgents\x12).mnemesh.files.v1.ListFolderAgentsRequest\x1a*.mnemesh.files.v1.ListFolderAgentsResponse\"\x03\x90\x02\x01\x42<\n\x10mnemesh.files.v1P\x01Z&mnemesh.local/mnemesh/files/v1;filesv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/files/v1/folders_service.proto\x12\x10mnemesh.files.v1\x1a google/protobuf/field_mask.proto\x1a\x1cmnemesh/files/v1/files.proto\x1a\x1dmnemesh/types/v1/access.proto\x1a\x1dmnemesh/types/v1/paging.proto\"S\n\x13\x43reateFolderRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x06\x66older\x18\x02 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\"@\n\x14\x43reateFolderResponse\x12(\n\x06\x66older\x18\x01 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\"%\n\x10GetFolderRequest\x12\x11\n\tfolder_id\x18\x01 \x01(\t\"=\n\x11GetFolderResponse\x12(\n\x06\x66older\x18\x01 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\"\xde\x01\n\x0c\x46olderFilter\x12\x12\n\nfolder_ids\x18\x01 \x03(\t\x12\x11\n\x04name\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0bname_search\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08\x61gent_id\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x17\n\nproject_id\x18\x05 \x01(\tH\x03\x88\x01\x01\x12\x18\n\x0btemplate_id\x18\x06 \x01(\tH\x04\x88\x01\x01\x42\x07\n\x05_nameB\x0e\n\x0c_name_searchB\x0b\n\t_agent_idB\r\n\x0b_project_idB\x0e\n\x0c_template_id\"\x94\x02\n\x12ListFoldersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x31\n\x08order_by\x18\x06 \x01(\x0e\x32\x1f.mnemesh.files.v1.FolderOrderBy\x12.\n\x06\x66ilter\x18\n \x01(\x0b\x32\x1e.mnemesh.files.v1.FolderFilterB\x0b\n\t_after_idB\x0c\n\n_before_id\"Y\n\x13ListFoldersResponse\x12)\n\x07\x66olders\x18\x01 \x03(\x0b\x32\x18.mnemesh.files.v1.Folder\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"E\n\x13\x43ountFoldersRequest\x12.\n\x06\x66ilter\x18\n \x01(\x0b\x32\x1e.mnemesh.files.v1.FolderFilter\"%\n\x14\x43ountFoldersResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\"\x84\x01\n\x13UpdateFolderRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x06\x66older\x18\x02 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"@\n\x14UpdateFolderResponse\x12(\n\x06\x66older\x18\x01 \x01(\x0b\x32\x18.mnemesh.files.v1.Folder\"<\n\x13\x44\x65leteFolderRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tfolder_id\x18\x02 \x01(\t\"\x16\n\x14\x44\x65leteFolderResponse\"\x81\x02\n\x17ListFolderAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x36\n\x08order_by\x18\x06 \x01(\x0e\x32$.mnemesh.files.v1.FolderAgentOrderBy\x12\x11\n\tfolder_id\x18\n \x01(\tB\x0b\n\t_after_idB\x0c\n\n_before_id\"F\n\x18ListFolderAgentsResponse\x12\x11\n\tagent_ids\x18\x01 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x8c\x01\n\rFolderOrderBy\x12\x1f\n\x1b\x46OLDER_ORDER_BY_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x46OLDER_ORDER_BY_CREATE_TIME\x10\x01\x12\x1f\n\x1b\x46OLDER_ORDER_BY_UPDATE_TIME\x10\x02\x12\x18\n\x14\x46OLDER_ORDER_BY_NAME\x10\x03*_\n\x12\x46olderAgentOrderBy\x12%\n!FOLDER_AGENT_ORDER_BY_UNSPECIFIED\x10\x00\x12\"\n\x1e\x46OLDER_AGENT_ORDER_BY_AGENT_ID\x10\x01\x32\xec\x05\n\rFolderService\x12\x65\n\x0c\x43reateFolder\x12%.mnemesh.files.v1.CreateFolderRequest\x1a&.mnemesh.files.v1.CreateFolderResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12_\n\tGetFolder\x12\".mnemesh.files.v1.GetFolderRequest\x1a#.mnemesh.files.v1.GetFolderResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12\x65\n\x0bListFolders\x12$.mnemesh.files.v1.ListFoldersRequest\x1a%.mnemesh.files.v1.ListFoldersResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12h\n\x0c\x43ountFolders\x12%.mnemesh.files.v1.CountFoldersRequest\x1a&.mnemesh.files.v1.CountFoldersResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12\x65\n\x0cUpdateFolder\x12%.mnemesh.files.v1.UpdateFolderRequest\x1a&.mnemesh.files.v1.UpdateFolderResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12\x65\n\x0c\x44\x65leteFolder\x12%.mnemesh.files.v1.DeleteFolderRequest\x1a&.mnemesh.files.v1.DeleteFolderResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12t\n\x10ListFolderAgents\x12).mnemesh.files.v1.ListFolderAgentsRequest\x1a*.mnemesh.files.v1.ListFolderAgentsResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x42<\n\x10mnemesh.files.v1P\x01Z&mnemesh.local/mnemesh/files/v1;filesv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,48 +36,54 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.files.v1.folders_se
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020mnemesh.files.v1P\001Z&mnemesh.local/mnemesh/files/v1;filesv1'
+  _globals['_FOLDERSERVICE'].methods_by_name['CreateFolder']._loaded_options = None
+  _globals['_FOLDERSERVICE'].methods_by_name['CreateFolder']._serialized_options = b'\332\306\030\002\010\002'
   _globals['_FOLDERSERVICE'].methods_by_name['GetFolder']._loaded_options = None
-  _globals['_FOLDERSERVICE'].methods_by_name['GetFolder']._serialized_options = b'\220\002\001'
+  _globals['_FOLDERSERVICE'].methods_by_name['GetFolder']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
   _globals['_FOLDERSERVICE'].methods_by_name['ListFolders']._loaded_options = None
-  _globals['_FOLDERSERVICE'].methods_by_name['ListFolders']._serialized_options = b'\220\002\001'
+  _globals['_FOLDERSERVICE'].methods_by_name['ListFolders']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
   _globals['_FOLDERSERVICE'].methods_by_name['CountFolders']._loaded_options = None
-  _globals['_FOLDERSERVICE'].methods_by_name['CountFolders']._serialized_options = b'\220\002\001'
+  _globals['_FOLDERSERVICE'].methods_by_name['CountFolders']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
+  _globals['_FOLDERSERVICE'].methods_by_name['UpdateFolder']._loaded_options = None
+  _globals['_FOLDERSERVICE'].methods_by_name['UpdateFolder']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_FOLDERSERVICE'].methods_by_name['DeleteFolder']._loaded_options = None
+  _globals['_FOLDERSERVICE'].methods_by_name['DeleteFolder']._serialized_options = b'\332\306\030\002\010\002'
   _globals['_FOLDERSERVICE'].methods_by_name['ListFolderAgents']._loaded_options = None
-  _globals['_FOLDERSERVICE'].methods_by_name['ListFolderAgents']._serialized_options = b'\220\002\001'
-  _globals['_FOLDERORDERBY']._serialized_start=1733
-  _globals['_FOLDERORDERBY']._serialized_end=1873
-  _globals['_FOLDERAGENTORDERBY']._serialized_start=1875
-  _globals['_FOLDERAGENTORDERBY']._serialized_end=1970
-  _globals['_CREATEFOLDERREQUEST']._serialized_start=155
-  _globals['_CREATEFOLDERREQUEST']._serialized_end=238
-  _globals['_CREATEFOLDERRESPONSE']._serialized_start=240
-  _globals['_CREATEFOLDERRESPONSE']._serialized_end=304
-  _globals['_GETFOLDERREQUEST']._serialized_start=306
-  _globals['_GETFOLDERREQUEST']._serialized_end=343
-  _globals['_GETFOLDERRESPONSE']._serialized_start=345
-  _globals['_GETFOLDERRESPONSE']._serialized_end=406
-  _globals['_FOLDERFILTER']._serialized_start=409
-  _globals['_FOLDERFILTER']._serialized_end=631
-  _globals['_LISTFOLDERSREQUEST']._serialized_start=634
-  _globals['_LISTFOLDERSREQUEST']._serialized_end=910
-  _globals['_LISTFOLDERSRESPONSE']._serialized_start=912
-  _globals['_LISTFOLDERSRESPONSE']._serialized_end=1001
-  _globals['_COUNTFOLDERSREQUEST']._serialized_start=1003
-  _globals['_COUNTFOLDERSREQUEST']._serialized_end=1072
-  _globals['_COUNTFOLDERSRESPONSE']._serialized_start=1074
-  _globals['_COUNTFOLDERSRESPONSE']._serialized_end=1111
-  _globals['_UPDATEFOLDERREQUEST']._serialized_start=1114
-  _globals['_UPDATEFOLDERREQUEST']._serialized_end=1246
-  _globals['_UPDATEFOLDERRESPONSE']._serialized_start=1248
-  _globals['_UPDATEFOLDERRESPONSE']._serialized_end=1312
-  _globals['_DELETEFOLDERREQUEST']._serialized_start=1314
-  _globals['_DELETEFOLDERREQUEST']._serialized_end=1374
-  _globals['_DELETEFOLDERRESPONSE']._serialized_start=1376
-  _globals['_DELETEFOLDERRESPONSE']._serialized_end=1398
-  _globals['_LISTFOLDERAGENTSREQUEST']._serialized_start=1401
-  _globals['_LISTFOLDERAGENTSREQUEST']._serialized_end=1658
-  _globals['_LISTFOLDERAGENTSRESPONSE']._serialized_start=1660
-  _globals['_LISTFOLDERAGENTSRESPONSE']._serialized_end=1730
-  _globals['_FOLDERSERVICE']._serialized_start=1973
-  _globals['_FOLDERSERVICE']._serialized_end=2673
+  _globals['_FOLDERSERVICE'].methods_by_name['ListFolderAgents']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
+  _globals['_FOLDERORDERBY']._serialized_start=1764
+  _globals['_FOLDERORDERBY']._serialized_end=1904
+  _globals['_FOLDERAGENTORDERBY']._serialized_start=1906
+  _globals['_FOLDERAGENTORDERBY']._serialized_end=2001
+  _globals['_CREATEFOLDERREQUEST']._serialized_start=186
+  _globals['_CREATEFOLDERREQUEST']._serialized_end=269
+  _globals['_CREATEFOLDERRESPONSE']._serialized_start=271
+  _globals['_CREATEFOLDERRESPONSE']._serialized_end=335
+  _globals['_GETFOLDERREQUEST']._serialized_start=337
+  _globals['_GETFOLDERREQUEST']._serialized_end=374
+  _globals['_GETFOLDERRESPONSE']._serialized_start=376
+  _globals['_GETFOLDERRESPONSE']._serialized_end=437
+  _globals['_FOLDERFILTER']._serialized_start=440
+  _globals['_FOLDERFILTER']._serialized_end=662
+  _globals['_LISTFOLDERSREQUEST']._serialized_start=665
+  _globals['_LISTFOLDERSREQUEST']._serialized_end=941
+  _globals['_LISTFOLDERSRESPONSE']._serialized_start=943
+  _globals['_LISTFOLDERSRESPONSE']._serialized_end=1032
+  _globals['_COUNTFOLDERSREQUEST']._serialized_start=1034
+  _globals['_COUNTFOLDERSREQUEST']._serialized_end=1103
+  _globals['_COUNTFOLDERSRESPONSE']._serialized_start=1105
+  _globals['_COUNTFOLDERSRESPONSE']._serialized_end=1142
+  _globals['_UPDATEFOLDERREQUEST']._serialized_start=1145
+  _globals['_UPDATEFOLDERREQUEST']._serialized_end=1277
+  _globals['_UPDATEFOLDERRESPONSE']._serialized_start=1279
+  _globals['_UPDATEFOLDERRESPONSE']._serialized_end=1343
+  _globals['_DELETEFOLDERREQUEST']._serialized_start=1345
+  _globals['_DELETEFOLDERREQUEST']._serialized_end=1405
+  _globals['_DELETEFOLDERRESPONSE']._serialized_start=1407
+  _globals['_DELETEFOLDERRESPONSE']._serialized_end=1429
+  _globals['_LISTFOLDERAGENTSREQUEST']._serialized_start=1432
+  _globals['_LISTFOLDERAGENTSREQUEST']._serialized_end=1689
+  _globals['_LISTFOLDERAGENTSRESPONSE']._serialized_start=1691
+  _globals['_LISTFOLDERAGENTSRESPONSE']._serialized_end=1761
+  _globals['_FOLDERSERVICE']._serialized_start=2004
+  _globals['_FOLDERSERVICE']._serialized_end=2752
 # @@protoc_insertion_point(module_scope)

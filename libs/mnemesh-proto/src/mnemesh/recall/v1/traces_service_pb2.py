@@ -25,10 +25,11 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from mnemesh.recall.v1 import episodes_pb2 as mnemesh_dot_recall_dot_v1_dot_episodes__pb2
 from mnemesh.recall.v1 import traces_pb2 as mnemesh_dot_recall_dot_v1_dot_traces__pb2
+from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 from mnemesh.types.v1 import paging_pb2 as mnemesh_dot_types_dot_v1_dot_paging__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/recall/v1/traces_service.proto\x12\x11mnemesh.recall.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a mnemesh/recall/v1/episodes.proto\x1a\x1emnemesh/recall/v1/traces.proto\x1a\x1dmnemesh/types/v1/paging.proto\"\xf9\x03\n\x10ListTurnsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x30\n\x08order_by\x18\x06 \x01(\x0e\x32\x1e.mnemesh.recall.v1.TurnOrderBy\x12\x10\n\x08\x61gent_id\x18\n \x01(\t\x12\x1c\n\x0f\x63onversation_id\x18\x0b \x01(\tH\x02\x88\x01\x01\x12\x10\n\x08turn_ids\x18\x0c \x03(\t\x12\x33\n\nstart_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x12\x31\n\x08\x65nd_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x04\x88\x01\x01\x12\x16\n\tcompacted\x18\x0f \x01(\x08H\x05\x88\x01\x01\x12\x16\n\x0einclude_traces\x18\x10 \x01(\x08\x42\x0b\n\t_after_idB\x0c\n\n_before_idB\x12\n\x10_conversation_idB\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0c\n\n_compacted\"T\n\x11ListTurnsResponse\x12&\n\x05turns\x18\x01 \x03(\x0b\x32\x17.mnemesh.recall.v1.Turn\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xdf\x03\n\x1bListToolInteractionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12;\n\x08order_by\x18\x06 \x01(\x0e\x32).mnemesh.recall.v1.ToolInteractionOrderBy\x12\x10\n\x08\x61gent_id\x18\n \x01(\t\x12\x1c\n\x0f\x63onversation_id\x18\x0b \x01(\tH\x02\x88\x01\x01\x12\x14\n\x07turn_id\x18\x0c \x01(\tH\x03\x88\x01\x01\x12\x13\n\x06run_id\x18\r \x01(\tH\x04\x88\x01\x01\x12\x16\n\ttool_name\x18\x0e \x01(\tH\x05\x88\x01\x01\x12:\n\x08statuses\x18\x0f \x03(\x0e\x32(.mnemesh.recall.v1.ToolInteractionStatusB\x0b\n\t_after_idB\x0c\n\n_before_idB\x12\n\x10_conversation_idB\n\n\x08_turn_idB\t\n\x07_run_idB\x0c\n\n_tool_name\"v\n\x1cListToolInteractionsResponse\x12=\n\x11tool_interactions\x18\x01 \x03(\x0b\x32\".mnemesh.recall.v1.ToolInteraction\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd0\x02\n\x13\x45xportTracesRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x1c\n\x0f\x63onversation_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x38\n\x0crecord_types\x18\x03 \x03(\x0e\x32\".mnemesh.recall.v1.TraceRecordType\x12\x33\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x01\x88\x01\x01\x12\x31\n\x08\x65nd_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x02\x88\x01\x01\x12\x15\n\x08\x61rchived\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12\x13\n\x0bscope_names\x18\x07 \x03(\tB\x12\n\x10_conversation_idB\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0b\n\t_archived\"F\n\x14\x45xportTracesResponse\x12.\n\x06record\x18\x01 \x01(\x0b\x32\x1e.mnemesh.recall.v1.TraceRecord\"\xd7\x01\n\x0bTraceRecord\x12\x30\n\traw_trace\x18\x01 \x01(\x0b\x32\x1b.mnemesh.recall.v1.RawTraceH\x00\x12-\n\x07\x65pisode\x18\x02 \x01(\x0b\x32\x1a.mnemesh.recall.v1.EpisodeH\x00\x12\'\n\x04\x66\x61\x63t\x18\x03 \x01(\x0b\x32\x17.mnemesh.recall.v1.FactH\x00\x12\x34\n\x08snapshot\x18\x04 \x01(\x0b\x32 .mnemesh.recall.v1.TraceSnapshotH\x00\x42\x08\n\x06record\"\x9c\x01\n\x13ImportTracesRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32%.mnemesh.recall.v1.ImportTracesHeaderH\x00\x12\x30\n\x06record\x18\x03 \x01(\x0b\x32\x1e.mnemesh.recall.v1.TraceRecordH\x00\x42\x06\n\x04part\"\xaa\x01\n\x12ImportTracesHeader\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x1c\n\x0f\x63onversation_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rextend_window\x18\x03 \x01(\x08\x12\x19\n\x0crecord_count\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\r\n\x05\x65xact\x18\x05 \x01(\x08\x42\x12\n\x10_conversation_idB\x0f\n\r_record_count\"\x92\x01\n\x14ImportTracesResponse\x12\x17\n\x0fimported_traces\x18\x01 \x01(\x03\x12\x19\n\x11imported_episodes\x18\x02 \x01(\x03\x12\x16\n\x0eimported_facts\x18\x03 \x01(\x03\x12\x17\n\x0fskipped_records\x18\x04 \x01(\x03\x12\x15\n\rcreated_turns\x18\x05 \x01(\x03*E\n\x0bTurnOrderBy\x12\x1d\n\x19TURN_ORDER_BY_UNSPECIFIED\x10\x00\x12\x17\n\x13TURN_ORDER_BY_INDEX\x10\x01*l\n\x16ToolInteractionOrderBy\x12)\n%TOOL_INTERACTION_ORDER_BY_UNSPECIFIED\x10\x00\x12\'\n#TOOL_INTERACTION_ORDER_BY_CALL_TIME\x10\x01*\xb0\x01\n\x0fTraceRecordType\x12!\n\x1dTRACE_RECORD_TYPE_UNSPECIFIED\x10\x00\x12\x1f\n\x1bTRACE_RECORD_TYPE_RAW_TRACE\x10\x01\x12\x1d\n\x19TRACE_RECORD_TYPE_EPISODE\x10\x02\x12\x1a\n\x16TRACE_RECORD_TYPE_FACT\x10\x03\x12\x1e\n\x1aTRACE_RECORD_TYPE_SNAPSHOT\x10\x04\x32\xb4\x03\n\x0cTraceService\x12[\n\tListTurns\x12#.mnemesh.recall.v1.ListTurnsRequest\x1a$.mnemesh.recall.v1.ListTurnsResponse\"\x03\x90\x02\x01\x12|\n\x14ListToolInteractions\x12..mnemesh.recall.v1.ListToolInteractionsRequest\x1a/.mnemesh.recall.v1.ListToolInteractionsResponse\"\x03\x90\x02\x01\x12\x66\n\x0c\x45xportTraces\x12&.mnemesh.recall.v1.ExportTracesRequest\x1a\'.mnemesh.recall.v1.ExportTracesResponse\"\x03\x90\x02\x01\x30\x01\x12\x61\n\x0cImportTraces\x12&.mnemesh.recall.v1.ImportTracesRequest\x1a\'.mnemesh.recall.v1.ImportTracesResponse(\x01\x42?\n\x11mnemesh.recall.v1P\x01Z(mnemesh.local/mnemesh/recall/v1;recallv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/recall/v1/traces_service.proto\x12\x11mnemesh.recall.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a mnemesh/recall/v1/episodes.proto\x1a\x1emnemesh/recall/v1/traces.proto\x1a\x1dmnemesh/types/v1/access.proto\x1a\x1dmnemesh/types/v1/paging.proto\"\xf9\x03\n\x10ListTurnsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x30\n\x08order_by\x18\x06 \x01(\x0e\x32\x1e.mnemesh.recall.v1.TurnOrderBy\x12\x10\n\x08\x61gent_id\x18\n \x01(\t\x12\x1c\n\x0f\x63onversation_id\x18\x0b \x01(\tH\x02\x88\x01\x01\x12\x10\n\x08turn_ids\x18\x0c \x03(\t\x12\x33\n\nstart_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x12\x31\n\x08\x65nd_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x04\x88\x01\x01\x12\x16\n\tcompacted\x18\x0f \x01(\x08H\x05\x88\x01\x01\x12\x16\n\x0einclude_traces\x18\x10 \x01(\x08\x42\x0b\n\t_after_idB\x0c\n\n_before_idB\x12\n\x10_conversation_idB\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0c\n\n_compacted\"T\n\x11ListTurnsResponse\x12&\n\x05turns\x18\x01 \x03(\x0b\x32\x17.mnemesh.recall.v1.Turn\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xdf\x03\n\x1bListToolInteractionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12;\n\x08order_by\x18\x06 \x01(\x0e\x32).mnemesh.recall.v1.ToolInteractionOrderBy\x12\x10\n\x08\x61gent_id\x18\n \x01(\t\x12\x1c\n\x0f\x63onversation_id\x18\x0b \x01(\tH\x02\x88\x01\x01\x12\x14\n\x07turn_id\x18\x0c \x01(\tH\x03\x88\x01\x01\x12\x13\n\x06run_id\x18\r \x01(\tH\x04\x88\x01\x01\x12\x16\n\ttool_name\x18\x0e \x01(\tH\x05\x88\x01\x01\x12:\n\x08statuses\x18\x0f \x03(\x0e\x32(.mnemesh.recall.v1.ToolInteractionStatusB\x0b\n\t_after_idB\x0c\n\n_before_idB\x12\n\x10_conversation_idB\n\n\x08_turn_idB\t\n\x07_run_idB\x0c\n\n_tool_name\"v\n\x1cListToolInteractionsResponse\x12=\n\x11tool_interactions\x18\x01 \x03(\x0b\x32\".mnemesh.recall.v1.ToolInteraction\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd0\x02\n\x13\x45xportTracesRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x1c\n\x0f\x63onversation_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x38\n\x0crecord_types\x18\x03 \x03(\x0e\x32\".mnemesh.recall.v1.TraceRecordType\x12\x33\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x01\x88\x01\x01\x12\x31\n\x08\x65nd_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x02\x88\x01\x01\x12\x15\n\x08\x61rchived\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12\x13\n\x0bscope_names\x18\x07 \x03(\tB\x12\n\x10_conversation_idB\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0b\n\t_archived\"F\n\x14\x45xportTracesResponse\x12.\n\x06record\x18\x01 \x01(\x0b\x32\x1e.mnemesh.recall.v1.TraceRecord\"\xd7\x01\n\x0bTraceRecord\x12\x30\n\traw_trace\x18\x01 \x01(\x0b\x32\x1b.mnemesh.recall.v1.RawTraceH\x00\x12-\n\x07\x65pisode\x18\x02 \x01(\x0b\x32\x1a.mnemesh.recall.v1.EpisodeH\x00\x12\'\n\x04\x66\x61\x63t\x18\x03 \x01(\x0b\x32\x17.mnemesh.recall.v1.FactH\x00\x12\x34\n\x08snapshot\x18\x04 \x01(\x0b\x32 .mnemesh.recall.v1.TraceSnapshotH\x00\x42\x08\n\x06record\"\x9c\x01\n\x13ImportTracesRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32%.mnemesh.recall.v1.ImportTracesHeaderH\x00\x12\x30\n\x06record\x18\x03 \x01(\x0b\x32\x1e.mnemesh.recall.v1.TraceRecordH\x00\x42\x06\n\x04part\"\xaa\x01\n\x12ImportTracesHeader\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x1c\n\x0f\x63onversation_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rextend_window\x18\x03 \x01(\x08\x12\x19\n\x0crecord_count\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\r\n\x05\x65xact\x18\x05 \x01(\x08\x42\x12\n\x10_conversation_idB\x0f\n\r_record_count\"\x92\x01\n\x14ImportTracesResponse\x12\x17\n\x0fimported_traces\x18\x01 \x01(\x03\x12\x19\n\x11imported_episodes\x18\x02 \x01(\x03\x12\x16\n\x0eimported_facts\x18\x03 \x01(\x03\x12\x17\n\x0fskipped_records\x18\x04 \x01(\x03\x12\x15\n\rcreated_turns\x18\x05 \x01(\x03*E\n\x0bTurnOrderBy\x12\x1d\n\x19TURN_ORDER_BY_UNSPECIFIED\x10\x00\x12\x17\n\x13TURN_ORDER_BY_INDEX\x10\x01*l\n\x16ToolInteractionOrderBy\x12)\n%TOOL_INTERACTION_ORDER_BY_UNSPECIFIED\x10\x00\x12\'\n#TOOL_INTERACTION_ORDER_BY_CALL_TIME\x10\x01*\xb0\x01\n\x0fTraceRecordType\x12!\n\x1dTRACE_RECORD_TYPE_UNSPECIFIED\x10\x00\x12\x1f\n\x1bTRACE_RECORD_TYPE_RAW_TRACE\x10\x01\x12\x1d\n\x19TRACE_RECORD_TYPE_EPISODE\x10\x02\x12\x1a\n\x16TRACE_RECORD_TYPE_FACT\x10\x03\x12\x1e\n\x1aTRACE_RECORD_TYPE_SNAPSHOT\x10\x04\x32\xd1\x03\n\x0cTraceService\x12\x61\n\tListTurns\x12#.mnemesh.recall.v1.ListTurnsRequest\x1a$.mnemesh.recall.v1.ListTurnsResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12\x82\x01\n\x14ListToolInteractions\x12..mnemesh.recall.v1.ListToolInteractionsRequest\x1a/.mnemesh.recall.v1.ListToolInteractionsResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12l\n\x0c\x45xportTraces\x12&.mnemesh.recall.v1.ExportTracesRequest\x1a\'.mnemesh.recall.v1.ExportTracesResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x30\x01\x12k\n\x0cImportTraces\x12&.mnemesh.recall.v1.ImportTracesRequest\x1a\'.mnemesh.recall.v1.ImportTracesResponse\"\x08\xda\xc6\x18\x04\x08\x02\x10\x01(\x01\x42?\n\x11mnemesh.recall.v1P\x01Z(mnemesh.local/mnemesh/recall/v1;recallv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,37 +38,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\021mnemesh.recall.v1P\001Z(mnemesh.local/mnemesh/recall/v1;recallv1'
   _globals['_TRACESERVICE'].methods_by_name['ListTurns']._loaded_options = None
-  _globals['_TRACESERVICE'].methods_by_name['ListTurns']._serialized_options = b'\220\002\001'
+  _globals['_TRACESERVICE'].methods_by_name['ListTurns']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
   _globals['_TRACESERVICE'].methods_by_name['ListToolInteractions']._loaded_options = None
-  _globals['_TRACESERVICE'].methods_by_name['ListToolInteractions']._serialized_options = b'\220\002\001'
+  _globals['_TRACESERVICE'].methods_by_name['ListToolInteractions']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
   _globals['_TRACESERVICE'].methods_by_name['ExportTraces']._loaded_options = None
-  _globals['_TRACESERVICE'].methods_by_name['ExportTraces']._serialized_options = b'\220\002\001'
-  _globals['_TURNORDERBY']._serialized_start=2497
-  _globals['_TURNORDERBY']._serialized_end=2566
-  _globals['_TOOLINTERACTIONORDERBY']._serialized_start=2568
-  _globals['_TOOLINTERACTIONORDERBY']._serialized_end=2676
-  _globals['_TRACERECORDTYPE']._serialized_start=2679
-  _globals['_TRACERECORDTYPE']._serialized_end=2855
-  _globals['_LISTTURNSREQUEST']._serialized_start=192
-  _globals['_LISTTURNSREQUEST']._serialized_end=697
-  _globals['_LISTTURNSRESPONSE']._serialized_start=699
-  _globals['_LISTTURNSRESPONSE']._serialized_end=783
-  _globals['_LISTTOOLINTERACTIONSREQUEST']._serialized_start=786
-  _globals['_LISTTOOLINTERACTIONSREQUEST']._serialized_end=1265
-  _globals['_LISTTOOLINTERACTIONSRESPONSE']._serialized_start=1267
-  _globals['_LISTTOOLINTERACTIONSRESPONSE']._serialized_end=1385
-  _globals['_EXPORTTRACESREQUEST']._serialized_start=1388
-  _globals['_EXPORTTRACESREQUEST']._serialized_end=1724
-  _globals['_EXPORTTRACESRESPONSE']._serialized_start=1726
-  _globals['_EXPORTTRACESRESPONSE']._serialized_end=1796
-  _globals['_TRACERECORD']._serialized_start=1799
-  _globals['_TRACERECORD']._serialized_end=2014
-  _globals['_IMPORTTRACESREQUEST']._serialized_start=2017
-  _globals['_IMPORTTRACESREQUEST']._serialized_end=2173
-  _globals['_IMPORTTRACESHEADER']._serialized_start=2176
-  _globals['_IMPORTTRACESHEADER']._serialized_end=2346
-  _globals['_IMPORTTRACESRESPONSE']._serialized_start=2349
-  _globals['_IMPORTTRACESRESPONSE']._serialized_end=2495
-  _globals['_TRACESERVICE']._serialized_start=2858
-  _globals['_TRACESERVICE']._serialized_end=3294
+  _globals['_TRACESERVICE'].methods_by_name['ExportTraces']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
+  _globals['_TRACESERVICE'].methods_by_name['ImportTraces']._loaded_options = None
+  _globals['_TRACESERVICE'].methods_by_name['ImportTraces']._serialized_options = b'\332\306\030\004\010\002\020\001'
+  _globals['_TURNORDERBY']._serialized_start=2528
+  _globals['_TURNORDERBY']._serialized_end=2597
+  _globals['_TOOLINTERACTIONORDERBY']._serialized_start=2599
+  _globals['_TOOLINTERACTIONORDERBY']._serialized_end=2707
+  _globals['_TRACERECORDTYPE']._serialized_start=2710
+  _globals['_TRACERECORDTYPE']._serialized_end=2886
+  _globals['_LISTTURNSREQUEST']._serialized_start=223
+  _globals['_LISTTURNSREQUEST']._serialized_end=728
+  _globals['_LISTTURNSRESPONSE']._serialized_start=730
+  _globals['_LISTTURNSRESPONSE']._serialized_end=814
+  _globals['_LISTTOOLINTERACTIONSREQUEST']._serialized_start=817
+  _globals['_LISTTOOLINTERACTIONSREQUEST']._serialized_end=1296
+  _globals['_LISTTOOLINTERACTIONSRESPONSE']._serialized_start=1298
+  _globals['_LISTTOOLINTERACTIONSRESPONSE']._serialized_end=1416
+  _globals['_EXPORTTRACESREQUEST']._serialized_start=1419
+  _globals['_EXPORTTRACESREQUEST']._serialized_end=1755
+  _globals['_EXPORTTRACESRESPONSE']._serialized_start=1757
+  _globals['_EXPORTTRACESRESPONSE']._serialized_end=1827
+  _globals['_TRACERECORD']._serialized_start=1830
+  _globals['_TRACERECORD']._serialized_end=2045
+  _globals['_IMPORTTRACESREQUEST']._serialized_start=2048
+  _globals['_IMPORTTRACESREQUEST']._serialized_end=2204
+  _globals['_IMPORTTRACESHEADER']._serialized_start=2207
+  _globals['_IMPORTTRACESHEADER']._serialized_end=2377
+  _globals['_IMPORTTRACESRESPONSE']._serialized_start=2380
+  _globals['_IMPORTTRACESRESPONSE']._serialized_end=2526
+  _globals['_TRACESERVICE']._serialized_start=2889
+  _globals['_TRACESERVICE']._serialized_end=3354
 # @@protoc_insertion_point(module_scope)

@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from mnemesh.tools.v1 import tools_pb2 as mnemesh_dot_tools_dot_v1_dot_tools__pb2
+from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 from mnemesh.types.v1 import message_pb2 as mnemesh_dot_types_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(mnemesh/tools/v1/execution_service.proto\x12\x10mnemesh.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cmnemesh/tools/v1/tools.proto\x1a\x1emnemesh/types/v1/message.proto\"\xa0\x02\n\x0eRunCodeRequest\x12\x30\n\x08language\x18\x01 \x01(\x0e\x32\x1e.mnemesh.tools.v1.CodeLanguage\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x46\n\x0b\x65nvironment\x18\x03 \x03(\x0b\x32\x31.mnemesh.tools.v1.RunCodeRequest.EnvironmentEntry\x12\x15\n\rnetwork_hosts\x18\x04 \x03(\t\x12/\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x88\x01\x01\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_timeout\"\xee\x01\n\x0fRunCodeResponse\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.mnemesh.tools.v1.ExecutionStatus\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\x0e\n\x06stdout\x18\x03 \x01(\t\x12\x0e\n\x06stderr\x18\x04 \x01(\t\x12+\n\x08\x64uration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttruncated\x18\x06 \x01(\x08\x12\x38\n\x0b\x63onnections\x18\x07 \x03(\x0b\x32#.mnemesh.tools.v1.NetworkConnection\"0\n\x0c\x43\x61llableTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nparameters\x18\x02 \x03(\t\"p\n\x0cRunCodeStart\x12\x31\n\x07program\x18\x01 \x01(\x0b\x32 .mnemesh.tools.v1.RunCodeRequest\x12-\n\x05tools\x18\x02 \x03(\x0b\x32\x1e.mnemesh.tools.v1.CallableTool\"@\n\x0c\x43odeToolCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\";\n\x0e\x43odeToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\x0c\n\x04text\x18\x03 \x01(\t\"\x89\x01\n\x17RunCodeWithToolsRequest\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1e.mnemesh.tools.v1.RunCodeStartH\x00\x12\x32\n\x06result\x18\x02 \x01(\x0b\x32 .mnemesh.tools.v1.CodeToolResultH\x00\x42\t\n\x07message\"\x8a\x01\n\x18RunCodeWithToolsResponse\x12.\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1e.mnemesh.tools.v1.CodeToolCallH\x00\x12\x33\n\x06result\x18\x02 \x01(\x0b\x32!.mnemesh.tools.v1.RunCodeResponseH\x00\x42\t\n\x07message\"\x8c\x03\n\x12\x45xecuteToolRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\x07tool_id\x18\x02 \x01(\tH\x00\x12-\n\x06\x61\x64_hoc\x18\x03 \x01(\x0b\x32\x1b.mnemesh.tools.v1.AdHocToolH\x00\x12\x11\n\targuments\x18\x04 \x01(\t\x12J\n\x0b\x65nvironment\x18\x05 \x03(\x0b\x32\x35.mnemesh.tools.v1.ExecuteToolRequest.EnvironmentEntry\x12\x36\n\x0b\x61gent_state\x18\x06 \x01(\x0b\x32\x1c.mnemesh.tools.v1.AgentStateH\x01\x88\x01\x01\x12/\n\x07timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationH\x02\x88\x01\x01\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04toolB\x0e\n\x0c_agent_stateB\n\n\x08_timeout\"\xd1\x02\n\tAdHocTool\x12\x13\n\x0bsource_code\x18\x01 \x01(\t\x12\x31\n\x0bsource_type\x18\x02 \x01(\x0e\x32\x1c.mnemesh.tools.v1.SourceType\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x10\x61rgs_json_schema\x18\x04 \x01(\tH\x01\x88\x01\x01\x12>\n\x10pip_requirements\x18\x05 \x03(\x0b\x32$.mnemesh.tools.v1.PackageRequirement\x12>\n\x10npm_requirements\x18\x06 \x03(\x0b\x32$.mnemesh.tools.v1.PackageRequirement\x12\x15\n\rallow_network\x18\x07 \x01(\x08\x12\x15\n\rnetwork_hosts\x18\x08 \x03(\tB\x07\n\x05_nameB\x13\n\x11_args_json_schema\"\xe0\x02\n\nAgentState\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x38\n\x06\x62locks\x18\x03 \x03(\x0b\x32(.mnemesh.tools.v1.AgentState.BlocksEntry\x12\x17\n\nproject_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12K\n\x10\x62lock_properties\x18\x05 \x03(\x0b\x32\x31.mnemesh.tools.v1.AgentState.BlockPropertiesEntry\x1a-\n\x0b\x42locksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aT\n\x14\x42lockPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.mnemesh.tools.v1.AgentBlock:\x02\x38\x01\x42\r\n\x0b_project_id\"0\n\nAgentBlock\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"\xa9\x03\n\x13\x45xecuteToolResponse\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.mnemesh.tools.v1.ExecutionStatus\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\x0e\n\x06stdout\x18\x03 \x01(\t\x12\x0e\n\x06stderr\x18\x04 \x01(\t\x12+\n\x08\x64uration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttruncated\x18\x06 \x01(\x08\x12P\n\x0e\x63hanged_blocks\x18\x07 \x03(\x0b\x32\x38.mnemesh.tools.v1.ExecuteToolResponse.ChangedBlocksEntry\x12\x38\n\x0b\x63onnections\x18\x08 \x03(\x0b\x32#.mnemesh.tools.v1.NetworkConnection\x12-\n\x06images\x18\t \x03(\x0b\x32\x1d.mnemesh.types.v1.InlineImage\x1a\x34\n\x12\x43hangedBlocksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xaa\x01\n\x11NetworkConnection\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x12\n\nsent_bytes\x18\x04 \x01(\x03\x12\x16\n\x0ereceived_bytes\x18\x05 \x01(\x03\x12+\n\x08\x64uration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07refusal\x18\x07 \x01(\t*\xb0\x01\n\x0c\x43odeLanguage\x12\x1d\n\x19\x43ODE_LANGUAGE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43ODE_LANGUAGE_PYTHON\x10\x01\x12\x1c\n\x18\x43ODE_LANGUAGE_JAVASCRIPT\x10\x02\x12\x1c\n\x18\x43ODE_LANGUAGE_TYPESCRIPT\x10\x03\x12\x13\n\x0f\x43ODE_LANGUAGE_R\x10\x04\x12\x16\n\x12\x43ODE_LANGUAGE_JAVA\x10\x05*\xaa\x01\n\x0f\x45xecutionStatus\x12 \n\x1c\x45XECUTION_STATUS_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45XECUTION_STATUS_SUCCESS\x10\x01\x12\x1a\n\x16\x45XECUTION_STATUS_ERROR\x10\x02\x12\x1e\n\x1a\x45XECUTION_STATUS_TIMED_OUT\x10\x03\x12\x1b\n\x17\x45XECUTION_STATUS_KILLED\x10\x04\x32\xad\x02\n\x10\x45xecutionService\x12Z\n\x0b\x45xecuteTool\x12$.mnemesh.tools.v1.ExecuteToolRequest\x1a%.mnemesh.tools.v1.ExecuteToolResponse\x12N\n\x07RunCode\x12 .mnemesh.tools.v1.RunCodeRequest\x1a!.mnemesh.tools.v1.RunCodeResponse\x12m\n\x10RunCodeWithTools\x12).mnemesh.tools.v1.RunCodeWithToolsRequest\x1a*.mnemesh.tools.v1.RunCodeWithToolsResponse(\x01\x30\x01\x42<\n\x10mnemesh.tools.v1P\x01Z&mnemesh.local/mnemesh/tools/v1;toolsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(mnemesh/tools/v1/execution_service.proto\x12\x10mnemesh.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cmnemesh/tools/v1/tools.proto\x1a\x1dmnemesh/types/v1/access.proto\x1a\x1emnemesh/types/v1/message.proto\"\xa0\x02\n\x0eRunCodeRequest\x12\x30\n\x08language\x18\x01 \x01(\x0e\x32\x1e.mnemesh.tools.v1.CodeLanguage\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x46\n\x0b\x65nvironment\x18\x03 \x03(\x0b\x32\x31.mnemesh.tools.v1.RunCodeRequest.EnvironmentEntry\x12\x15\n\rnetwork_hosts\x18\x04 \x03(\t\x12/\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x88\x01\x01\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_timeout\"\xee\x01\n\x0fRunCodeResponse\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.mnemesh.tools.v1.ExecutionStatus\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\x0e\n\x06stdout\x18\x03 \x01(\t\x12\x0e\n\x06stderr\x18\x04 \x01(\t\x12+\n\x08\x64uration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttruncated\x18\x06 \x01(\x08\x12\x38\n\x0b\x63onnections\x18\x07 \x03(\x0b\x32#.mnemesh.tools.v1.NetworkConnection\"0\n\x0c\x43\x61llableTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nparameters\x18\x02 \x03(\t\"p\n\x0cRunCodeStart\x12\x31\n\x07program\x18\x01 \x01(\x0b\x32 .mnemesh.tools.v1.RunCodeRequest\x12-\n\x05tools\x18\x02 \x03(\x0b\x32\x1e.mnemesh.tools.v1.CallableTool\"@\n\x0c\x43odeToolCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\";\n\x0e\x43odeToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\x0c\n\x04text\x18\x03 \x01(\t\"\x89\x01\n\x17RunCodeWithToolsRequest\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1e.mnemesh.tools.v1.RunCodeStartH\x00\x12\x32\n\x06result\x18\x02 \x01(\x0b\x32 .mnemesh.tools.v1.CodeToolResultH\x00\x42\t\n\x07message\"\x8a\x01\n\x18RunCodeWithToolsResponse\x12.\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1e.mnemesh.tools.v1.CodeToolCallH\x00\x12\x33\n\x06result\x18\x02 \x01(\x0b\x32!.mnemesh.tools.v1.RunCodeResponseH\x00\x42\t\n\x07message\"\x8c\x03\n\x12\x45xecuteToolRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\x07tool_id\x18\x02 \x01(\tH\x00\x12-\n\x06\x61\x64_hoc\x18\x03 \x01(\x0b\x32\x1b.mnemesh.tools.v1.AdHocToolH\x00\x12\x11\n\targuments\x18\x04 \x01(\t\x12J\n\x0b\x65nvironment\x18\x05 \x03(\x0b\x32\x35.mnemesh.tools.v1.ExecuteToolRequest.EnvironmentEntry\x12\x36\n\x0b\x61gent_state\x18\x06 \x01(\x0b\x32\x1c.mnemesh.tools.v1.AgentStateH\x01\x88\x01\x01\x12/\n\x07timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationH\x02\x88\x01\x01\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04toolB\x0e\n\x0c_agent_stateB\n\n\x08_timeout\"\xd1\x02\n\tAdHocTool\x12\x13\n\x0bsource_code\x18\x01 \x01(\t\x12\x31\n\x0bsource_type\x18\x02 \x01(\x0e\x32\x1c.mnemesh.tools.v1.SourceType\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x10\x61rgs_json_schema\x18\x04 \x01(\tH\x01\x88\x01\x01\x12>\n\x10pip_requirements\x18\x05 \x03(\x0b\x32$.mnemesh.tools.v1.PackageRequirement\x12>\n\x10npm_requirements\x18\x06 \x03(\x0b\x32$.mnemesh.tools.v1.PackageRequirement\x12\x15\n\rallow_network\x18\x07 \x01(\x08\x12\x15\n\rnetwork_hosts\x18\x08 \x03(\tB\x07\n\x05_nameB\x13\n\x11_args_json_schema\"\xe0\x02\n\nAgentState\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x38\n\x06\x62locks\x18\x03 \x03(\x0b\x32(.mnemesh.tools.v1.AgentState.BlocksEntry\x12\x17\n\nproject_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12K\n\x10\x62lock_properties\x18\x05 \x03(\x0b\x32\x31.mnemesh.tools.v1.AgentState.BlockPropertiesEntry\x1a-\n\x0b\x42locksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aT\n\x14\x42lockPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.mnemesh.tools.v1.AgentBlock:\x02\x38\x01\x42\r\n\x0b_project_id\"0\n\nAgentBlock\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"\xa9\x03\n\x13\x45xecuteToolResponse\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.mnemesh.tools.v1.ExecutionStatus\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\x0e\n\x06stdout\x18\x03 \x01(\t\x12\x0e\n\x06stderr\x18\x04 \x01(\t\x12+\n\x08\x64uration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttruncated\x18\x06 \x01(\x08\x12P\n\x0e\x63hanged_blocks\x18\x07 \x03(\x0b\x32\x38.mnemesh.tools.v1.ExecuteToolResponse.ChangedBlocksEntry\x12\x38\n\x0b\x63onnections\x18\x08 \x03(\x0b\x32#.mnemesh.tools.v1.NetworkConnection\x12-\n\x06images\x18\t \x03(\x0b\x32\x1d.mnemesh.types.v1.InlineImage\x1a\x34\n\x12\x43hangedBlocksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xaa\x01\n\x11NetworkConnection\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x12\n\nsent_bytes\x18\x04 \x01(\x03\x12\x16\n\x0ereceived_bytes\x18\x05 \x01(\x03\x12+\n\x08\x64uration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07refusal\x18\x07 \x01(\t*\xb0\x01\n\x0c\x43odeLanguage\x12\x1d\n\x19\x43ODE_LANGUAGE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43ODE_LANGUAGE_PYTHON\x10\x01\x12\x1c\n\x18\x43ODE_LANGUAGE_JAVASCRIPT\x10\x02\x12\x1c\n\x18\x43ODE_LANGUAGE_TYPESCRIPT\x10\x03\x12\x13\n\x0f\x43ODE_LANGUAGE_R\x10\x04\x12\x16\n\x12\x43ODE_LANGUAGE_JAVA\x10\x05*\xaa\x01\n\x0f\x45xecutionStatus\x12 \n\x1c\x45XECUTION_STATUS_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45XECUTION_STATUS_SUCCESS\x10\x01\x12\x1a\n\x16\x45XECUTION_STATUS_ERROR\x10\x02\x12\x1e\n\x1a\x45XECUTION_STATUS_TIMED_OUT\x10\x03\x12\x1b\n\x17\x45XECUTION_STATUS_KILLED\x10\x04\x32\xc7\x02\n\x10\x45xecutionService\x12\x64\n\x0b\x45xecuteTool\x12$.mnemesh.tools.v1.ExecuteToolRequest\x1a%.mnemesh.tools.v1.ExecuteToolResponse\"\x08\xda\xc6\x18\x04\x08\x03\x10\x01\x12V\n\x07RunCode\x12 .mnemesh.tools.v1.RunCodeRequest\x1a!.mnemesh.tools.v1.RunCodeResponse\"\x06\xda\xc6\x18\x02\x08\x03\x12u\n\x10RunCodeWithTools\x12).mnemesh.tools.v1.RunCodeWithToolsRequest\x1a*.mnemesh.tools.v1.RunCodeWithToolsResponse\"\x06\xda\xc6\x18\x02\x08\x03(\x01\x30\x01\x42<\n\x10mnemesh.tools.v1P\x01Z&mnemesh.local/mnemesh/tools/v1;toolsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,48 +46,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AGENTSTATE_BLOCKPROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_EXECUTETOOLRESPONSE_CHANGEDBLOCKSENTRY']._loaded_options = None
   _globals['_EXECUTETOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_options = b'8\001'
-  _globals['_CODELANGUAGE']._serialized_start=3006
-  _globals['_CODELANGUAGE']._serialized_end=3182
-  _globals['_EXECUTIONSTATUS']._serialized_start=3185
-  _globals['_EXECUTIONSTATUS']._serialized_end=3355
-  _globals['_RUNCODEREQUEST']._serialized_start=157
-  _globals['_RUNCODEREQUEST']._serialized_end=445
-  _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_start=383
-  _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_end=433
-  _globals['_RUNCODERESPONSE']._serialized_start=448
-  _globals['_RUNCODERESPONSE']._serialized_end=686
-  _globals['_CALLABLETOOL']._serialized_start=688
-  _globals['_CALLABLETOOL']._serialized_end=736
-  _globals['_RUNCODESTART']._serialized_start=738
-  _globals['_RUNCODESTART']._serialized_end=850
-  _globals['_CODETOOLCALL']._serialized_start=852
-  _globals['_CODETOOLCALL']._serialized_end=916
-  _globals['_CODETOOLRESULT']._serialized_start=918
-  _globals['_CODETOOLRESULT']._serialized_end=977
-  _globals['_RUNCODEWITHTOOLSREQUEST']._serialized_start=980
-  _globals['_RUNCODEWITHTOOLSREQUEST']._serialized_end=1117
-  _globals['_RUNCODEWITHTOOLSRESPONSE']._serialized_start=1120
-  _globals['_RUNCODEWITHTOOLSRESPONSE']._serialized_end=1258
-  _globals['_EXECUTETOOLREQUEST']._serialized_start=1261
-  _globals['_EXECUTETOOLREQUEST']._serialized_end=1657
-  _globals['_EXECUTETOOLREQUEST_ENVIRONMENTENTRY']._serialized_start=383
-  _globals['_EXECUTETOOLREQUEST_ENVIRONMENTENTRY']._serialized_end=433
-  _globals['_ADHOCTOOL']._serialized_start=1660
-  _globals['_ADHOCTOOL']._serialized_end=1997
-  _globals['_AGENTSTATE']._serialized_start=2000
-  _globals['_AGENTSTATE']._serialized_end=2352
-  _globals['_AGENTSTATE_BLOCKSENTRY']._serialized_start=2206
-  _globals['_AGENTSTATE_BLOCKSENTRY']._serialized_end=2251
-  _globals['_AGENTSTATE_BLOCKPROPERTIESENTRY']._serialized_start=2253
-  _globals['_AGENTSTATE_BLOCKPROPERTIESENTRY']._serialized_end=2337
-  _globals['_AGENTBLOCK']._serialized_start=2354
-  _globals['_AGENTBLOCK']._serialized_end=2402
-  _globals['_EXECUTETOOLRESPONSE']._serialized_start=2405
-  _globals['_EXECUTETOOLRESPONSE']._serialized_end=2830
-  _globals['_EXECUTETOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_start=2778
-  _globals['_EXECUTETOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_end=2830
-  _globals['_NETWORKCONNECTION']._serialized_start=2833
-  _globals['_NETWORKCONNECTION']._serialized_end=3003
-  _globals['_EXECUTIONSERVICE']._serialized_start=3358
-  _globals['_EXECUTIONSERVICE']._serialized_end=3659
+  _globals['_EXECUTIONSERVICE'].methods_by_name['ExecuteTool']._loaded_options = None
+  _globals['_EXECUTIONSERVICE'].methods_by_name['ExecuteTool']._serialized_options = b'\332\306\030\004\010\003\020\001'
+  _globals['_EXECUTIONSERVICE'].methods_by_name['RunCode']._loaded_options = None
+  _globals['_EXECUTIONSERVICE'].methods_by_name['RunCode']._serialized_options = b'\332\306\030\002\010\003'
+  _globals['_EXECUTIONSERVICE'].methods_by_name['RunCodeWithTools']._loaded_options = None
+  _globals['_EXECUTIONSERVICE'].methods_by_name['RunCodeWithTools']._serialized_options = b'\332\306\030\002\010\003'
+  _globals['_CODELANGUAGE']._serialized_start=3037
+  _globals['_CODELANGUAGE']._serialized_end=3213
+  _globals['_EXECUTIONSTATUS']._serialized_start=3216
+  _globals['_EXECUTIONSTATUS']._serialized_end=3386
+  _globals['_RUNCODEREQUEST']._serialized_start=188
+  _globals['_RUNCODEREQUEST']._serialized_end=476
+  _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_start=414
+  _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_end=464
+  _globals['_RUNCODERESPONSE']._serialized_start=479
+  _globals['_RUNCODERESPONSE']._serialized_end=717
+  _globals['_CALLABLETOOL']._serialized_start=719
+  _globals['_CALLABLETOOL']._serialized_end=767
+  _globals['_RUNCODESTART']._serialized_start=769
+  _globals['_RUNCODESTART']._serialized_end=881
+  _globals['_CODETOOLCALL']._serialized_start=883
+  _globals['_CODETOOLCALL']._serialized_end=947
+  _globals['_CODETOOLRESULT']._serialized_start=949
+  _globals['_CODETOOLRESULT']._serialized_end=1008
+  _globals['_RUNCODEWITHTOOLSREQUEST']._serialized_start=1011
+  _globals['_RUNCODEWITHTOOLSREQUEST']._serialized_end=1148
+  _globals['_RUNCODEWITHTOOLSRESPONSE']._serialized_start=1151
+  _globals['_RUNCODEWITHTOOLSRESPONSE']._serialized_end=1289
+  _globals['_EXECUTETOOLREQUEST']._serialized_start=1292
+  _globals['_EXECUTETOOLREQUEST']._serialized_end=1688
+  _globals['_EXECUTETOOLREQUEST_ENVIRONMENTENTRY']._serialized_start=414
+  _globals['_EXECUTETOOLREQUEST_ENVIRONMENTENTRY']._serialized_end=464
+  _globals['_ADHOCTOOL']._serialized_start=1691
+  _globals['_ADHOCTOOL']._serialized_end=2028
+  _globals['_AGENTSTATE']._serialized_start=2031
+  _globals['_AGENTSTATE']._serialized_end=2383
+  _globals['_AGENTSTATE_BLOCKSENTRY']._serialized_start=2237
+  _globals['_AGENTSTATE_BLOCKSENTRY']._serialized_end=2282
+  _globals['_AGENTSTATE_BLOCKPROPERTIESENTRY']._serialized_start=2284
+  _globals['_AGENTSTATE_BLOCKPROPERTIESENTRY']._serialized_end=2368
+  _globals['_AGENTBLOCK']._serialized_start=2385
+  _globals['_AGENTBLOCK']._serialized_end=2433
+  _globals['_EXECUTETOOLRESPONSE']._serialized_start=2436
+  _globals['_EXECUTETOOLRESPONSE']._serialized_end=2861
+  _globals['_EXECUTETOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_start=2809
+  _globals['_EXECUTETOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_end=2861
+  _globals['_NETWORKCONNECTION']._serialized_start=2864
+  _globals['_NETWORKCONNECTION']._serialized_end=3034
+  _globals['_EXECUTIONSERVICE']._serialized_start=3389
+  _globals['_EXECUTIONSERVICE']._serialized_end=3716
 # @@protoc_insertion_point(module_scope)

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"mnemesh/tools/v1/web_service.proto\x12\x10mnemesh.tools.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x02\n\x10SearchWebRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x13\n\x0bnum_results\x18\x02 \x01(\x05\x12\x35\n\x08\x63\x61tegory\x18\x03 \x01(\x0e\x32#.mnemesh.tools.v1.WebSearchCategory\x12\x14\n\x0cinclude_text\x18\x04 \x01(\x08\x12\x17\n\x0finclude_domains\x18\x05 \x03(\t\x12\x17\n\x0f\x65xclude_domains\x18\x06 \x03(\t\x12\x38\n\x14start_published_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x12\x65nd_published_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\ruser_location\x18\t \x01(\t\"Y\n\x11SearchWebResponse\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\x32\n\x07results\x18\x02 \x03(\x0b\x32!.mnemesh.tools.v1.WebSearchResult\"\x91\x01\n\x0fWebSearchResult\x12\r\n\x05title\x18\x01 \x01(\t\x12\x0b\n\x03url\x18\x02 \x01(\t\x12\x32\n\x0epublished_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08snippets\x18\x04 \x03(\t\x12\x0c\n\x04text\x18\x05 \x01(\t\x12\x0e\n\x06\x61uthor\x18\x06 \x01(\t\"D\n\x13\x46\x65tchWebpageRequest\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x05\x12\x11\n\tmax_chars\x18\x03 \x01(\x05\"\xbf\x01\n\x14\x46\x65tchWebpageResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\r\n\x05start\x18\x04 \x01(\x05\x12\x13\n\x0btotal_chars\x18\x05 \x01(\x05\x12\x12\n\nmedia_type\x18\x06 \x01(\t\x12\x32\n\x0epublished_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\ttruncated\x18\x08 \x01(\x08*\xf6\x02\n\x11WebSearchCategory\x12#\n\x1fWEB_SEARCH_CATEGORY_UNSPECIFIED\x10\x00\x12\x1f\n\x1bWEB_SEARCH_CATEGORY_COMPANY\x10\x01\x12&\n\"WEB_SEARCH_CATEGORY_RESEARCH_PAPER\x10\x02\x12\x1c\n\x18WEB_SEARCH_CATEGORY_NEWS\x10\x03\x12\x1b\n\x17WEB_SEARCH_CATEGORY_PDF\x10\x04\x12\x1e\n\x1aWEB_SEARCH_CATEGORY_GITHUB\x10\x05\x12\x1d\n\x19WEB_SEARCH_CATEGORY_TWEET\x10\x06\x12%\n!WEB_SEARCH_CATEGORY_PERSONAL_SITE\x10\x07\x12(\n$WEB_SEARCH_CATEGORY_LINKEDIN_PROFILE\x10\x08\x12(\n$WEB_SEARCH_CATEGORY_FINANCIAL_REPORT\x10\t2\xcb\x01\n\nWebService\x12Y\n\tSearchWeb\x12\".mnemesh.tools.v1.SearchWebRequest\x1a#.mnemesh.tools.v1.SearchWebResponse\"\x03\x90\x02\x01\x12\x62\n\x0c\x46\x65tchWebpage\x12%.mnemesh.tools.v1.FetchWebpageRequest\x1a&.mnemesh.tools.v1.FetchWebpageResponse\"\x03\x90\x02\x01\x42<\n\x10mnemesh.tools.v1P\x01Z&mnemesh.local/mnemesh/tools/v1;toolsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"mnemesh/tools/v1/web_service.proto\x12\x10mnemesh.tools.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dmnemesh/types/v1/access.proto\"\xbe\x02\n\x10SearchWebRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x13\n\x0bnum_results\x18\x02 \x01(\x05\x12\x35\n\x08\x63\x61tegory\x18\x03 \x01(\x0e\x32#.mnemesh.tools.v1.WebSearchCategory\x12\x14\n\x0cinclude_text\x18\x04 \x01(\x08\x12\x17\n\x0finclude_domains\x18\x05 \x03(\t\x12\x17\n\x0f\x65xclude_domains\x18\x06 \x03(\t\x12\x38\n\x14start_published_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x12\x65nd_published_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\ruser_location\x18\t \x01(\t\"Y\n\x11SearchWebResponse\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\x32\n\x07results\x18\x02 \x03(\x0b\x32!.mnemesh.tools.v1.WebSearchResult\"\x91\x01\n\x0fWebSearchResult\x12\r\n\x05title\x18\x01 \x01(\t\x12\x0b\n\x03url\x18\x02 \x01(\t\x12\x32\n\x0epublished_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08snippets\x18\x04 \x03(\t\x12\x0c\n\x04text\x18\x05 \x01(\t\x12\x0e\n\x06\x61uthor\x18\x06 \x01(\t\"D\n\x13\x46\x65tchWebpageRequest\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x05\x12\x11\n\tmax_chars\x18\x03 \x01(\x05\"\xbf\x01\n\x14\x46\x65tchWebpageResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\r\n\x05start\x18\x04 \x01(\x05\x12\x13\n\x0btotal_chars\x18\x05 \x01(\x05\x12\x12\n\nmedia_type\x18\x06 \x01(\t\x12\x32\n\x0epublished_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\ttruncated\x18\x08 \x01(\x08*\xf6\x02\n\x11WebSearchCategory\x12#\n\x1fWEB_SEARCH_CATEGORY_UNSPECIFIED\x10\x00\x12\x1f\n\x1bWEB_SEARCH_CATEGORY_COMPANY\x10\x01\x12&\n\"WEB_SEARCH_CATEGORY_RESEARCH_PAPER\x10\x02\x12\x1c\n\x18WEB_SEARCH_CATEGORY_NEWS\x10\x03\x12\x1b\n\x17WEB_SEARCH_CATEGORY_PDF\x10\x04\x12\x1e\n\x1aWEB_SEARCH_CATEGORY_GITHUB\x10\x05\x12\x1d\n\x19WEB_SEARCH_CATEGORY_TWEET\x10\x06\x12%\n!WEB_SEARCH_CATEGORY_PERSONAL_SITE\x10\x07\x12(\n$WEB_SEARCH_CATEGORY_LINKEDIN_PROFILE\x10\x08\x12(\n$WEB_SEARCH_CATEGORY_FINANCIAL_REPORT\x10\t2\xd7\x01\n\nWebService\x12_\n\tSearchWeb\x12\".mnemesh.tools.v1.SearchWebRequest\x1a#.mnemesh.tools.v1.SearchWebResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x02\x12h\n\x0c\x46\x65tchWebpage\x12%.mnemesh.tools.v1.FetchWebpageRequest\x1a&.mnemesh.tools.v1.FetchWebpageResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x02\x42<\n\x10mnemesh.tools.v1P\x01Z&mnemesh.local/mnemesh/tools/v1;toolsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,21 +35,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020mnemesh.tools.v1P\001Z&mnemesh.local/mnemesh/tools/v1;toolsv1'
   _globals['_WEBSERVICE'].methods_by_name['SearchWeb']._loaded_options = None
-  _globals['_WEBSERVICE'].methods_by_name['SearchWeb']._serialized_options = b'\220\002\001'
+  _globals['_WEBSERVICE'].methods_by_name['SearchWeb']._serialized_options = b'\220\002\001\332\306\030\002\010\002'
   _globals['_WEBSERVICE'].methods_by_name['FetchWebpage']._loaded_options = None
-  _globals['_WEBSERVICE'].methods_by_name['FetchWebpage']._serialized_options = b'\220\002\001'
-  _globals['_WEBSEARCHCATEGORY']._serialized_start=914
-  _globals['_WEBSEARCHCATEGORY']._serialized_end=1288
-  _globals['_SEARCHWEBREQUEST']._serialized_start=90
-  _globals['_SEARCHWEBREQUEST']._serialized_end=408
-  _globals['_SEARCHWEBRESPONSE']._serialized_start=410
-  _globals['_SEARCHWEBRESPONSE']._serialized_end=499
-  _globals['_WEBSEARCHRESULT']._serialized_start=502
-  _globals['_WEBSEARCHRESULT']._serialized_end=647
-  _globals['_FETCHWEBPAGEREQUEST']._serialized_start=649
-  _globals['_FETCHWEBPAGEREQUEST']._serialized_end=717
-  _globals['_FETCHWEBPAGERESPONSE']._serialized_start=720
-  _globals['_FETCHWEBPAGERESPONSE']._serialized_end=911
-  _globals['_WEBSERVICE']._serialized_start=1291
-  _globals['_WEBSERVICE']._serialized_end=1494
+  _globals['_WEBSERVICE'].methods_by_name['FetchWebpage']._serialized_options = b'\220\002\001\332\306\030\002\010\002'
+  _globals['_WEBSEARCHCATEGORY']._serialized_start=945
+  _globals['_WEBSEARCHCATEGORY']._serialized_end=1319
+  _globals['_SEARCHWEBREQUEST']._serialized_start=121
+  _globals['_SEARCHWEBREQUEST']._serialized_end=439
+  _globals['_SEARCHWEBRESPONSE']._serialized_start=441
+  _globals['_SEARCHWEBRESPONSE']._serialized_end=530
+  _globals['_WEBSEARCHRESULT']._serialized_start=533
+  _globals['_WEBSEARCHRESULT']._serialized_end=678
+  _globals['_FETCHWEBPAGEREQUEST']._serialized_start=680
+  _globals['_FETCHWEBPAGEREQUEST']._serialized_end=748
+  _globals['_FETCHWEBPAGERESPONSE']._serialized_start=751
+  _globals['_FETCHWEBPAGERESPONSE']._serialized_end=942
+  _globals['_WEBSERVICE']._serialized_start=1322
+  _globals['_WEBSERVICE']._serialized_end=1537
 # @@protoc_insertion_point(module_scope)
