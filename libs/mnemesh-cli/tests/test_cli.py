@@ -260,7 +260,7 @@ def test_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> No
     )
 
     claims = jwt.decode(result.stdout.strip(), KEY.encode(), algorithms=["HS256"], audience="mnemesh")
-    assert (claims["org"], claims["roles"]) == (organization, ["client"])
+    assert (claims["org"], claims["roles"]) == (organization, ["admin"])
     assert claims["exp"] - time.time() > 1.9 * 86_400
 
 

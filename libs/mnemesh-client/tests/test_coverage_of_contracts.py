@@ -7,7 +7,6 @@ from typing import Final
 import pytest
 from mnemesh_client import sync
 from mnemesh_kit.access import rules_of
-from mnemesh_kit.call_context import Role
 
 SOURCE: Final = Path(sync.__file__).parents[1]
 WITHOUT_METHOD: Final = {
@@ -27,7 +26,7 @@ def called(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("folder", [SOURCE, SOURCE / "sync"], ids=["async", "sync"])
 def test_every_rpc_of_clients_has_a_method(folder: Path) -> None:
-    methods = {path for path, rule in rules_of().items() if rule.role is Role.CLIENT}
+    methods = {path for path, rule in rules_of().items() if rule.is_for_clients}
     names = called(folder)
     missing = {path for path in methods if path.rpartition("/")[2] not in names}
     assert missing == WITHOUT_METHOD.keys()

@@ -160,32 +160,36 @@ def test_contracts_name_the_rpcs_that_only_services_may_call() -> None:
 
 async def test_clients_may_not_call_rpcs_for_services(key_file: str) -> None:
     async with serving(key_file) as served:
-        for client in (served.blocks_as(Role.CLIENT), served.blocks_with(token())):
+        for client in (served.blocks_as(Role.ADMIN), served.blocks_with(token())):
             with as_principal(ME), pytest.raises(PermissionDenied) as refused:
                 await client.EraseAgent(ERASE)
-            assert refused.value.metadata == {"required_role": "service"}
+            assert refused.value.metadata == {"required_role": "service", "role": "admin"}
         assert served.blocks.callers == []
         with as_principal(ME):
             await served.blocks_as(Role.SERVICE).EraseAgent(ERASE)
-            await served.blocks_as(Role.CLIENT).GetBlock(GET)
-    assert [(caller, caller.role) for caller in served.blocks.callers] == [(ME, Role.SERVICE), (ME, Role.CLIENT)]
+            await served.blocks_as(Role.ADMIN).GetBlock(GET)
+    assert [(caller, caller.role) for caller in served.blocks.callers] == [(ME, Role.SERVICE), (ME, Role.ADMIN)]
 
 
 @pytest.mark.parametrize(
     ("changes", "role"),
     [
-        ({}, Role.CLIENT),
-        ({"aud": "mnemesh"}, Role.CLIENT),
-        ({"aud": "mnemesh", "roles": ["client", "poet"]}, Role.CLIENT),
-        ({"aud": ["archival", "blocks"], "roles": ["client"]}, Role.CLIENT),
+        ({}, Role.ADMIN),
+        ({"aud": "mnemesh"}, Role.ADMIN),
+        ({"aud": "mnemesh", "roles": ["writer", "poet"]}, Role.WRITER),
+        ({"aud": ["archival", "blocks"], "roles": ["reader"]}, Role.READER),
         ({"aud": "blocks", "roles": ["service"]}, Role.SERVICE),
-        ({"aud": "blocks", "roles": ["service", "client"]}, Role.SERVICE),
-        ({"aud": "mnemesh", "roles": ["service", "client"]}, Role.CLIENT),
+        ({"aud": "blocks", "roles": ["service", "writer"]}, Role.SERVICE),
+        ({"aud": "mnemesh", "roles": ["service", "reader", "writer"]}, Role.WRITER),
         ({"aud": "mnemesh", "roles": ["service"]}, None),
         ({"aud": "archival", "roles": ["service"]}, None),
         ({"roles": ["service"]}, None),
         ({"aud": "another mesh"}, None),
         ({"roles": []}, None),
+        ({"roles": ["client"]}, None),
+        ({"agents": []}, None),
+        ({"agents": "agent"}, None),
+        ({"agents": [["agent"]]}, None),
         ({"roles": "service"}, None),
         ({"roles": {"service": True}, "aud": {"blocks": True}}, None),
     ],
@@ -263,7 +267,7 @@ async def test_compressed_requests_are_refused(key_file: str) -> None:
 async def test_clients_have_a_bounded_number_of_open_calls_and_services_do_not(key_file: str) -> None:
     async with serving(key_file, max_concurrent_calls=2) as served:
         served.blocks.proceed.clear()
-        client, service = served.blocks_as(Role.CLIENT), served.blocks_as(Role.SERVICE)
+        client, service = served.blocks_as(Role.ADMIN), served.blocks_as(Role.SERVICE)
         waiting = [asyncio.create_task(client.GetBlock(GET)) for _ in range(2)]
         await _until(lambda: len(served.blocks.callers) == 2, served.blocks.entered)
         with pytest.raises(ResourceExhausted) as refused:
@@ -291,7 +295,7 @@ async def _until(holds: Callable[[], bool], changed: asyncio.Event) -> None:
 )
 async def test_long_lists_are_refused_by_field(key_file: str, filter_: Any, field: str | None) -> None:
     async with serving(key_file) as served:
-        listing = served.blocks_as(Role.CLIENT).ListBlocks(blocks_service_pb2.ListBlocksRequest(filter=filter_))
+        listing = served.blocks_as(Role.ADMIN).ListBlocks(blocks_service_pb2.ListBlocksRequest(filter=filter_))
         if field is None:
             await listing
         else:

@@ -75,7 +75,7 @@ async def test_caller_and_correlation_id_reach_the_service(tmp_path: Path) -> No
         with as_principal(ME):
             await blocks.GetBlock(GET)
     ((principal, correlation_id),) = seen  # type: ignore[misc]
-    assert (principal.organization_id, principal.role, correlation_id) == (ME.organization_id, Role.CLIENT, "trace-1")
+    assert (principal.organization_id, principal.role, correlation_id) == (ME.organization_id, Role.ADMIN, "trace-1")
 
 
 async def test_methods_for_services_are_not_forwarded() -> None:

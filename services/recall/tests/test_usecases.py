@@ -92,7 +92,7 @@ async def test_invalid_argument_is_refused_before_the_store_is_called(call: Any,
     assert refused.value.field == field
 
 
-CLIENT = Principal(DEFAULT_PRINCIPAL.organization_id, DEFAULT_PRINCIPAL.subject_id, CallerRole.CLIENT)
+CLIENT = Principal(DEFAULT_PRINCIPAL.organization_id, DEFAULT_PRINCIPAL.subject_id, CallerRole.WRITER)
 
 
 def append(**changes: Any) -> Any:

@@ -6,9 +6,11 @@ The option `mnemesh.types.v1.access` of an RPC is the only source. A server refu
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
-from mnemesh_kit.call_context import Role, current_principal
+from google.protobuf.message import Message
+
+from mnemesh_kit.call_context import Principal, Role, current_principal
 from mnemesh_kit.errors import PermissionDenied
 from mnemesh_kit.retries import service_descriptor
 from mnemesh_kit.services import GRPC_SERVICES, import_contracts
@@ -29,18 +31,64 @@ def service_only(value: bool, field: str) -> bool:
     return value
 
 
+_LIMITED: Final = "The token of the caller is limited to some agents."
+
+
 @dataclass(frozen=True, slots=True)
 class RpcRule:
     """The conditions that the kit checks before the request of an RPC is parsed."""
 
     role: Role
-    """The role that a caller needs. A service may call what a client may call."""
+    """The role that a caller needs at least."""
     max_request_bytes: int
     bounds_stream: bool = True
     """Whether the requests of a stream are bounded together. False: the handler keeps none and has a bound of its own.
     """
     is_polled: bool = False
     """True if services poll this RPC. Its successful calls are logged at the level debug."""
+    agent_path: tuple[str, ...] = ()
+    """The field of the request that names agents, as a path. Without it, callers that are limited to some agents may
+    not call the RPC."""
+
+    @property
+    def is_for_clients(self) -> bool:
+        """Returns whether callers other than services may call the RPC."""
+        return self.role is not Role.SERVICE
+
+    def require(self, caller: Principal) -> None:
+        """Checks that a caller may call the RPC, whatever the request is.
+
+        Raises:
+            PermissionDenied: its role is too low, or it is limited to some agents and the RPC is not about any.
+        """
+        if not caller.role.covers(self.role):
+            if not self.is_for_clients:
+                raise PermissionDenied(
+                    "Only services of the mesh may call this method. Use the methods of the orchestrator.",
+                    required_role=self.role.value,
+                    role=caller.role.value,
+                )
+            raise PermissionDenied(
+                f"This method requires the role {self.role.value}. The caller has the role {caller.role.value}.",
+                required_role=self.role.value,
+                role=caller.role.value,
+            )
+        if caller.agents is not None and not self.agent_path:
+            raise PermissionDenied(f"This method is not about one agent. {_LIMITED}", role=caller.role.value)
+
+    def require_agents(self, request: Message, agents: frozenset[str]) -> None:
+        """Checks that a request is about agents to which its caller is limited.
+
+        Raises:
+            PermissionDenied: it names no agent, or another one. Metadata: field.
+        """
+        value: Any = request
+        for name in self.agent_path:
+            value = getattr(value, name)
+        named = {value} if isinstance(value, str) else set(value)
+        if not named or not named <= agents:
+            field = ".".join(self.agent_path)
+            raise PermissionDenied(f"{field} must name agents of the token. {_LIMITED}", field=field)
 
 
 UNLISTED: Final = RpcRule(Role.SERVICE, MAX_REQUEST_BYTES)
@@ -86,8 +134,9 @@ def _read_rule(method: str) -> RpcRule:
         return UNLISTED
     option = found.GetOptions().Extensions[access_pb2.access]
     return RpcRule(
-        Role.SERVICE if option.role == access_pb2.CALLER_ROLE_SERVICE else Role.CLIENT,
+        Role[access_pb2.CallerRole.Name(option.role).removeprefix("CALLER_ROLE_")],
         MAX_MESSAGE_BYTES if option.large_request else MAX_REQUEST_BYTES,
         bounds_stream=not option.unbounded_stream,
         is_polled=option.polled,
+        agent_path=tuple(option.agent_field.split(".")) if option.agent_field else (),
     )

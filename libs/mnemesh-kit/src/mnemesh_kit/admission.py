@@ -16,7 +16,6 @@ from mnemesh_kit.call_context import Role, set_principal
 from mnemesh_kit.errors import (
     InvalidArgument,
     MnemeshError,
-    PermissionDenied,
     ResourceExhausted,
     ServerBusy,
     to_trailers,
@@ -86,7 +85,7 @@ def bounded_parser(method: str, rule: RpcRule, deserialize: Parse) -> Parse:
     that are not a request of the method, and for a list with too many values.
     """
     # What services of the mesh write has the bounds of the use cases only: windows have more messages than lists may.
-    fields = _fields_of(method) if rule.role is Role.CLIENT else ()
+    fields = _fields_of(method) if rule.is_for_clients else ()
     parse = sized_parser(rule.max_request_bytes, deserialize)
 
     def bounded(raw: bytes) -> Any:
@@ -222,7 +221,7 @@ class Admission:
 
         Raises:
             Unauthenticated: the metadata does not prove who calls.
-            PermissionDenied: the role of the caller does not allow the call.
+            PermissionDenied: the role or the scope of the caller does not allow the call.
             ServerBusy: too many calls are open.
         """
         principal = self._authenticator.principal(metadata)
@@ -230,11 +229,7 @@ class Admission:
         rule = rule_of(method)
         if principal.role is Role.SERVICE:
             return rule
-        if rule.role is Role.SERVICE:
-            raise PermissionDenied(
-                "Only services of the mesh may call this method. Use the methods of the orchestrator.",
-                required_role=rule.role.value,
-            )
+        rule.require(principal)
         if self._calls >= self._max_calls:
             raise ServerBusy(
                 f"{self._max_calls:,} calls are open. Try again later, or raise MNEMESH_MAX_CONCURRENT_CALLS.",

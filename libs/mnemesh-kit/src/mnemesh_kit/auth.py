@@ -2,7 +2,8 @@
 
 A token has the claims `org`, `sub` and `exp`, and says where and as what it is valid:
 
-- `roles`: `client` or `service`. Without the claim, the token is one of a client.
+- `roles`: `reader`, `writer`, `admin` or `service`. Without the claim, the token is one of an admin.
+- `agents`: the ids of the agents to which the token is limited. Without the claim, it is valid for all.
 - `aud`: `mnemesh` for every service of the mesh, or the name of one service. A token with the role `service` names one.
 """
 
@@ -12,7 +13,7 @@ import ipaddress
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -136,7 +137,7 @@ class TokenAuthenticator:
             raise Unauthenticated(f"The token is longer than {MAX_TOKEN_BYTES:,} bytes.")
         try:
             claims = self._claims(token)
-            principal = _checked(claims["org"], claims["sub"], self._role(claims))
+            principal = _checked(claims["org"], claims["sub"], self._role(claims), _agents(claims))
             return principal, float(claims["exp"])
         except Unauthenticated:
             raise
@@ -160,36 +161,46 @@ class TokenAuthenticator:
         raise Unauthenticated("The token is not signed by a key of this mesh.")
 
     def _role(self, claims: Mapping[str, Any]) -> Role:
-        """Returns the role of a token for this service. Tokens from before roles existed are those of clients."""
+        """Returns the highest role of a token for this service."""
         audience = claims.get("aud", MESH_AUDIENCE)
         audiences = audience if isinstance(audience, list) else [audience]
-        roles = claims.get("roles", [Role.CLIENT])
+        roles = claims.get("roles", [Role.ADMIN])
         if not isinstance(roles, list):
             raise Unauthenticated("The claim roles of the token must be a list.")
         if Role.SERVICE in roles and self._service in audiences:
             return Role.SERVICE
-        if Role.CLIENT in roles and (MESH_AUDIENCE in audiences or self._service in audiences):
-            return Role.CLIENT
-        raise Unauthenticated(f"The token is not valid for the service {self._service}.")
+        if MESH_AUDIENCE in audiences or self._service in audiences:
+            for role in (Role.ADMIN, Role.WRITER, Role.READER):
+                if role in roles:
+                    return role
+        raise Unauthenticated(f"The token has no role for the service {self._service}.")
 
 
 class TokenMint:
     """Signs the short-lived tokens with which a holder of the key calls a service for a principal."""
 
-    def __init__(self, key: bytes, role: Role = Role.CLIENT) -> None:
+    def __init__(self, key: bytes, role: Role = Role.ADMIN) -> None:
+        """Prepares a mint.
+
+        Args:
+            key: signs the tokens.
+            role: SERVICE for all tokens of a service; else the role for principals that have none of a client.
+        """
         self._key = key
         self._role = role
-        self._minted: dict[tuple[Principal, str], tuple[str, float]] = {}
+        self._minted: dict[tuple[Hashable, ...], tuple[str, float]] = {}
 
     def header(self, principal: Principal, audience: str = MESH_AUDIENCE) -> str:
         """Returns the value of the authorization metadata. A token is reused for half of its lifetime."""
         now = time.time()
-        known = self._minted.get((principal, audience))
+        role = self._role if Role.SERVICE in (self._role, principal.role) else principal.role
+        key = (principal, role, principal.agents, audience)
+        known = self._minted.get(key)
         if known is None or known[1] <= now:
             if len(self._minted) >= _CACHED:
                 self._minted.clear()
-            token = mint_token(self._key, principal, MESH_TOKEN_SECONDS, role=self._role, audience=audience)
-            known = self._minted[principal, audience] = (f"Bearer {token}", now + MESH_TOKEN_SECONDS / 2)
+            token = mint_token(self._key, principal, MESH_TOKEN_SECONDS, role=role, audience=audience)
+            known = self._minted[key] = (f"Bearer {token}", now + MESH_TOKEN_SECONDS / 2)
         return known[0]
 
 
@@ -198,21 +209,21 @@ def mint_token(
     principal: Principal,
     seconds: float,
     *,
-    role: Role = Role.CLIENT,
+    role: Role = Role.ADMIN,
     audience: str = MESH_AUDIENCE,
 ) -> str:
     """Returns a signed token for `principal` that expires after `seconds`.
 
     Args:
         key: signs the token.
-        principal: the caller. Its own role is not used.
+        principal: the caller, with the agents to which the token is limited. Its own role is not used.
         seconds: the time for which the token is valid.
-        role: the role of the holder.
+        role: the role of the holder. Services are not limited to agents.
         audience: `mnemesh` for every service, or the name of the only service that accepts the token. A token with the
             role `service` needs the name of a service.
     """
     now = int(time.time())
-    claims = {
+    claims: dict[str, Any] = {
         "org": principal.organization_id,
         "sub": principal.subject_id,
         "aud": audience,
@@ -220,6 +231,8 @@ def mint_token(
         "iat": now,
         "exp": now + int(seconds),
     }
+    if principal.agents is not None and role is not Role.SERVICE:
+        claims["agents"] = sorted(principal.agents)
     signed = b".".join(_base64url(json.dumps(part).encode()) for part in (_HEADER, claims))
     return b".".join((signed, _base64url(hmac.digest(key, signed, "sha256")))).decode()
 
@@ -244,10 +257,20 @@ def read_keys(path: str) -> tuple[bytes, ...]:
     return keys
 
 
-def _checked(organization: object, subject: object, role: Role) -> Principal:
+def _agents(claims: Mapping[str, Any]) -> frozenset[str] | None:
+    """Returns the agents to which a token is limited."""
+    agents = claims.get("agents")
+    if agents is None:
+        return None
+    if not isinstance(agents, list) or not agents or not all(isinstance(id_, str) for id_ in agents):
+        raise Unauthenticated("The claim agents of the token must be a list of ids.")
+    return frozenset(agents)
+
+
+def _checked(organization: object, subject: object, role: Role, agents: frozenset[str] | None = None) -> Principal:
     if not isinstance(organization, str) or not is_id(organization, "org"):
         raise InvalidArgument("The organization must be an id of the form org-<uuid4>.", field=ORGANIZATION_KEY)
     kind = _SUBJECT.fullmatch(subject) if isinstance(subject, str) else None
     if kind is None or not is_id(str(subject), kind[1]):
         raise InvalidArgument("The subject must be an id of the form user-<uuid4>.", field=SUBJECT_KEY)
-    return Principal(organization, str(subject), role)
+    return Principal(organization, str(subject), role, agents)

@@ -15,12 +15,26 @@ SUBJECT_KEY: Final = "mnemesh-subject"
 
 
 class Role(StrEnum):
-    """The role of a caller, which decides the RPCs that it may call; see `mnemesh_kit.access`."""
+    """The role of a caller, which decides the RPCs that it may call; see `mnemesh_kit.access`.
 
-    CLIENT = "client"
-    """An owner of the organization's data."""
+    Each role may call what the roles before it may call.
+    """
+
+    READER = "reader"
+    """Reads the organization's data."""
+    WRITER = "writer"
+    """Changes the organization's data, and sends messages to its agents."""
+    ADMIN = "admin"
+    """Decides which code runs, which keys are used and what is erased."""
     SERVICE = "service"
     """A service of the mesh, such as the step loop of the orchestrator, on behalf of the principal."""
+
+    def covers(self, required: "Role") -> bool:
+        """Returns whether a caller with this role may call what needs the required one."""
+        return _RANKS[self] >= _RANKS[required]
+
+
+_RANKS: Final = {role: rank for rank, role in enumerate(Role)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,8 @@ class Principal:
 
     It is not part of the identity: a run stores organization and subject.
     """
+    agents: frozenset[str] | None = field(default=None, compare=False)
+    """The ids of the agents to which the credential is limited; None if it is not limited."""
 
 
 DEFAULT_PRINCIPAL: Final = Principal(

@@ -14,7 +14,6 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mnemesh_kit.access import rule_of
-from mnemesh_kit.call_context import Role
 from mnemesh_kit.errors import DETAILS_KEY, PUSHBACK_KEY, InvalidArgument, MnemeshError, Unavailable, from_rpc_error
 from mnemesh_kit.local_calls import LocalMethod, LocalServers
 from mnemesh_kit.retries import service_descriptor
@@ -63,7 +62,7 @@ class Forwarder(grpc.GenericRpcHandler):
         """Returns the handler of a method; None for one that is not forwarded."""
         method = handler_call_details.method
         target = self._targets.get(method.split("/")[1]) if method.count("/") == 2 else None
-        if target is None or rule_of(method).role is not Role.CLIENT:
+        if target is None or not rule_of(method).is_for_clients:
             return None
         # On the wire, a single response is a stream of one. The receiving service knows how many there must be.
         kind = "stream_stream" if _is_streamed(method) else "unary_stream"

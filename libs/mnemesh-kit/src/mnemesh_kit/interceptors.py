@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import grpc
 import structlog
+from google.protobuf.message import Message
 
 from mnemesh_kit.access import RpcRule, rule_of
 from mnemesh_kit.admission import Admission, OpenService, Unreadable, bounded_parser, discard, readable
@@ -195,6 +196,10 @@ class Pipeline(grpc.aio.ServerInterceptor):
         set_remaining(call.context.time_remaining())
         if type(request) is Unreadable:
             raise request.error
+        agents = current_principal().agents
+        # What is forwarded is not parsed here. The receiving service checks it.
+        if agents is not None and isinstance(request, Message):
+            rule_of(call.method).require_agents(request, agents)
 
     async def _refuse(self, call: Call, error: BaseException) -> None:
         """Notes the status of a failed call, and ends the call with it if the handler has not done so.

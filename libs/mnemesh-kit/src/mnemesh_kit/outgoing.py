@@ -39,7 +39,7 @@ class OutgoingCalls(Generic[C]):
         *,
         errors: Sequence[type[MnemeshError]] = (),
         auth_key_file: str | None = None,
-        role: Role = Role.CLIENT,
+        role: Role = Role.ADMIN,
         token: str | None = None,
         deadline: float = DEADLINE_SECONDS,
         tls: TlsSettings | ClientTls | None = None,
@@ -49,7 +49,8 @@ class OutgoingCalls(Generic[C]):
         Args:
             errors: error classes of the caller. A remote error with the reason of one is raised as that class.
             auth_key_file: a file of keys. Calls carry tokens for the current principal, signed with the first key.
-            role: the role of these tokens. A service of the mesh calls the others as one.
+            role: the role of these tokens. A service of the mesh calls the others as one. With another role, calls for
+                a principal that has a role of a client carry that one, and the agents to which it is limited.
             token: a bearer token for all calls instead, for clients outside of the mesh.
             deadline: the timeout in seconds of calls without a timeout.
             tls: the files for TLS. None: connections are not encrypted, except to addresses `tls://…`.

@@ -1,15 +1,24 @@
 """`mnemesh tokens` and `mnemesh certs`: bearer tokens, and certificates of a private authority."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from mnemesh_cli.display.records import print_done
 from mnemesh_kit.auth import mint_token, read_keys
-from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal, Role
 from mnemesh_kit.ids import require_id
 
 app = typer.Typer(no_args_is_help=True, help="Create bearer tokens for a mesh with authentication.")
+
+
+class TokenRole(StrEnum):
+    """The roles of clients."""
+
+    READER = "reader"
+    WRITER = "writer"
+    ADMIN = "admin"
 
 
 @app.callback()
@@ -29,6 +38,14 @@ def create(
     subject: Annotated[
         str, typer.Option(help="The caller, user-<uuid>.", show_default="the default user")
     ] = DEFAULT_PRINCIPAL.subject_id,
+    role: Annotated[
+        TokenRole,
+        typer.Option(help="What the token allows: to read, also to change data and send messages, or everything."),
+    ] = TokenRole.ADMIN,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="Limit the token to calls that are about this agent, agent-<uuid>. Can be repeated."),
+    ] = None,
     days: Annotated[float, typer.Option(min=0.001, help="Days until the token expires.")] = 30.0,
 ) -> None:
     """Create a token and print it.
@@ -37,8 +54,10 @@ def create(
     """
     require_id(organization, "org", "organization")
     require_id(subject, subject.partition("-")[0], "subject")
-    key = read_keys(key_file)[0]
-    token = mint_token(key, Principal(organization, subject), days * 86_400)
+    for id_ in agent or ():
+        require_id(id_, "agent", "agent")
+    caller = Principal(organization, subject, agents=frozenset(agent) if agent else None)
+    token = mint_token(read_keys(key_file)[0], caller, days * 86_400, role=Role(role.value))
     print_done(token, {"token": token})
 
 

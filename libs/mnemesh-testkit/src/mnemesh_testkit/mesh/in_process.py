@@ -170,7 +170,8 @@ class Mesh:
         except BaseException:
             await self.__aexit__()
             raise
-        self.stubs, self.client = await connect(self.addresses, self._exits, self._tls)
+        key_file: Any = self._settings["orchestrator"].get("auth_key_file")
+        self.stubs, self.client = await connect(self.addresses, self._exits, self._tls, key_file)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -210,9 +211,11 @@ class Mesh:
         await self.start(service)
 
 
-async def connect(addresses: Mapping[str, str], exits: AsyncExitStack, tls: TlsSettings) -> tuple[Stubs, Mnemesh]:
+async def connect(
+    addresses: Mapping[str, str], exits: AsyncExitStack, tls: TlsSettings, key_file: str | None = None
+) -> tuple[Stubs, Mnemesh]:
     """Returns stubs and a client for the services at these addresses; `exits` closes them."""
-    channels = Channels(tls=tls)
+    channels = Channels(tls=tls, auth_key_file=key_file)
     exits.push_async_callback(channels.close)
     client = Mnemesh(
         addresses["orchestrator"],
@@ -221,6 +224,7 @@ async def connect(addresses: Mapping[str, str], exits: AsyncExitStack, tls: TlsS
         archival=addresses["archival"],
         tools=addresses["tools"],
         files=addresses["files"],
+        auth_key_file=key_file,
         tls=tls,
     )
     return Stubs(addresses, channels), await exits.enter_async_context(client)

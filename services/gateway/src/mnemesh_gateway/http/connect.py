@@ -20,7 +20,7 @@ from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 from mnemesh_kit.access import rule_of, rules_of
-from mnemesh_kit.call_context import Role, current_principal
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import (
     DETAILS_KEY,
@@ -118,7 +118,7 @@ class ConnectApp:
             raise UnsupportedMediaType("Send gRPC to the orchestrator. The gateway serves Connect and gRPC-Web.")
         app = self._app = self._app or self._create()
         rule = rule_of(path)
-        if rule.role is not Role.CLIENT:
+        if not rule.is_for_clients:
             raise Unimplemented(f"There is no method {path[:200]} for clients.")
         scope["route"] = MethodPath(path)
         limit = rule.max_request_bytes if rule.bounds_stream else None
@@ -142,7 +142,7 @@ class ConnectApp:
         class Application(ConnectASGIApplication[None]):
             path = ""
 
-        endpoints = {path: self._endpoint(path) for path, rule in rules_of().items() if rule.role is Role.CLIENT}
+        endpoints = {path: self._endpoint(path) for path, rule in rules_of().items() if rule.is_for_clients}
         application: Any = Application(
             service=None,
             endpoints=lambda _: endpoints,

@@ -65,6 +65,7 @@ class AccessRule(_message.Message):
     LARGE_REQUEST_FIELD_NUMBER: _builtins.int
     UNBOUNDED_STREAM_FIELD_NUMBER: _builtins.int
     POLLED_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_FIELD_NUMBER: _builtins.int
     role: Global___CallerRole.ValueType
     """The role that a caller needs at least."""
     large_request: _builtins.bool
@@ -77,6 +78,10 @@ class AccessRule(_message.Message):
     """Whether services or web pages repeat the call all the time. A successful call is a detail of the log, and has no
     span.
     """
+    agent_field: _builtins.str
+    """The field of the request that names the agents that the call is about, such as "agent_id" or "filter.agent_id". A
+    caller whose token is limited to some agents may call such an RPC for these agents, and no other RPC.
+    """
     def __init__(
         self,
         *,
@@ -84,10 +89,11 @@ class AccessRule(_message.Message):
         large_request: _builtins.bool = ...,
         unbounded_stream: _builtins.bool = ...,
         polled: _builtins.bool = ...,
+        agent_field: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["large_request", b"large_request", "polled", b"polled", "role", b"role", "unbounded_stream", b"unbounded_stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_field", b"agent_field", "large_request", b"large_request", "polled", b"polled", "role", b"role", "unbounded_stream", b"unbounded_stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
