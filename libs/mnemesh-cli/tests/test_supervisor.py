@@ -109,6 +109,7 @@ async def test_killed_service_is_restarted_with_its_data(config: MeshConfig) -> 
     await supervisor.stop()
 
 
+@pytest.mark.full
 async def test_one_process_runs_all_services_and_is_restarted_with_their_data(config: MeshConfig) -> None:
     notices = Notices()
     supervisor = Supervisor(config, notices)
@@ -237,7 +238,9 @@ async def test_read_only_data_directory_is_one_error_line(config: MeshConfig, tm
     ("variable", "value", "line"),
     [
         ("MNEMESH_BLOCKS_PORT", "many", "MNEMESH_BLOCKS_PORT must be a port number"),
-        ("MNEMESH_BLOCKS_PORT", "70000", "MNEMESH_BLOCKS_PORT must be a port number"),
+        pytest.param(
+            "MNEMESH_BLOCKS_PORT", "70000", "MNEMESH_BLOCKS_PORT must be a port number", marks=pytest.mark.full
+        ),
         ("MNEMESH_METRICS_PORT", "http", "MNEMESH_METRICS_PORT has an invalid value"),
     ],
 )

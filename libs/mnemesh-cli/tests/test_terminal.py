@@ -112,7 +112,9 @@ async def test_ctrl_c_during_a_turn_cancels_only_the_turn(terminal: Terminal, me
     assert mesh.orchestrator.cancelled == list(mesh.orchestrator.runs)[:1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.full) for each in (signal.SIGTERM, signal.SIGHUP))]
+)
 async def test_signal_at_the_prompt_ends_the_chat_with_exit_code_0(terminal: Terminal, number: signal.Signals) -> None:
     await terminal.see(PROMPT)
     terminal.interrupt(number)

@@ -18,6 +18,7 @@ from mnemesh_cli.supervisor.config import lock_holder
 from mnemesh_kit.services import SERVICE_NAMES, STORE_NAMES, service
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Fault, Reply, status
+from mnemesh_testkit.mesh.command_line import run_command
 from mnemesh_testkit.timeouts import scaled
 
 pytestmark = pytest.mark.timeout(scaled(300))
@@ -56,6 +57,11 @@ class Commands:
         out, err = await process.communicate()
         return process.returncode, out.decode(), err.decode()
 
+    async def run_here(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        """Runs a command in the process of the test. Returns the same."""
+        variables = {**self.environment, **environment}
+        return await asyncio.to_thread(run_command, *arguments, environment=variables)
+
     async def close(self) -> None:
         """Kills running commands, and stops a mesh in the background."""
         for process in self._processes:
@@ -63,7 +69,7 @@ class Commands:
                 process.kill()
                 await process.wait()
         if lock_holder(self.directory) is not None:
-            await self.run("down")
+            await self.run_here("down")
 
 
 @pytest_asyncio.fixture
@@ -149,7 +155,7 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
     commands.current.mkdir()
     for name in ("rich", "typer", "structlog", "grpc", "mnemesh_cli", "mnemesh_kit", "asyncio", "sitecustomize"):
         (commands.current / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the current directory ran')")
-    assert (await commands.run("maintain"))[0] == 2, "there is no data directory yet"
+    assert (await commands.run_here("maintain"))[0] == 2, "there is no data directory yet"
 
     commands.directory.mkdir()
     commands.directory.chmod(0o755)
@@ -165,7 +171,7 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
     files = [commands.directory, *commands.directory.rglob("*")]
     assert len(files) > len(SERVICE_NAMES)
     assert [file for file in files if file.stat().st_mode & 0o077] == []
-    code, out, _ = await commands.run("doctor")
+    code, out, _ = await commands.run_here("doctor")
     assert (code, [line.split()[1] for line in out.splitlines() if line.startswith("✗")]) == (1, ["provider"]), out
     assert out.count(" is serving version ") == len(SERVICE_NAMES)
     assert "sandbox       level " in out
@@ -175,16 +181,16 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
     without_ports = {service(name).port_variable: "" for name in SERVICE_NAMES}
     code, out, err = await commands.run("agents", "list", **without_ports)
     assert code == 0, err
-    code, out, err = await commands.run("maintain")
+    code, out, err = await commands.run_here("maintain")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "Another mesh" in err
 
-    code, out, _ = await commands.run("down", "--json")
+    code, out, _ = await commands.run_here("down", "--json")
     assert (code, json.loads(out)["stopped_pid"]) == (0, started["pid"])
-    code, out, _ = await commands.run("doctor")
+    code, out, _ = await commands.run_here("doctor")
     assert code == 1
     assert out.count("does not answer. Start a mesh with `mnemesh up`.") == len(SERVICE_NAMES)
-    assert "no mesh is running" in (await commands.run("down"))[2]
+    assert "no mesh is running" in (await commands.run_here("down"))[2]
 
     code, out, err = await commands.run("maintain", "--json")
     assert (code, err) == (0, "")
@@ -194,7 +200,7 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
         assert any(line.startswith(f"{name}.db: ") for line in report), out
         assert any(line.startswith("idempotency keys deleted: ") for line in report), out
     (commands.directory / f"{STORE_NAMES[0]}.db").write_bytes(b"not a database" * 1000)
-    code, _, err = await commands.run("maintain")
+    code, _, err = await commands.run_here("maintain")
     assert code == 2
     assert f"{STORE_NAMES[0]}: " in err
     assert "current directory" not in "".join(path.read_text() for path in (commands.directory / "logs").iterdir())

@@ -10,7 +10,7 @@ from mnemesh_client import Mnemesh
 from mnemesh_testkit.mesh.fake_mesh import FakeMesh, fake_mesh
 from mnemesh_testkit.mesh.faulty_proxy import ReservedPort
 from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
-from mnemesh_testkit.timeouts import FACES, Face, with_face
+from mnemesh_testkit.timeouts import Face, with_face
 
 
 @pytest.fixture
@@ -40,9 +40,12 @@ async def mesh(tmp_path: Path) -> AsyncIterator[FakeMesh]:
         yield mesh
 
 
-@pytest.fixture(params=FACES)
+@pytest.fixture(params=["async", pytest.param("sync", marks=pytest.mark.full)])
 def face(request: pytest.FixtureRequest) -> Face:
-    """The kind of the client: asynchronous, or synchronous with methods that can be awaited."""
+    """The kind of the client: asynchronous, or synchronous with methods that can be awaited.
+
+    The synchronous client is generated. `make test` runs it in `test_sync.py` and `test_run_stream.py`.
+    """
     return cast("Face", request.param)
 
 

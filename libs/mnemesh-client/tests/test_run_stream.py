@@ -8,10 +8,12 @@ from mnemesh_client import Agent, Mnemesh, approve, patience, returned
 from mnemesh_client.errors import NotFound, Unavailable
 from mnemesh_client.sync import patience as sync_patience
 from mnemesh_kit.retries import Backoff
-from mnemesh_testkit.timeouts import Face, scaled, with_face
+from mnemesh_testkit.timeouts import FACES, Face, scaled, with_face
 
 if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fake_mesh import FakeMesh
+
+pytestmark = pytest.mark.parametrize("face", FACES, indirect=True)
 
 
 async def test_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:

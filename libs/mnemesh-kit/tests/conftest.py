@@ -11,7 +11,7 @@ from mnemesh_kit.sql import Database
 from . import served_blocks
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "pgbouncer"])
+@pytest.fixture(params=["sqlite", "postgresql", pytest.param("pgbouncer", marks=pytest.mark.full)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database on the engine under test."""
     if request.param == "sqlite":

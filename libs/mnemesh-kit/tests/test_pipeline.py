@@ -32,7 +32,9 @@ def _texts(conn: sa.Connection) -> list[str]:
     return list(conn.execute(sa.select(_notes.c.text).order_by(_notes.c.id)).scalars())
 
 
-pytestmark = pytest.mark.parametrize("database_url", ["postgresql", "pgbouncer"], indirect=True)
+pytestmark = pytest.mark.parametrize(
+    "database_url", ["postgresql", pytest.param("pgbouncer", marks=pytest.mark.full)], indirect=True
+)
 
 
 @pytest_asyncio.fixture

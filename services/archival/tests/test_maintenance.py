@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,11 +17,13 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     GetPassageRequest,
     UpdatePassageRequest,
 )
+from mnemesh_archival.main import main
 from mnemesh_archival.maintenance import maintain
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
+from mnemesh_testkit.mesh.command_line import run_service
 
 from .conftest import ArchivalServer
 
@@ -137,34 +138,17 @@ async def test_tombstones_expire(archival: ArchivalServer) -> None:
     assert await archival.texts("oak") == ["an oak"]
 
 
-async def test_maintenance_is_refused_while_the_service_runs(archival: ArchivalServer, tmp_path: Path) -> None:
-    run = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "mnemesh_archival",
-        "maintain",
-        env={**os.environ, "MNEMESH_DATA_DIR": str(tmp_path)},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, stderr = await run.communicate()
-    assert (run.returncode, out) == (2, b"")
-    assert len(stderr.decode().strip().splitlines()) == 1
-    assert "in use by another process" in stderr.decode()
+async def test_maintenance_is_refused_while_the_service_runs(
+    archival: ArchivalServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment = {**os.environ, "MNEMESH_DATA_DIR": str(tmp_path)}
+    capfd.readouterr()
+    code = await asyncio.to_thread(run_service, main, "maintain", environment=environment)
+    out, errors = capfd.readouterr()
+    assert (code, out, len(errors.splitlines())) == (2, "", 1)
+    assert "in use by another process" in errors
     await archival.stop()
-    again = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "mnemesh_archival",
-        "maintain",
-        env={
-            **os.environ,
-            "MNEMESH_DATA_DIR": str(tmp_path),
-            "MNEMESH_ARCHIVAL_DATABASE_URL": archival.config.database,
-        },
-        stdout=asyncio.subprocess.PIPE,
-    )
-    out, _ = await again.communicate()
-    assert again.returncode == 0
-    assert b"MB before" in out
+    environment["MNEMESH_ARCHIVAL_DATABASE_URL"] = archival.config.database
+    assert await asyncio.to_thread(run_service, main, "maintain", environment=environment) == 0
+    assert "MB before" in capfd.readouterr().out
     await archival.start()

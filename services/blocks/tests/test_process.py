@@ -22,6 +22,7 @@ from mnemesh_blocks.main import main
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.mesh.command_line import run_service
 from mnemesh_testkit.timeouts import scaled
 
 
@@ -146,22 +147,17 @@ async def test_kill_9_with_16_writers_loses_and_duplicates_no_edit(tmp_path: Pat
     await channels.close()
 
 
-def start_error(patch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], data_dir: Path, **env: str) -> str:
+def start_error(capfd: pytest.CaptureFixture[str], data_dir: Path, **env: str) -> str:
     """Returns the only line that the program prints. It runs in this process: its start takes a second."""
-    with patch.context() as given:
-        for name, value in {"MNEMESH_BLOCKS_PORT": "0", "MNEMESH_DATA_DIR": str(data_dir), **env}.items():
-            given.setenv(name, value)
-        given.setattr(sys, "argv", ["mnemesh_blocks"])
-        assert main() == 2
+    settings = {"MNEMESH_BLOCKS_PORT": "0", "MNEMESH_DATA_DIR": str(data_dir), **env}
+    assert run_service(main, environment={**os.environ, **settings}) == 2
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1, lines
     return lines[0]
 
 
-def test_start_errors_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    error = partial(start_error, monkeypatch, capfd)
+def test_start_errors_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    error = partial(start_error, capfd)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         line = error(tmp_path, MNEMESH_BLOCKS_PORT=port)

@@ -3,12 +3,12 @@
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.recall.v1 import episodes_pb2, traces_pb2, traces_service_pb2
@@ -20,6 +20,7 @@ from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import FrozenClock
 from mnemesh_recall.config import Config
+from mnemesh_recall.main import main
 from mnemesh_recall.maintenance import maintain
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.store.indexed import IndexedMessages
@@ -35,6 +36,7 @@ from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import Outbox
 from mnemesh_retrieval.registry import HASHING
+from mnemesh_testkit.mesh.command_line import run_service
 from mnemesh_types.messages import Message, Role, TextPart
 
 CANARY = "canaryZq7xVw3"
@@ -165,31 +167,27 @@ async def test_postgresql_rewrites_its_tables(
     assert any(line.startswith("PostgreSQL database") for line in report)
 
 
-async def test_maintenance_is_refused_while_the_service_runs(serve: Any, tmp_path: Path) -> None:
-    async def run(*arguments: str) -> tuple[int | None, bytes, str]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "mnemesh_recall",
-            *arguments,
-            env={**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_EMBEDDER": HASHING},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, errors = await process.communicate()
-        return process.returncode, out, errors.decode()
+async def test_maintenance_is_refused_while_the_service_runs(
+    serve: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment = {**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_EMBEDDER": HASHING}
+
+    async def run(command: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = await asyncio.to_thread(run_service, main, command, environment=environment)
+        return code, *capfd.readouterr()
 
     async with serve() as recall:
         await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=new_id("agent"), messages=[message("fox")]))
         code, out, errors = await run("maintain")
-        assert (code, out, len(errors.splitlines())) == (2, b"", 1)
+        assert (code, out, len(errors.splitlines())) == (2, "", 1)
         assert "in use by another process" in errors
     code, out, errors = await run("maintain")
     assert code == 0, errors
-    assert b"MB before" in out
+    assert "MB before" in out
     code, out, errors = await run("rebuild")
     assert code == 0, errors
-    assert out.decode().splitlines() == [
+    assert out.splitlines() == [
         "messages in the word index: 1",
         "memories.mnemesh/hashing-256: 0 points",
         "messages.3.mnemesh/hashing-256: 1 points",

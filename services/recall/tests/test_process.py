@@ -21,7 +21,9 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
+from mnemesh_recall.main import main
 from mnemesh_retrieval.registry import HASHING
+from mnemesh_testkit.mesh.command_line import run_service
 from mnemesh_testkit.timeouts import scaled
 
 
@@ -48,13 +50,13 @@ async def address_of(running: asyncio.subprocess.Process) -> str:
     raise AssertionError("the process ended before it listened")
 
 
-async def refusal(data_dir: Path, **env: str) -> str:
-    async with process(data_dir, **env) as running:
-        _, errors = await running.communicate()
-        assert running.returncode == 2
-        lines = errors.decode().splitlines()
-        assert len(lines) == 1, lines
-        return lines[0]
+def refusal(capfd: pytest.CaptureFixture[str], data_dir: Path, **env: str) -> str:
+    """Returns the only line of a program that cannot start. It runs in this process: its start takes a second."""
+    settings = {"MNEMESH_RECALL_PORT": "0", "MNEMESH_DATA_DIR": str(data_dir), "MNEMESH_EMBEDDER": HASHING, **env}
+    assert run_service(main, environment={**os.environ, **settings}) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
 
 
 def user(text: str) -> pb.Message:
@@ -77,14 +79,17 @@ async def test_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
             assert not (
                 await turns(traces_service_pb2.ListTurnsRequest(agent_id=new_id("agent")), timeout=scaled(5))
             ).turns
-        assert "another process" in await refusal(tmp_path)
+        async with process(tmp_path) as second:
+            _, errors = await second.communicate()
+        assert second.returncode == 2
+        assert (b"another process" in errors, len(errors.splitlines())) == (True, 1), errors
         running.send_signal(signal.SIGTERM)
         assert await running.wait() == 0
 
 
-async def test_startup_error_is_one_line(tmp_path: Path) -> None:
-    assert "MNEMESH_EMBEDDER" in await refusal(tmp_path, MNEMESH_EMBEDDER="unknown/model")
-    assert "database" in await refusal(tmp_path, MNEMESH_RECALL_DATABASE_URL="mysql://x/y")
+def test_startup_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "MNEMESH_EMBEDDER" in refusal(capfd, tmp_path, MNEMESH_EMBEDDER="unknown/model")
+    assert "database" in refusal(capfd, tmp_path, MNEMESH_RECALL_DATABASE_URL="mysql://x/y")
 
 
 class Writer:

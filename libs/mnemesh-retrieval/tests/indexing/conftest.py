@@ -90,7 +90,10 @@ class Rig:
         )
 
 
-@pytest.fixture(params=["flat on sqlite", "edge on sqlite", "flat on postgresql", "server on postgresql"])
+ON_POSTGRESQL = [pytest.param(f"{engine} on postgresql", marks=pytest.mark.full) for engine in ("flat", "server")]
+
+
+@pytest.fixture(params=["flat on sqlite", "edge on sqlite", *ON_POSTGRESQL])
 def variant(request: pytest.FixtureRequest) -> tuple[str, str]:
     """The engine of the index, and the URL of an empty database."""
     engine, _, sql = request.param.split()

@@ -19,6 +19,7 @@ from mnemesh_testkit.fakes.notes import NOTES, REFUSED, note_id
 from structlog.testing import capture_logs
 
 Rig = Any
+full = pytest.mark.full
 embedded = pytest.mark.parametrize("variant", ["flat on sqlite", "edge on sqlite"], indirect=True)
 replicated = pytest.mark.parametrize("variant", ["server on postgresql"], indirect=True)
 WORDS = ["fox", "owl", "oak", "elm", "sea", "ash", "bee", "cat", "dog", "hen", "ice", "jar", "kit", "log", "map", "net"]
@@ -28,6 +29,11 @@ def texts(numbers: Sequence[int], word: str = "tree") -> dict[str, str]:
     return {note_id(number): f"{word} {WORDS[number % 16]} number{number}" for number in numbers}
 
 
+@pytest.mark.parametrize(
+    "variant",
+    ["flat on sqlite", "edge on sqlite", "server on postgresql", pytest.param("flat on postgresql", marks=full)],
+    indirect=True,
+)
 async def test_index_follows_the_records_and_changes_are_kept_until_flushed(rig: Rig) -> None:
     await rig.notebook.put(texts(range(40)))
     await rig.notebook.put(texts(range(40, 45)), book="two")
@@ -349,7 +355,7 @@ async def test_changes_that_a_server_did_not_flush_are_repeated_after_its_restar
 
 
 @embedded
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=full) for seed in (2, 3))])
 async def test_any_sequence_of_writes_and_crashes_converges(rig: Rig, seed: int) -> None:
     chance = random.Random(seed)
     crash: set[str] = set()

@@ -11,7 +11,9 @@ from mnemesh_retrieval.words import sparse
 from mnemesh_testkit.fakes.notes import NOTES, NoteSource, note_id
 
 Rig = Any
-pytestmark = pytest.mark.parametrize("variant", ["edge on sqlite", "server on postgresql"], indirect=True)
+pytestmark = pytest.mark.parametrize(
+    "variant", ["edge on sqlite", pytest.param("server on postgresql", marks=pytest.mark.full)], indirect=True
+)
 TEXTS = {note_id(number): f"note{number} of foxes" for number in range(300)}
 
 

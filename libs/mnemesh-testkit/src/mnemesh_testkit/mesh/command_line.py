@@ -1,14 +1,18 @@
-"""The `mnemesh` command in the process of a test: a process of its own takes half a second to import it."""
+"""Programs in the process of a test: a process of its own takes half a second, or one, to import them."""
 
 import io
+import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import copy_context
 
+import pytest
+import structlog
 from mnemesh_cli.main import main
+from mnemesh_kit import run
 
 
 class _Output(io.StringIO):
@@ -54,6 +58,21 @@ def run_command(
         finally:
             sys.argv, sys.stdin = before
     return code, out.getvalue(), err.getvalue()
+
+
+def run_service(main: Callable[[], int], *arguments: str, environment: Mapping[str, str]) -> int:
+    """Runs the `main` of a service that cannot start, or one of its commands, without a log.
+
+    Returns its exit code. The fixture `capfd` has its output.
+    """
+    with pytest.MonkeyPatch.context() as patch, _environment(environment):
+        patch.setattr(sys, "argv", [main.__module__, *arguments])
+        patch.setattr(run, "configure_logging", _log_nothing)  # it would change the loggers of later tests
+        return copy_context().run(main)
+
+
+def _log_nothing(*_: object) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 @contextmanager
