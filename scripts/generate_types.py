@@ -59,7 +59,7 @@ MODULES: Final = {
         [
             *("ModelSettings", "ModelPrice", "CompactionSettings", "CompactionResult", "SystemPrompt", "ErasureReport"),
             *("MemoryExtractionMode as ExtractionMode", "MemoryExtractionScope as ExtractionScope"),
-            *("MemoryExtractionSettings", "Conversation", "RunError"),
+            *("MemoryExtractionSettings", "Conversation", "RunError", "Budget"),
         ],
     ),
     "tools": (

@@ -1,5 +1,6 @@
 """Resources of every kind, in a mesh."""
 
+from mnemesh.agents.v1 import budgets_pb2
 from mnemesh.files.v1.files_service_pb2 import StartUploadRequest, UploadFileHeader
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
@@ -21,6 +22,8 @@ async def everything(mesh: Mesh, word: str) -> Ids:
     )
     window = GetContextRequest(conversation_id=found["conversation"][0])
     version = (await mesh.stubs.messages.GetContext(window)).context.version
+    limit = budgets_pb2.BudgetLimit(period=budgets_pb2.BUDGET_PERIOD_DAY, max_requests=1_000_000)
+    budget = await mesh.client.budgets.set([limit])
     identity = await mesh.client.identities.upsert(word, f"Of the {word}", agent_ids=found["agent"])
     place = f"http://127.0.0.1:1/{word}"
     provider = await mesh.client.providers.create(f"of-{word.lower()}", "vllm", api_key=word, base_url=place)
@@ -38,6 +41,7 @@ async def everything(mesh: Mesh, word: str) -> Ids:
         "episode": [done.episode.id],
         "fact": [done.facts[0].id],
         "identity": [identity.id],
+        "budget": [budget.id],
         "provider": [provider.id],
         "version": [str(version)],
     }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
-from mnemesh.agents.v1 import agents_service_pb2, conversations_pb2
+from mnemesh.agents.v1 import agents_service_pb2, budgets_pb2, conversations_pb2
 from mnemesh.recall.v1 import episodes_pb2, messages_service_pb2
 from mnemesh.types.v1 import message_pb2, paging_pb2
 from mnemesh_kit import paging
@@ -110,6 +110,8 @@ async def filled(mesh: Mesh, openai: FakeOpenAI, mcp_url: str) -> dict[str, str]
         await client.archives.create(f"archive {number}", description="x" * 200)
         await client.folders.create(f"folder {number}", description="x" * 200)
         await client.archives.attach(agents[number].id, archive.id)
+        limit = budgets_pb2.BudgetLimit(period=budgets_pb2.BUDGET_PERIOD_DAY, max_requests=1_000)
+        await client.budgets.set([limit], agent_id=agents[number].id)
         await client.passages.insert(f"passage {number}", archive_id=archive.id)
         await client.tools.create(f'def tool_{number}() -> str:\n    """Answers."""\n    return "x"\n')
         await client.mcp_servers.create(f"server-{number}", "http://127.0.0.1:9/mcp")

@@ -39,6 +39,7 @@ OWN = {
         "archive",
         "message",
         "identity",
+        "budget",
         "provider",
         "group",
         "folder",

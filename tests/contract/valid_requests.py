@@ -67,6 +67,7 @@ LEAST = {
         'identity { id: "<identity>" name: "x" } update_mask { paths: "name" }'
     ),
     "agents.v1.IdentityService.UpsertIdentityProperties": 'properties { key: "a" text: "b" }',
+    "agents.v1.BudgetService.SetBudget": "budget { limits { period: BUDGET_PERIOD_DAY max_requests: 1000000 } }",
     "agents.v1.GroupService.CreateGroup": 'group { agent_ids: "<agent>" }',
     "agents.v1.GroupService.UpdateGroup": 'group { id: "<group>" hidden: true } update_mask { paths: "hidden" }',
     "agents.v1.GroupService.StartSleeptimeRuns": 'target { group_id: "<group>" }',

@@ -38,6 +38,7 @@ _LISTS: "Final[Mapping[str, Callable[[Mnemesh], AsyncIterator[Any]]]]" = {
     "agent": lambda mnemesh: mnemesh.agents.list(order="desc", limit=_MOST),
     "archive": lambda mnemesh: mnemesh.archives.list(order="desc", limit=_MOST),
     "block": lambda mnemesh: mnemesh.blocks.list(order="desc", limit=_MOST),
+    "budget": lambda mnemesh: mnemesh.budgets.list(limit=_MOST),
     "episode": lambda mnemesh: _of_agents(mnemesh, "episodes"),
     "fact": lambda mnemesh: _of_agents(mnemesh, "facts"),
     "conv": lambda mnemesh: mnemesh.conversations.list(order="desc", limit=_MOST),
@@ -131,6 +132,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "approvals": ("mnemesh approvals list", "mnemesh approvals answer ada --approve"),
     "archives": ("mnemesh archives create notes --agent ada", "mnemesh archives list"),
     "blocks": ('mnemesh blocks create rules "Be brief." --agent ada', "mnemesh blocks list --agent ada"),
+    "budgets": ("mnemesh budgets set --per day --tokens 1000000", "mnemesh budgets list"),
     "conversations": ("mnemesh conversations list --agent ada", "mnemesh chat --conversation conv-1a2b3c4d"),
     "files": (
         "mnemesh files upload README.md docs --folder manual --wait",

@@ -77,6 +77,7 @@ _COMMANDS: Final = {
     "approvals": "runs:approvals_app",
     "archives": "archives:app",
     "blocks": "blocks:app",
+    "budgets": "budgets:app",
     "certs": "tokens:certs_app",
     "conversations": "messages:conversations_app",
     "episodes": "memory:episodes_app",

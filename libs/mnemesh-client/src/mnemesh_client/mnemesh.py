@@ -19,6 +19,7 @@ from mnemesh_client.agent_files import AgentFiles
 from mnemesh_client.agents import AgentsClient
 from mnemesh_client.archives import ArchivesClient, EmbeddingsClient, PassagesClient
 from mnemesh_client.blocks import BlocksClient
+from mnemesh_client.budgets import BudgetsClient
 from mnemesh_client.conversations import ConversationsClient
 from mnemesh_client.episodes import EpisodesClient, FactsClient
 from mnemesh_client.files import FilesClient, FoldersClient
@@ -56,9 +57,10 @@ class Mnemesh:
             ...
     ```
 
-    Its attributes are `agents`, `conversations`, `prompts`, `runs`, `groups`, `sleeptime`, `models`, `providers` and
-    `identities` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces` (recall), `archives`,
-    `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools), and `folders` and `files` (files).
+    Its attributes are `agents`, `conversations`, `prompts`, `runs`, `groups`, `sleeptime`, `models`, `providers`,
+    `identities` and `budgets` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces` (recall),
+    `archives`, `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools), and `folders` and
+    `files` (files).
     Their methods return the messages of the contracts. Lists are asynchronous iterators that fetch further pages as
     needed. Every call that changes something has a request_id, so that a retry after a broken connection has no second
     effect. Errors are `mnemesh_client.errors.MnemeshError`s with `code`, `reason` and `metadata`.
@@ -141,6 +143,7 @@ class Mnemesh:
         self.prompts = PromptsClient(orchestrator)
         self.providers = ProvidersClient(orchestrator)
         self.identities = IdentitiesClient(orchestrator)
+        self.budgets = BudgetsClient(orchestrator)
         self.blocks = BlocksClient(self._channel(self.addresses.blocks))
         recall_channel = self._channel(self.addresses.recall)
         self.messages = MessagesClient(recall_channel)

@@ -27,10 +27,12 @@ error goes away by itself.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from mnemesh_kit.call_context import current_correlation_id
@@ -43,6 +45,7 @@ PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 # Clients accept 8 KB of trailers by default, and the trailers contain the message three times.
 MAX_ERROR_MESSAGE_BYTES: Final = 1000
 MAX_ERROR_METADATA_BYTES: Final = 2048
+MAX_RETRY_SECONDS: Final = 366 * 86_400.0
 INTERNAL_TEXT: Final = "Internal error. The server's log has the details under this correlation id."
 
 
@@ -62,6 +65,8 @@ class MnemeshError(Exception):
     """The stable name of the problem, by which clients tell errors apart."""
     final: bool = False
     """True forbids channels to retry the call, although its code allows it: the server has already retried enough."""
+    retry_seconds: float | None = None
+    """The seconds after which a retry may succeed, unless the metadata has others as `retry_after_seconds`."""
 
     def __init__(self, message: str, /, *, field: str | None = None, **metadata: str) -> None:
         """Creates an error.
@@ -83,6 +88,15 @@ class MnemeshError(Exception):
     def field(self) -> str | None:
         """The path of the refused request field, if there is one."""
         return self.metadata.get("field")
+
+    @property
+    def retry_after_seconds(self) -> float | None:
+        """The seconds after which a retry may succeed; None if nothing says so."""
+        try:
+            seconds = float(self.metadata["retry_after_seconds"])
+        except (KeyError, ValueError):
+            return self.retry_seconds
+        return seconds if 0 <= seconds <= MAX_RETRY_SECONDS else None
 
 
 class InvalidArgument(MnemeshError):
@@ -149,6 +163,7 @@ class ServerBusy(ResourceExhausted):
     """The server has too many calls open. The call did not begin. A retry succeeds once the load is lower."""
 
     reason = "SERVER_BUSY"
+    retry_seconds = 1.0
 
 
 class Unavailable(MnemeshError):
@@ -250,7 +265,8 @@ def typed_error(error: BaseException) -> MnemeshError:
 
 
 def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:
-    """Returns trailing metadata with `error` as google.rpc details: ErrorInfo, and BadRequest if it names a field.
+    """Returns trailing metadata with `error` as google.rpc details: ErrorInfo, BadRequest if it names a field, and
+    RetryInfo if it says when a retry may succeed.
 
     The message and the values of the metadata are truncated to sizes that every client accepts.
     """
@@ -260,6 +276,8 @@ def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:
     if error.field is not None:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(_packed(error_details_pb2.BadRequest(field_violations=[violation])))
+    if (seconds := error.retry_after_seconds) is not None:
+        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=seconds))))
     status = status_pb2.Status(code=error.code.value[0], message=message, details=details)
     trailers: tuple[tuple[str, str | bytes], ...] = ((DETAILS_KEY, status.SerializeToString()),)
     return (*trailers, (PUSHBACK_KEY, "-1")) if error.final else trailers
@@ -327,7 +345,7 @@ def _error_info(call: Any) -> error_details_pb2.ErrorInfo | None:
     return None
 
 
-def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest) -> any_pb2.Any:
+def _packed(message: Message) -> any_pb2.Any:
     packed = any_pb2.Any()
     packed.Pack(message)
     return packed

@@ -110,6 +110,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.agents.v1.ConversationService",
             "mnemesh.agents.v1.GroupService",
             "mnemesh.agents.v1.IdentityService",
+            "mnemesh.agents.v1.BudgetService",
         ),
         0,
     ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from mnemesh.agents.v1 import agents_pb2, conversations_pb2, models_pb2, runs_pb2
+from mnemesh.agents.v1 import agents_pb2, budgets_pb2, conversations_pb2, models_pb2, runs_pb2
 
 from mnemesh_types.twin import EPOCH, Twin, contract_enum
 from mnemesh_types.usage import Usage
@@ -45,6 +45,16 @@ class ExtractionScope(StrEnum):
     """The identity that sent the input of the turn (sender_id): only turns of the same sender find them, in every
     agent that its organization configures so. Turns without an identity: the scope of the conversation.
     """
+
+
+@contract_enum(budgets_pb2.BudgetPeriod)
+class BudgetPeriod(StrEnum):
+    """A period of the calendar, in UTC."""
+
+    MINUTE = "minute"
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +230,49 @@ class RunError(Twin[runs_pb2.RunError]):
     """A name of mnemesh.types.v1.ErrorReason without its prefix."""
     message: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimit(Twin[budgets_pb2.BudgetLimit]):
+    """The limits of a period. An absent field does not limit; 0 allows nothing. One of them is required."""
+
+    period: BudgetPeriod
+    max_requests: int | None = None
+    """Calls of models, with those that are repeated because an answer cannot be used."""
+    max_tokens: int | None = None
+    """Input and output tokens, as the providers report them."""
+    max_cost_nano_usd: int | None = None
+    """Billionths of a US dollar, by Model.price. Calls of models whose price is not known do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUsage(Twin[budgets_pb2.BudgetUsage]):
+    """What was used in a period."""
+
+    period: BudgetPeriod
+    started_at: datetime = EPOCH
+    """Start inclusive, end exclusive."""
+    ended_at: datetime = EPOCH
+    requests: int = 0
+    tokens: int = 0
+    cost_nano_usd: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget(Twin[budgets_pb2.Budget]):
+    """What an organization, or one of its agents, may use. An organization has at most one budget for itself, which
+    covers all its agents, and at most one for each agent. A call of a model needs both.
+    """
+
+    id: str = ""
+    """Format: "budget-" followed by a version-4 UUID. Derived from the organization and the agent."""
+    agent_id: str | None = None
+    """The agent. Absent means the whole organization."""
+    limits: tuple[BudgetLimit, ...] = ()
+    """At most one per period."""
+    usage: tuple[BudgetUsage, ...] = ()
+    """Output only. What was used in the current period of each kind, whether it is limited or not, since the budget
+    exists.
+    """
+    created_at: datetime = EPOCH
+    updated_at: datetime = EPOCH

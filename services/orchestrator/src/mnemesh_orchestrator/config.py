@@ -81,6 +81,8 @@ class Config(SqlConfig):
     """The number of sleeptime runs of an organization that execute at the same time; 0 executes none."""
     batch_runs: int = 8
     """The number of runs of batches of an organization that execute at the same time; 0 executes none."""
+    organization_tokens_per_day: int = 0
+    """The tokens that an organization may use per UTC day, whatever its own budget allows; 0 is unlimited."""
     extraction_tokens_per_day: int = 2_000_000
     """The tokens that extractions of facts may use per organization and UTC day; 0 is unlimited."""
     approval_timeout_seconds: float = 0.0

@@ -7,6 +7,7 @@ from mnemesh_kit.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    ResourceExhausted,
     ServerBusy,
 )
 
@@ -162,6 +163,12 @@ class MessageCycle(FailedPrecondition):
 
 class MessageDepthExceeded(FailedPrecondition):
     """Too many agents called one another."""
+
+
+class BudgetExceeded(ResourceExhausted):
+    """A budget of the organization or of the agent is used up."""
+
+    reason = "BUDGET_EXCEEDED"
 
 
 class InputRefused(FailedPrecondition):

@@ -44,6 +44,7 @@ from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, AgentDeletio
 from mnemesh_orchestrator.usecases.agents import AgentService, TextGenerationService, ToolRunner
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.batches import BatchService, CallbackService
+from mnemesh_orchestrator.usecases.budgets import BudgetService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
 from mnemesh_orchestrator.usecases.context_windows import (
     ContextWindowRenderer,
@@ -200,6 +201,7 @@ class Orchestrator:
             committer=StepCommitter(services.recall, self.recall_writes, self.context, self.retry),
             retry=self.retry,
             clock=clock,
+            budgets=self.stores.budgets,
         )
 
     # The execution of runs in this process.
@@ -331,6 +333,10 @@ class Orchestrator:
         return BatchService(self.stores.batches, self.runs, self.worker, self.clock, self.ids)
 
     @cached_property
+    def budgets(self) -> BudgetService:
+        return BudgetService(self.stores.budgets)
+
+    @cached_property
     def callbacks(self) -> CallbackService:
         return CallbackService(self.stores.callbacks, self.stores.runs, self.stores.batches, self.clock)
 
@@ -364,6 +370,7 @@ class Orchestrator:
             metrics=self.metrics,
             instance_id=self.instance_id,
             tokens_per_day=self.config.extraction_tokens_per_day,
+            budgets=self.stores.budgets,
         )
 
     # The use cases of agents, their conversations and their groups.
@@ -471,6 +478,7 @@ class Orchestrator:
             previews=self.previews,
             context=self.context,
             compactor=self.window_compactor,
+            budgets=self.stores.budgets,
         )
 
     @cached_property
@@ -496,7 +504,7 @@ class Orchestrator:
 
     @cached_property
     def generation(self) -> TextGenerationService:
-        return TextGenerationService(self.stores.agents, self.catalog, self.clock, self.ids)
+        return TextGenerationService(self.stores.agents, self.catalog, self.stores.budgets, self.clock, self.ids)
 
     @cached_property
     def group_changes(self) -> GroupChanges:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mnemesh.agents.v1 import (
     agents_service_pb2_grpc,
+    budgets_service_pb2_grpc,
     conversations_service_pb2_grpc,
     groups_service_pb2_grpc,
     identities_service_pb2_grpc,
@@ -43,12 +44,14 @@ from mnemesh_orchestrator.model.runs import PoolLimits, RunPool
 from mnemesh_orchestrator.orchestrator import Orchestrator
 from mnemesh_orchestrator.processors import INPUT_GROUP, TOOL_RESULT_GROUP, Processors, load
 from mnemesh_orchestrator.rpc.agents import AgentsServicer
+from mnemesh_orchestrator.rpc.budgets import BudgetsServicer
 from mnemesh_orchestrator.rpc.conversations import ConversationsServicer
 from mnemesh_orchestrator.rpc.groups import GroupsServicer
 from mnemesh_orchestrator.rpc.identities import IdentitiesServicer
 from mnemesh_orchestrator.rpc.models import ModelsServicer
 from mnemesh_orchestrator.rpc.runs import RunsServicer
 from mnemesh_orchestrator.runs.worker import Instance
+from mnemesh_orchestrator.store.budgets import Budgets
 from mnemesh_orchestrator.store.leases import QueueCounts
 from mnemesh_orchestrator.store.stores import Stores, sql_stores
 from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService, ImportEnds
@@ -80,7 +83,12 @@ async def assemble(
     database = await open_database(config, "mnemesh_orchestrator")
     tls = TlsSettings.of(config)
     channels = Channels(local=local, errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=tls)
-    stores = sql_stores(database, clock, PoolLimits(sleeptime=config.sleeptime_runs, batch=config.batch_runs))
+    stores = sql_stores(
+        database,
+        clock,
+        PoolLimits(sleeptime=config.sleeptime_runs, batch=config.batch_runs),
+        Budgets(tokens_per_day=config.organization_tokens_per_day),
+    )
     box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
     credentials = CredentialSealer(box)
     models = ModelCatalog(
@@ -246,6 +254,10 @@ def _servicers(
         (
             groups_service_pb2_grpc.add_GroupServiceServicer_to_server,
             GroupsServicer(orchestrator.groups, orchestrator.sleeptime),
+        ),
+        (
+            budgets_service_pb2_grpc.add_BudgetServiceServicer_to_server,
+            BudgetsServicer(orchestrator.budgets),
         ),
     ]
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
+from mnemesh_orchestrator.errors import BudgetExceeded
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ProviderAuth,
@@ -98,6 +99,7 @@ SCRIPTS: Final[dict[StopReason, dict[str, Script]]] = {
     StopReason.INSUFFICIENT_CREDITS: {
         "no credit": refusing(ProviderPaymentRequired("402.", provider="scripted", status=402))
     },
+    StopReason.BUDGET_EXCEEDED: {"a budget is used up": refusing(BudgetExceeded("429.", limit="tokens"))},
     StopReason.ERROR: {"a defect": refusing(RuntimeError("of ours"))},
     StopReason.CONTEXT_WINDOW_OVERFLOW: {
         "the provider finds it too long": refusing(ContextOverflow("400.", provider="scripted", status=400)),

@@ -12,6 +12,7 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.store.agents import AgentStore, PartnerStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
+from mnemesh_orchestrator.store.budgets import Budgets, BudgetStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.deltas import DeltaStore
 from mnemesh_orchestrator.store.groups import GroupStore
@@ -28,6 +29,7 @@ from ..support.written_groups import WrittenGroups
 from .agent_suite import AgentStoreSuite
 from .approval_suite import ApprovalStoreSuite
 from .batch_suite import BatchStoreSuite
+from .budget_suite import BudgetStoreSuite
 from .conversation_suite import ConversationStoreSuite
 from .extraction_suite import ExtractionStoreSuite
 from .group_run_suite import GroupRunStoreSuite
@@ -86,6 +88,10 @@ class Stores:
     @pytest.fixture
     def batches(self, database: Database, clock: FrozenClock) -> BatchStore:
         return BatchStore(database, LeaseClock(clock))
+
+    @pytest.fixture
+    def budgets(self, database: Database, clock: FrozenClock) -> BudgetStore:
+        return BudgetStore(database, clock, Budgets())
 
     @pytest.fixture
     def callbacks(self, database: Database, clock: FrozenClock) -> CallbackStore:
@@ -261,6 +267,14 @@ class TestExtractionsOnSqlite(OnSqlite, Stores, ExtractionStoreSuite):
 
 
 class TestExtractionsOnPostgres(OnPostgres, Stores, ExtractionStoreSuite):
+    pass
+
+
+class TestBudgetsOnSqlite(OnSqlite, Stores, BudgetStoreSuite):
+    pass
+
+
+class TestBudgetsOnPostgres(OnPostgres, Stores, BudgetStoreSuite):
     pass
 
 

@@ -53,6 +53,7 @@ STOP_REASON_NAMES: Final = {value: name for name, value in STOP_REASONS.items()}
     # Letta has no names of their own for these.
     agents_pb2.STOP_REASON_CONTEXT_WINDOW_OVERFLOW: "error",
     agents_pb2.STOP_REASON_CONTENT_FILTER: "llm_api_error",
+    agents_pb2.STOP_REASON_BUDGET_EXCEEDED: "insufficient_credits",
     agents_pb2.STOP_REASON_UNSPECIFIED: "error",
 }
 RUN_STATUSES: Final = named(runs_pb2, "RUN_STATUS", "created", "running", "completed", "failed", "cancelled")

@@ -41,7 +41,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemesh_gateway.errors import BodyTooLarge, MethodNotAllowed, UnsupportedMediaType
 from mnemesh_gateway.http.body import BODY_SECONDS, MAX_VALUES
-from mnemesh_gateway.http.errors import status_of
+from mnemesh_gateway.http.errors import retry_headers, status_of
 from mnemesh_gateway.http.streams import encode
 
 PREFIX: Final = "/mnemesh."
@@ -134,7 +134,7 @@ class ConnectApp:
             for kind, data, shown in _details(error)
         ]
         body = {"code": _code(error), "message": error.message, "details": details}
-        return Response(encode(body), status_of(error), media_type="application/json")
+        return Response(encode(body), status_of(error), retry_headers(error), media_type="application/json")
 
     def _create(self) -> ASGIApp:
         from connectrpc.server import ConnectASGIApplication  # noqa: PLC0415
@@ -190,13 +190,13 @@ class _Call:
         self._rpc = getattr(channel, kind)(path, self._request.SerializeToString, response.FromString)
 
     async def answer(self, request: Payload, context: Any) -> Payload:
-        with _connect_errors():
+        with _connect_errors(context):
             message = await self._decode(request)
             return await self._encode(await self._rpc(message, timeout=_seconds(context)), is_json=request.is_json)
 
     async def answer_stream(self, requests: AsyncIterator[Payload], context: Any) -> Payload:
         sent = _Sent(requests, self._decode)
-        with _connect_errors():
+        with _connect_errors(context):
             response = await self._rpc(sent.messages(), timeout=_seconds(context))
             return await self._encode(response, is_json=sent.is_json)
 
@@ -293,11 +293,16 @@ def _seconds(context: Any) -> float:
 
 
 @contextmanager
-def _connect_errors() -> Iterator[None]:
-    """Raises the errors of a call as those of the library, with their reason, metadata and field."""
+def _connect_errors(context: Any = None) -> Iterator[None]:
+    """Raises the errors of a call as those of the library, with their reason, metadata and field.
+
+    The `context` of a call that has one response receives the headers of the error.
+    """
     try:
         yield
     except Exception as error:
+        if context is not None and isinstance(error, MnemeshError):
+            context.response_headers.update(retry_headers(error))
         failure = _connect_error(error)
         if failure is error:
             raise
@@ -342,5 +347,6 @@ def _details(error: MnemeshError) -> Iterator[tuple[str, bytes, dict[str, Any]]]
         message = {
             "google.rpc.ErrorInfo": error_details_pb2.ErrorInfo,
             "google.rpc.BadRequest": error_details_pb2.BadRequest,
+            "google.rpc.RetryInfo": error_details_pb2.RetryInfo,
         }[kind].FromString(packed.value)
         yield kind, packed.value, json_format.MessageToDict(message)

@@ -1,6 +1,7 @@
 """Errors in the shapes of OpenAI's and of Letta's API. Both have the statuses of the same table, except for a few."""
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any, Final
 
 import grpc
@@ -41,6 +42,7 @@ _BY_REASON: Final[Mapping[str, int]] = {
     "MODEL_UNKNOWN": 404,
     "CANCELLED": 409,
     "INPUT_REFUSED": 400,
+    "BUDGET_EXCEEDED": 429,
 }
 """The statuses of reasons that a run fails with, or that have one of their own."""
 _LETTA_BY_REASON: Final[Mapping[str, int]] = {
@@ -66,6 +68,7 @@ _CODES: Final[Mapping[str, str]] = {
     "UNAUTHENTICATED": "invalid_api_key",
     "PROVIDER_RATE_LIMITED": "rate_limit_exceeded",
     "PROVIDER_PAYMENT_REQUIRED": "insufficient_quota",
+    "BUDGET_EXCEEDED": "insufficient_quota",
     "PROVIDER_CONTENT_FILTER": "content_filter",
 }
 _TYPES: Final[Mapping[int, str]] = {
@@ -79,6 +82,7 @@ _TYPED: Final[Mapping[str, str]] = {
     "PROVIDER_CONTENT_FILTER": "llm_bad_request",
     "PROVIDER_AUTH": "llm_authentication",
     "PROVIDER_PAYMENT_REQUIRED": "llm_insufficient_credits",
+    "BUDGET_EXCEEDED": "llm_insufficient_credits",
     "PROVIDER_RATE_LIMITED": "llm_rate_limit",
     "PROVIDER_TIMEOUT": "llm_timeout",
     "PROVIDER_BAD_ANSWER": "llm_error",
@@ -144,6 +148,12 @@ def status_of(error: MnemeshError) -> int:
     return _BY_REASON.get(error.reason) or _STATUS.get(error.code, 500)
 
 
+def retry_headers(error: MnemeshError) -> dict[str, str]:
+    """Returns the header of an answer that says when a retry may succeed, in whole seconds; none if nothing does."""
+    seconds = error.retry_after_seconds
+    return {} if seconds is None else {"retry-after": str(ceil(seconds))}
+
+
 def error_to_json(error: MnemeshError) -> dict[str, Any]:
     """Returns the body of an error in OpenAI's API."""
     status = status_of(error)
@@ -160,7 +170,9 @@ def letta_status_of(error: MnemeshError) -> int:
 def letta_response(error: MnemeshError) -> Response:
     """Returns the answer of Letta's API to a request that failed."""
     status = letta_status_of(error)
-    headers = {"x-should-retry": "false"} if error.reason in _FINAL else {}
+    headers = retry_headers(error)
+    if error.reason in _FINAL:
+        headers["x-should-retry"] = "false"
     if status == 401 and error.reason == "UNAUTHENTICATED":
         headers["www-authenticate"] = "Bearer"
     return Response(msgspec.json.encode(_letta_body(error)), status, headers, media_type="application/json")

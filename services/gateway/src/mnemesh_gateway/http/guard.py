@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemesh_gateway.config import Config
 from mnemesh_gateway.http.console import CONSOLE_PATH, is_console
-from mnemesh_gateway.http.errors import error_to_json, status_of
+from mnemesh_gateway.http.errors import error_to_json, retry_headers, status_of
 from mnemesh_gateway.http.mcp import MCP_PATH
 from mnemesh_gateway.http.streams import encode
 
@@ -29,7 +29,7 @@ _PASSWORD: Final = "password "  # noqa: S105 -- the scheme of a header
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]/@?#\s]+))(?::\d{0,5})?")
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _EXPOSED: Final = (
-    "X-Request-Id, X-Mnemesh-Run-Id, X-Mnemesh-Ignored-Parameters, Mcp-Session-Id, "
+    "Retry-After, X-Request-Id, X-Mnemesh-Run-Id, X-Mnemesh-Ignored-Parameters, Mcp-Session-Id, "
     "Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin"
 )
 """The headers of answers that web pages may read."""
@@ -196,6 +196,8 @@ async def _answer(send: Send, status: int, error: MnemeshError | None) -> None:
     headers: list[tuple[bytes, Any]] = [(b"content-length", str(len(body)).encode())]
     if body:
         headers.append((b"content-type", b"application/json"))
+    if error is not None:
+        headers += [(name.encode(), value.encode()) for name, value in retry_headers(error).items()]
     if error is not None and error.reason == "CANCELLED":
         # OpenAI's SDKs repeat a request that got 409, which would start the cancelled run again.
         headers.append((b"x-should-retry", b"false"))

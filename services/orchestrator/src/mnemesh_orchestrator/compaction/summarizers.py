@@ -37,6 +37,7 @@ from mnemesh_orchestrator.llm.port import (
     ToolChoice,
     ToolChoiceKind,
 )
+from mnemesh_orchestrator.llm.provider import cost_of
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, settings_over
 
 CLIPPED: Final = "... [summary truncated to fit]"
@@ -191,13 +192,22 @@ async def _report_answers(
         async with asyncio.timeout(seconds), aclosing(stream) as events:  # type: ignore[type-var]
             answers = [event async for event in events if isinstance(event, LlmAnswer)]
     except BaseException as error:
-        usage = error.usage if isinstance(error, ProviderError) else Usage()
+        usage = _priced(error.usage if isinstance(error, ProviderError) else Usage(), request)
         bodies = rendered(client, request), failed_response(error)
         report(SummaryCall(request, *bodies, usage, clock() - began, error))
         raise
     for answer in answers:
-        report(SummaryCall(request, answer.request_body, answer.response_body, answer.usage, clock() - began))
+        report(
+            SummaryCall(
+                request, answer.request_body, answer.response_body, _priced(answer.usage, request), clock() - began
+            )
+        )
     return answers
+
+
+def _priced(usage: Usage, request: LlmRequest) -> Usage:
+    """Returns the tokens of a call with their cost, if the price of the model is known."""
+    return replace(usage, cost_nano_usd=cost_of(usage, request.model.price))
 
 
 def _answer_text(answer: LlmAnswer) -> str:

@@ -57,6 +57,7 @@ from mnemesh_orchestrator.model.conversations import Resumption
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.events import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import StepStatus, StopReason
+from mnemesh_orchestrator.store.budgets import BudgetStore
 
 _log = structlog.get_logger("mnemesh.loop")
 
@@ -183,6 +184,7 @@ class Engine:
     committer: StepCommitter
     retry: RetryPolicy
     clock: Clock
+    budgets: BudgetStore
 
     async def run(self, turn: Turn) -> StopReason:
         """Runs steps until the turn stops.
@@ -191,6 +193,7 @@ class Engine:
             ProviderError: the model did not answer. The step leaves its record and its trace.
             ContextWindowOverflow, SystemPromptOverflow: the next request does not fit, with every compaction.
             RuleFault: a rule prefills an argument that the tool does not take.
+            BudgetExceeded: a budget of the organization or the agent is used up.
         """
         context, state = turn.context, turn.state
         if context.journal.entries:
@@ -226,6 +229,7 @@ class Engine:
         elif committed:
             return self._conclude_committed(turn, step, committed)
         else:
+            await self._require_budget(turn)
             await self.answers.ask(turn, step)
             await self._await_called_tools(turn, step)
             context = turn.context
@@ -240,6 +244,13 @@ class Engine:
             return await self._pause(turn, step, is_committed=bool(committed))
         results = await self._run_tools(turn, step, committed)
         return await self._commit_and_decide(turn, step, results, is_committed=bool(committed))
+
+    async def _require_budget(self, turn: Turn) -> None:
+        """Raises BudgetExceeded if a budget of the turn is used up, with the steps so far."""
+        journal = turn.context.journal
+        if journal.payer is not None:
+            await journal.store_steps()
+            await self.budgets.require(journal.payer)
 
     async def _read_core_memory(self, turn: Turn) -> CoreMemory:
         """Returns core memory after a step. An edit as its last call has returned it, if no one else has changed it."""

@@ -14,7 +14,13 @@ from mnemesh_types.messages import Message, ToolCall
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse, storage_problem
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, BUILTIN_SCHEMAS, with_heartbeat, with_thinking
-from mnemesh_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow, ToolsMissing
+from mnemesh_orchestrator.errors import (
+    BudgetExceeded,
+    ContextWindowOverflow,
+    RuleFault,
+    SystemPromptOverflow,
+    ToolsMissing,
+)
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ProviderBadAnswer,
@@ -596,6 +602,7 @@ _STOPS: tuple[tuple[type[MnemeshError], StopReason], ...] = (
     (ProviderContentFilter, StopReason.CONTENT_FILTER),
     (ToolsMissing, StopReason.NO_TOOL_CALL),
     (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
+    (BudgetExceeded, StopReason.BUDGET_EXCEEDED),
     (ProviderError, StopReason.LLM_API_ERROR),
 )
 STOP_ERRORS: Final = {

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -33,7 +33,7 @@ from mnemesh_orchestrator.model.events import Lease
 from mnemesh_orchestrator.model.files import Directories, wanted_limits
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_orchestrator.model.rules import CustomTool
-from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.runs import Run, StopReason
 from mnemesh_orchestrator.prompt.assembly import directories_of, directories_section
 
 MAX_MODELS: Final = 100
@@ -74,13 +74,18 @@ class TurnMetrics:
             "range stays open; or failed.",
             ["outcome"],
         )
+        self.budget_refusals = Counter(
+            "mnemesh_budget_refusals",
+            "Runs that a budget refused or stopped, by the limit that was reached.",
+            ["limit"],
+        )
         self._models: set[tuple[str, str]] = set()
 
     @property
     def all(self) -> tuple[Metric, ...]:
         """The metrics to register."""
         counted = (self.runs, self.run_seconds, self.provider_seconds, self.provider_tokens)
-        return (*counted, self.tool_runs, self.takeovers, self.extractions)
+        return (*counted, self.tool_runs, self.takeovers, self.extractions, self.budget_refusals)
 
     def run_ended(self, run: Run) -> None:
         """Counts a run that has ended."""
@@ -88,6 +93,12 @@ class TurnMetrics:
         self.runs.inc(run.status.value, reason)
         if run.total_ms is not None:
             self.run_seconds.observe(run.total_ms / 1e3, run.status.value)
+        if run.stop_reason is StopReason.BUDGET_EXCEEDED and run.error is not None:
+            self.budget_exceeded(run.error.metadata)
+
+    def budget_exceeded(self, metadata: Mapping[str, str]) -> None:
+        """Counts a run that a budget refused or stopped, by the metadata of its error."""
+        self.budget_refusals.inc(metadata["limit"])
 
     def model_called(self, model: ModelInfo, seconds: float, usage: Usage, error: BaseException | None = None) -> None:
         """Counts a call of a model, and the tokens that its provider reported."""

@@ -22,6 +22,7 @@ from mnemesh_orchestrator.loop.rules import LoopPolicy, RulesSolver, Toolbox
 from mnemesh_orchestrator.loop.services import RetryPolicy
 from mnemesh_orchestrator.loop.step_messages import DeltaLog
 from mnemesh_orchestrator.model.agents import Agent, AgentTypeSpec, Correction
+from mnemesh_orchestrator.model.budgets import Payer
 from mnemesh_orchestrator.model.conversations import Approval, ContextWindow, Conversation, PlannedCall
 from mnemesh_orchestrator.model.core_memory import CoreMemory, SeenRevisions
 from mnemesh_orchestrator.model.events import (
@@ -68,9 +69,9 @@ class Journals:
     retry: RetryPolicy
     keeps_traces: bool = True
 
-    def open(self, run: Run, lease: Lease) -> "JournalWriter":
-        """Returns the journal of a run. It knows no entries of earlier holders yet."""
-        return JournalWriter(self, run, lease)
+    def open(self, run: Run, lease: Lease, payer: Payer | None = None) -> "JournalWriter":
+        """Returns the journal of a run, for whose steps a payer may pay. It knows no entries of earlier holders yet."""
+        return JournalWriter(self, run, lease, payer)
 
 
 class JournalWriter:
@@ -79,10 +80,11 @@ class JournalWriter:
     Steps and traces are stored with the next write. The writer is the only one that numbers the run's events.
     """
 
-    def __init__(self, journals: Journals, run: Run, lease: Lease) -> None:
+    def __init__(self, journals: Journals, run: Run, lease: Lease, payer: Payer | None) -> None:
         self._journals = journals
         self._run_id = run.id
         self._lease = lease
+        self.payer = payer
         self._is_background = run.background
         self._stores_deltas = run.background and run.config.stream_tokens
         self._entries: dict[EntryKey, JournalEntry] = {}
@@ -225,6 +227,7 @@ class JournalWriter:
                 events=(*unstored, *events),
                 steps=steps,
                 traces=traces,
+                payer=self.payer,
             )
             await self._store(lambda is_repeat: write(is_repeat=is_repeat))
             self._held, self._held_bodies, self._unstored = [], [], []
@@ -238,7 +241,7 @@ class JournalWriter:
         async with self._writing:
             steps, traces = tuple(self._steps), tuple(self._traces)
             if steps or traces:
-                await self._journals.store.write(self._lease, steps=steps, traces=traces)
+                await self._journals.store.write(self._lease, steps=steps, traces=traces, payer=self.payer)
             self._steps, self._traces = [], []
 
     async def finish(self, end: RunEnd, *, keeps_lease: bool = False) -> FinishedRun:
@@ -272,7 +275,12 @@ class JournalWriter:
             if self._stores_deltas:
                 await self._journals.deltas.flush(self._run_id)
             return await self._journals.store.finish(
-                self._lease, end, (*end.unstored, *events), keeps_lease=keeps_lease, is_repeat=is_repeat
+                self._lease,
+                end,
+                (*end.unstored, *events),
+                payer=self.payer,
+                keeps_lease=keeps_lease,
+                is_repeat=is_repeat,
             )
 
         finished = await self._store(store)

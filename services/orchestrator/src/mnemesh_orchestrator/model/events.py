@@ -12,6 +12,7 @@ from mnemesh_types.usage import Usage
 from msgspec import Struct, structs
 
 from mnemesh_orchestrator.model.agents import Agent, Compaction, Correction, MessageBuffer
+from mnemesh_orchestrator.model.budgets import Payer
 from mnemesh_orchestrator.model.conversations import Approval, Conversation, Resumption
 from mnemesh_orchestrator.model.groups import GroupPlan, MemberTurn, SleeptimeTurn
 from mnemesh_orchestrator.model.runs import Run, RunStatus, Step, StepStatus, StepTrace, StopReason
@@ -345,6 +346,8 @@ class TurnClaim(Claim):
     """The limits on the window of a voice agent with partners; None takes those of the agent's type."""
     has_unrecorded_inputs: bool = False
     """Recall may not have the inputs of earlier runs of the conversation. They are stored before that of this run."""
+    payer: Payer | None = None
+    """Who pays for the steps; None if no budget limits them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

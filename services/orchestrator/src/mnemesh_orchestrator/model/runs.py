@@ -90,6 +90,7 @@ class StopReason(StrEnum):
     CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "context_window_overflow_in_system_prompt"
     INSUFFICIENT_CREDITS = "insufficient_credits"
     CONTENT_FILTER = "content_filter"
+    BUDGET_EXCEEDED = "budget_exceeded"
 
 
 class RunStatus(StrEnum):

@@ -328,7 +328,8 @@ class RunExecution:
             Unavailable, DeadlineExceeded, StorageFull, ServerBusy: the same, of a sleeptime run.
         """
         claim, started = active.claim, self._clock.monotonic()
-        journal = self._journals.open(claim.run, claim.lease)
+        payer = claim.payer if isinstance(claim, TurnClaim) else None
+        journal = self._journals.open(claim.run, claim.lease, payer)
         work = self._works.open(claim, journal)
         if claim.stalled >= self._max_stalled_claims and not active.cancelled:
             ending = await self._end_stalled(claim, work)

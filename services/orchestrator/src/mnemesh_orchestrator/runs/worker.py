@@ -18,7 +18,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from structlog.contextvars import bind_contextvars
 
-from mnemesh_orchestrator.errors import LeaseLost
+from mnemesh_orchestrator.errors import BudgetExceeded, LeaseLost
 from mnemesh_orchestrator.loop.services import TurnMetrics
 from mnemesh_orchestrator.loop.step_messages import DeltaLog
 from mnemesh_orchestrator.model.conversations import ApprovalAnswer
@@ -74,8 +74,10 @@ class RunWorker:
                 started = await self.store.start(
                     key, run, self.renewer.instance_id, reject_busy=reject_busy, answer=answer
                 )
-            except BaseException:
+            except BaseException as error:
                 self.early.discard(run.id)
+                if isinstance(error, BudgetExceeded):
+                    self.metrics.budget_exceeded(error.metadata)
                 raise
             if started.claim is not None:
                 self._start_task(started.claim, copy_context())

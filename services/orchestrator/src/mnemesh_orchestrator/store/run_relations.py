@@ -31,6 +31,7 @@ from mnemesh_orchestrator.model.runs import (
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store.approvals import ApprovalState
 from mnemesh_orchestrator.store.leases import LeaseClock, first_unfinished_run
+from mnemesh_orchestrator.store.run_queue import queue_runs
 from mnemesh_orchestrator.store.run_rows import (
     approvals_awaited,
     callbacks_of,
@@ -38,7 +39,6 @@ from mnemesh_orchestrator.store.run_rows import (
     delete_empty_batches,
     insert_callback,
 )
-from mnemesh_orchestrator.store.runs import queue_runs
 from mnemesh_orchestrator.store.tables import approvals, callbacks, run_batches, runs
 
 _RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")

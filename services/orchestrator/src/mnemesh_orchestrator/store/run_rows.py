@@ -556,6 +556,12 @@ def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequenc
         sql.INSERT_TRACE.send_each(conn, [trace_row(run_id, trace) for trace in traces])
 
 
+def stored_steps(conn: sa.Connection, step_ids: Sequence[str]) -> tuple[Step, ...]:
+    """Returns those of some steps that are stored."""
+    documents = conn.execute(sa.select(steps.c.document).where(steps.c.id.in_(step_ids))).scalars()
+    return tuple(map(decode_step, documents))
+
+
 def _trace_row(conn: sa.Connection, step_id: str) -> Any:
     return conn.execute(sa.select(step_traces).where(step_traces.c.step_id == step_id)).first()
 

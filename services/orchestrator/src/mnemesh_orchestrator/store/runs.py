@@ -1,13 +1,12 @@
-"""Runs: the queue of each conversation with the claims of its runs, their progress, end, lists and deletion."""
+"""Runs: their start and claims, progress, end, lists and deletion."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.errors import NotFound, RequestIdReused
+from mnemesh_kit.errors import NotFound
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
@@ -15,45 +14,35 @@ from mnemesh_kit.sql.pages import matching, paginate
 from mnemesh_kit.sql.prepared import Answer
 from mnemesh_kit.time import Clock
 
-from mnemesh_orchestrator.errors import NoPendingApproval, RunUnderWay
-from mnemesh_orchestrator.model.conversations import ApprovalAnswer, require_no_approval
+from mnemesh_orchestrator.errors import RunUnderWay
+from mnemesh_orchestrator.model.budgets import Payer, Spending
+from mnemesh_orchestrator.model.conversations import ApprovalAnswer
 from mnemesh_orchestrator.model.events import (
     Claim,
     FinishedRun,
-    GroupClaim,
     JournalEntry,
     Lease,
     RunEnd,
     RunEvent,
     StartedRun,
-    TurnClaim,
     UnfinishedDecision,
     naming_children,
     with_children,
 )
-from mnemesh_orchestrator.model.groups import GroupState, buffer_of
-from mnemesh_orchestrator.model.inputs import KnownMessage, repeated_run_id
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, StepTrace
-from mnemesh_orchestrator.store import approvals
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.agent_rows import decode_agent, decode_conversation
-from mnemesh_orchestrator.store.groups import VISIBLE_STATES, decode_document, group_missing
+from mnemesh_orchestrator.store.budgets import Budgets
 from mnemesh_orchestrator.store.leases import (
     LeaseClock,
     RunPools,
-    busy_error,
-    find_conversation,
-    first_unfinished_run,
-    is_behind_wait,
     lease_parameters,
-    missing_error,
     next_unfinished_run,
     require_lease,
-    take_lease,
     under_lease,
 )
 from mnemesh_orchestrator.store.memory_extractions import count_turn
+from mnemesh_orchestrator.store.run_queue import RunQueue, find_repeated_run, newest_attempt
 from mnemesh_orchestrator.store.run_rows import (
     approvals_awaited,
     callbacks_of,
@@ -65,240 +54,15 @@ from mnemesh_orchestrator.store.run_rows import (
     ended_values,
     find_end,
     forget_journal,
-    insert_run,
     is_recorded,
     newest_event,
-    progress,
     record_run,
     record_steps,
+    stored_steps,
     unfinished_decision,
 )
 from mnemesh_orchestrator.store.sleeptime import start_after_turn, started_by, store_transcript
 from mnemesh_orchestrator.store.tables import events, journal, request_ledger, runs
-
-
-def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:
-    if key is not None:
-        request = {"p_organization": key.organization_id, "p_method": key.method, "p_request": key.request_id}
-        row = sql.RUN_BY_REQUEST.first(conn, request)
-        if row is not None and row.request_fingerprint != key.fingerprint:
-            raise RequestIdReused(
-                "This request_id was used before with other content.", field="request_id", request_id=key.request_id
-            )
-        if row is not None:
-            return decode_run(row)
-    otids = [item.otid for item in run.sent if item.otid]
-    if not otids:
-        return None
-    messages = {"p_organization": run.organization_id, "p_conversation": run.conversation_id, "p_otids": otids}
-    known = {
-        row.otid: KnownMessage(row.run_id, row.message_hash, row.input_hash)
-        for row in conn.execute(sql.KNOWN_OTIDS, messages)
-    }
-    run_id = repeated_run_id(run.sent, known)
-    return None if run_id is None else _run(conn, run.organization_id, run_id)
-
-
-def newest_attempt(conn: sa.Connection, organization_id: str, run_id: str) -> Run:
-    run = _run(conn, organization_id, run_id)
-    return _newest_retry(conn, organization_id, run.first_run_id) or run
-
-
-def require_newest_attempt(conn: sa.Connection, run: Run) -> None:
-    """Raises RunUnderWay if the input of a retry has been retried by another run since the retry was requested."""
-    newest = _newest_retry(conn, run.organization_id, run.first_run_id)
-    if newest is not None and newest.id != run.retried_run_ids[0]:
-        raise RunUnderWay("Another request has retried the run. Follow its run.", resource_id=newest.id)
-
-
-def _run(conn: sa.Connection, organization_id: str, run_id: str) -> Run:
-    run = _find(conn, organization_id, run_id)
-    if run is None:
-        raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
-    return run
-
-
-def _find(conn: sa.Connection, organization_id: str, run_id: str) -> Run | None:
-    row = conn.execute(sql.RUN_BY_ID, {"p_organization": organization_id, "p_run": run_id}).first()
-    return None if row is None else decode_run(row)
-
-
-def _newest_retry(conn: sa.Connection, organization_id: str, first_run_id: str) -> Run | None:
-    row = conn.execute(sql.NEWEST_RETRY, {"p_organization": organization_id, "p_run": first_run_id}).first()
-    return None if row is None else decode_run(row)
-
-
-def start_run(
-    conn: sa.Connection,
-    lease_clock: LeaseClock,
-    key: RequestKey | None,
-    run: Run,
-    instance_id: str,
-    *,
-    reject_busy: bool,
-    answer: ApprovalAnswer | None,
-) -> StartedRun:
-    found = find_conversation(conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, queued=True)
-    before = (
-        _find(conn, run.organization_id, run.id) if run.lineage.parent_run_id else find_repeated_run(conn, key, run)
-    )
-    if before is not None:
-        return StartedRun(before, replayed=True)
-    if run.retried_run_ids:
-        require_newest_attempt(conn, run)
-    conversation = found.first()
-    is_visible = conversation is not None and (run.agent_id or conversation.group_state in VISIBLE_STATES)
-    if not run.agent_id and (run.plan is None or not is_visible):
-        raise group_missing(run.group_id or "")
-    if conversation is None:
-        raise missing_error(conn, run.organization_id, run.agent_id, run.conversation_id)
-    if answer is not None:
-        return _answer(conn, lease_clock, key, run, instance_id, conversation, answer)
-    require_no_approval(conversation.pending_approval)
-    ahead = None if conversation.first_unfinished is None else first_unfinished_run(conn, run.conversation_id)
-    is_busy = ahead is not None or conversation.held or conversation.next_wait is not None
-    if is_busy and reject_busy and not _is_held_by_ended_run(conn, conversation, ahead):
-        raise busy_error(run.conversation_id, ahead)
-    number = conversation.next_queue_number
-    if is_busy:
-        insert_run(conn, key, run, number)
-        conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
-        waited = ahead is not None and ahead.pool is not None and ahead.status == RunStatus.CREATED
-        return StartedRun(run, frees_first=waited and run.pool is None)
-    return _claim_new(conn, lease_clock, key, run, instance_id, conversation, number)
-
-
-def queue_runs(conn: sa.Connection, lease_clock: LeaseClock, new: Sequence[Run]) -> None:
-    """Stores runs of agents at the ends of the queues of their conversations, in their order, and claims none.
-
-    Raises:
-        PendingApproval: A conversation waits for an approval.
-    """
-    numbers: dict[str, int] = {}
-    # Every transaction locks conversations in this order, so that two cannot wait for each other.
-    for conversation_id, agent_id in sorted({(run.conversation_id, run.agent_id) for run in new}):
-        organization_id = new[0].organization_id
-        found = find_conversation(conn, lease_clock, organization_id, agent_id, conversation_id, queued=True)
-        conversation = found.first()
-        if conversation is None:
-            raise missing_error(conn, organization_id, agent_id, conversation_id)
-        require_no_approval(conversation.pending_approval)
-        numbers[conversation_id] = conversation.next_queue_number
-    for run in new:
-        insert_run(conn, None, run, numbers[run.conversation_id])
-        numbers[run.conversation_id] += 1
-    for conversation_id, number in numbers.items():
-        conn.execute(sql.ADVANCE_QUEUE, {"p_id": conversation_id, "new_next_queue_number": number})
-
-
-def _is_held_by_ended_run(conn: sa.Connection, conversation: Any, ahead: Any) -> bool:
-    """Returns whether nothing but the compaction that follows an ended run holds the conversation."""
-    if ahead is not None or conversation.next_wait is not None:
-        return False
-    status = conn.execute(sa.select(runs.c.status).where(runs.c.id == conversation.lease_run_id)).scalar()
-    return status is not None and RunStatus(status).ended
-
-
-def claim_next_run(
-    conn: sa.Connection, lease_clock: LeaseClock, pools: RunPools, conversation_id: str, instance_id: str
-) -> Claim | None:
-    first = first_unfinished_run(conn, conversation_id)
-    if first is None:
-        return None
-    conversation = find_conversation(conn, lease_clock, first.organization_id, first.agent_id, conversation_id).first()
-    if conversation is None or (conversation.held and conversation.lease_owner != instance_id):
-        return None
-    if first.status == RunStatus.CREATED and is_behind_wait(conversation, first.queue_number):
-        return None
-    if approvals.pending_id(conn, conversation_id) is not None:
-        return None
-    is_limited = first.pool is not None and first.status == RunStatus.CREATED
-    if is_limited and not pools.may_start(conn, lease_clock, first, instance_id):
-        return None
-    lease = take_lease(conn, lease_clock, conversation, first.id, instance_id, conversation.next_queue_number)
-    resumed = first.status == RunStatus.RUNNING
-    reached = progress(conn, first.id) if resumed else 0
-    # A run whose child waits for a person is not stalled, however long that takes.
-    is_stalled = resumed and reached <= first.progress and not approvals_awaited(conn, [first.id])
-    stalled = first.stalled_claims + 1 if is_stalled else 0
-    conn.execute(sql.MARK_RUNNING, {"p_id": first.id, "new_stalled_claims": stalled, "new_progress": reached})
-    waiting = decode_run(first)
-    newest = max(waiting.last_sequence, newest_event(conn, first.id))
-    run = replace(waiting, status=RunStatus.RUNNING, last_sequence=newest)
-    return _claim(
-        conversation,
-        run,
-        lease,
-        resumed=resumed,
-        cancelled=first.cancel_requested,
-        claims=first.claims,
-        stalled=stalled,
-    )
-
-
-def _claim(conversation: Any, run: Run, lease: Lease, *, cancelled: bool = False, **progress: Any) -> Claim:
-    """Returns the claim of a run, with the records that it needs. The run of a group that is being deleted must end."""
-    if run.plan is not None:
-        cancelled = cancelled or conversation.group_state == GroupState.DELETING
-        return GroupClaim(run=run, lease=lease, plan=run.plan, cancelled=cancelled, **progress)
-    agent, thread = decode_agent(conversation), decode_conversation(conversation.thread)
-    buffer = (
-        buffer_of(decode_document(conversation.voice_group).manager) if conversation.voice_group is not None else None
-    )
-    return TurnClaim(
-        run=run,
-        lease=lease,
-        agent=agent,
-        conversation=thread,
-        buffer=buffer,
-        has_unrecorded_inputs=bool(conversation.has_unrecorded),
-        cancelled=cancelled,
-        **progress,
-    )
-
-
-def _claim_new(
-    conn: sa.Connection,
-    lease_clock: LeaseClock,
-    key: RequestKey | None,
-    run: Run,
-    instance_id: str,
-    conversation: Any,
-    number: int,
-) -> StartedRun:
-    running = replace(run, status=RunStatus.RUNNING)
-    insert_run(conn, key, running, number)
-    lease = take_lease(
-        conn, lease_clock, conversation, run.id, instance_id, max(number + 1, conversation.next_queue_number)
-    )
-    return StartedRun(running, claim=_claim(conversation, running, lease))
-
-
-def _answer(
-    conn: sa.Connection,
-    lease_clock: LeaseClock,
-    key: RequestKey | None,
-    run: Run,
-    instance_id: str,
-    conversation: Any,
-    answer: ApprovalAnswer,
-) -> StartedRun:
-    """Stores the run that answers an approval, before the runs that wait."""
-    decided = approvals.decide(conn, run, answer)
-    if decided.repeats_run_id is not None:
-        before = conn.execute(sa.select(runs).where(runs.c.id == decided.repeats_run_id)).first()
-        if before is None:
-            raise NoPendingApproval("The approval was decided before, and the run that decided it was deleted.")
-        return StartedRun(decode_run(before), replayed=True)
-    ahead = first_unfinished_run(conn, run.conversation_id)
-    if conversation.held:
-        raise busy_error(run.conversation_id, ahead)
-    number = conversation.next_queue_number if ahead is None else ahead.queue_number - 1
-    resuming = replace(run, config=decided.config, resumes=decided.resumption)
-    if (asking := _find(conn, run.organization_id, decided.asked_by_run_id)) is not None:
-        # What waits for the run that asked waits for this one now.
-        resuming = replace(resuming, lineage=asking.lineage, group_id=asking.group_id)
-    return _claim_new(conn, lease_clock, key, resuming, instance_id, conversation, number)
 
 
 def with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
@@ -352,10 +116,13 @@ class RunStore:
         clock: Clock,
         lease_clock: LeaseClock | None = None,
         pools: RunPools = RunPools(),  # noqa: B008 -- frozen
+        budgets: Budgets = Budgets(),  # noqa: B008 -- frozen
     ) -> None:
         self._database = database
-        self._pools = pools
+        self._clock = clock
         self._lease_clock = lease_clock or LeaseClock(clock)
+        self._budgets = budgets
+        self._queue = RunQueue(clock, self._lease_clock, pools, budgets)
         self._ledger = Ledger(database, request_ledger, clock)
 
     async def start(
@@ -380,10 +147,11 @@ class RunStore:
             NoPendingApproval: No approval is pending, or it was decided differently.
             ApprovalMismatch: The decisions do not match the pending calls.
             ConversationBusy: `reject_busy` is set, and another run has not ended or other work holds the lease.
+            BudgetExceeded: A client starts the run, and a budget of the organization or the agent is used up.
         """
 
         def write(conn: sa.Connection) -> StartedRun:
-            return start_run(conn, self._lease_clock, key, run, instance_id, reject_busy=reject_busy, answer=answer)
+            return self._queue.start(conn, key, run, instance_id, reject_busy=reject_busy, answer=answer)
 
         return await self._database.write(write, contended=True)
 
@@ -409,7 +177,7 @@ class RunStore:
         """
 
         def write(conn: sa.Connection) -> Claim | None:
-            return claim_next_run(conn, self._lease_clock, self._pools, conversation_id, instance_id)
+            return self._queue.claim_next(conn, conversation_id, instance_id)
 
         return await self._database.write(write)
 
@@ -421,9 +189,10 @@ class RunStore:
         events: Sequence[RunEvent] = (),
         steps: Sequence[Step] = (),
         traces: Sequence[StepTrace] = (),
+        payer: Payer | None = None,
         is_repeat: bool = False,
     ) -> None:
-        """Stores entries, events, steps and traces in one transaction, and extends the lease.
+        """Stores entries, events, steps and traces in one transaction, and extends the lease. A `payer` pays for steps.
 
         An entry or event that exists already fails the transaction. A step or trace that exists is replaced. With
         `is_repeat`, an earlier attempt of the same write may have been stored; if it was, nothing more is stored.
@@ -433,7 +202,7 @@ class RunStore:
             with under_lease(lease, self._extend(conn, lease)):
                 if not (is_repeat and is_recorded(conn, lease.run_id, entries, events)):
                     record_run(conn, lease, entries, events)
-                    record_steps(conn, steps, traces, lease.run_id)
+                    self._record_steps(conn, lease, steps, traces, payer)
 
         await self._database.write(write, name="runs.write", contended=True)
 
@@ -441,12 +210,27 @@ class RunStore:
         """Extends the lease. It is not held if the answer changed no row; see `require_lease`."""
         return sql.EXTEND_LEASE.send(conn, lease_parameters(lease) | self._lease_clock.expiry)
 
+    def _record_steps(
+        self,
+        conn: sa.Connection,
+        lease: Lease,
+        steps: Sequence[Step],
+        traces: Sequence[StepTrace],
+        payer: Payer | None,
+    ) -> None:
+        """Stores steps and traces, and counts what the steps have used. One that is stored again counts once."""
+        if payer is not None and steps:
+            spent = Spending.of_steps(steps) - Spending.of_steps(stored_steps(conn, [step.id for step in steps]))
+            self._budgets.count(conn, payer, spent, self._clock.now())
+        record_steps(conn, steps, traces, lease.run_id)
+
     async def finish(
         self,
         lease: Lease,
         end: RunEnd,
         events: Sequence[RunEvent],
         *,
+        payer: Payer | None = None,
         keeps_lease: bool = False,
         is_repeat: bool = False,
     ) -> FinishedRun:
@@ -472,7 +256,7 @@ class RunStore:
                 started = () if turn is None else start_after_turn(conn, run, turn)
                 ended = with_children(run, started)
                 record_run(conn, lease, (), naming_children(events, ended.child_run_ids))
-                record_steps(conn, end.steps, end.traces, lease.run_id)
+                self._record_steps(conn, lease, end.steps, end.traces, payer)
                 _record_end(conn, ended, end)
                 following = next_unfinished_run(conn, ended.conversation_id)
             return _finished(ended, following, started)

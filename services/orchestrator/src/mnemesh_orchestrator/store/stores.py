@@ -9,6 +9,7 @@ from mnemesh_orchestrator.model.runs import PoolLimits
 from mnemesh_orchestrator.store.agent_imports import AgentImportStore
 from mnemesh_orchestrator.store.agents import AgentStore, PartnerStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
+from mnemesh_orchestrator.store.budgets import Budgets, BudgetStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.deltas import DeltaStore
 from mnemesh_orchestrator.store.groups import GroupStore
@@ -44,20 +45,27 @@ class Stores:
     partners: PartnerStore
     providers: ProviderStore
     sleeptime: SleeptimeStore
+    budgets: BudgetStore
 
 
-def sql_stores(database: Database, clock: Clock, limits: PoolLimits = PoolLimits()) -> Stores:  # noqa: B008 -- frozen
+def sql_stores(
+    database: Database,
+    clock: Clock,
+    limits: PoolLimits = PoolLimits(),  # noqa: B008 -- frozen
+    budgets: Budgets = Budgets(),  # noqa: B008 -- frozen
+) -> Stores:
     """Returns the stores over a migrated database.
 
     Args:
         limits: The places of the pools of an organization.
+        budgets: The operator's limits of organizations.
     """
     pools = RunPools(limits)
     lease_clock = LeaseClock.of(database, clock)
     return Stores(
         agents=AgentStore(database, clock),
         agent_imports=AgentImportStore(database, clock),
-        runs=RunStore(database, clock, lease_clock, pools),
+        runs=RunStore(database, clock, lease_clock, pools, budgets),
         batches=BatchStore(database, lease_clock),
         callbacks=CallbackStore(database, clock),
         run_relations=RunRelationStore(database),
@@ -73,4 +81,5 @@ def sql_stores(database: Database, clock: Clock, limits: PoolLimits = PoolLimits
         partners=PartnerStore(database, clock),
         providers=ProviderStore(database, clock),
         sleeptime=SleeptimeStore(database, clock),
+        budgets=BudgetStore(database, clock, budgets),
     )

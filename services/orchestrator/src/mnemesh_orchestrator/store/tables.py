@@ -205,6 +205,20 @@ extraction_usage = sa.Table(
     sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 
+# What organizations and agents may use, and what they have used. The budget of an organization has no agent.
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE")),
+    sa.Column("limits", sa.LargeBinary, nullable=False),
+    sa.Column("usage", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("budgets_by_creation", "organization_id", "created_at", "id"),
+)
+
 # Providers of organizations. Each credential in the document is sealed.
 providers = sa.Table(
     "providers",
@@ -241,6 +255,7 @@ __all__ = [
     "agent_tags",
     "agents",
     "approvals",
+    "budgets",
     "callbacks",
     "conversations",
     "events",

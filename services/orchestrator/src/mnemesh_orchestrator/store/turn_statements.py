@@ -19,6 +19,7 @@ from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.store.approvals import PENDING_ID
 from mnemesh_orchestrator.store.tables import (
     agents,
+    budgets,
     conversations,
     events,
     groups,
@@ -135,12 +136,14 @@ _UNRECORDED: Final = (
     .where(sa.text("runs.input_unrecorded"), runs.c.conversation_id == _CONVERSATION)  # the predicate of the index
     .exists()
 )
+_HAS_BUDGET: Final = sa.select(sa.true()).where(budgets.c.organization_id == _ORGANIZATION).exists().label("has_budget")
 _LOCKED_CONVERSATION: Final = (
     sa.select(
         agents,
         *_LOCK,
         sa.case((agents.c.type == AgentType.VOICE_CONVO, _VOICE_GROUP), else_=None).label("voice_group"),
         _UNRECORDED.label("has_unrecorded"),
+        _HAS_BUDGET,
     )
     .join(agents, agents.c.id == conversations.c.agent_id)
     .where(
@@ -156,8 +159,8 @@ LOCKED_CONVERSATION: Final = Prepared(_LOCKED_CONVERSATION)
 
 `thread` is the document of the conversation. `held` is true if its lease has not expired. `next_wait` is the queue
 number of the first work other than a run. `has_unrecorded` is true if recall may not have the input of an ended run of
-the conversation. `voice_group` is the document of the sleeptime group that a voice agent
-manages.
+the conversation. `has_budget` is true if the organization or one of its agents has a budget.
+`voice_group` is the document of the sleeptime group that a voice agent manages.
 """
 _LOCKED_GROUP_QUEUE: Final = (
     sa.select(groups.c.state.label("group_state"), *_LOCK)

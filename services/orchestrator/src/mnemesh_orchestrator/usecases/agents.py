@@ -30,6 +30,7 @@ from mnemesh_orchestrator.llm.calls import model_events
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderTimeout
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
+from mnemesh_orchestrator.llm.provider import cost_of
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom
 from mnemesh_orchestrator.loop.services import ContextReader
 from mnemesh_orchestrator.loop.step_messages import call_id
@@ -41,6 +42,7 @@ from mnemesh_orchestrator.model.agents import (
     AttachedTool,
     require_valid_agent_filter,
 )
+from mnemesh_orchestrator.model.budgets import Payer, Spending
 from mnemesh_orchestrator.model.conversations import ApprovalFilter, Conversation
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, CoreMemory, memory_access
 from mnemesh_orchestrator.model.groups import require_valid_count
@@ -48,6 +50,7 @@ from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema, requir
 from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
+from mnemesh_orchestrator.store.budgets import BudgetStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.usecases.agent_creation import PartnerService
 from mnemesh_orchestrator.usecases.agent_parts import AgentChanges, attached_tool, with_folders
@@ -399,6 +402,7 @@ class TextGenerationService:
 
     agents: AgentStore
     models: ModelCatalog
+    budgets: BudgetStore
     clock: Clock
     ids: IdSource
 
@@ -425,6 +429,7 @@ class TextGenerationService:
         Raises:
             ModelUnknown: no provider serves the model.
             ProviderError: the model did not answer.
+            BudgetExceeded: a budget of the organization or the agent is used up.
         """
         if not prompt.strip():
             raise InvalidArgument("prompt must not be blank.", field="prompt")
@@ -433,6 +438,8 @@ class TextGenerationService:
         if response_format is not None:
             require_valid_format(response_format, "response_format")
         agent = await self.agents.get(caller.organization_id, agent_id)
+        payer = Payer(caller.organization_id, agent_id)
+        await self.budgets.require(payer)
         info, client = await self.models.resolve_for_turn(caller.organization_id, model or agent.model)
         settings = info.defaults if model else info.effective(agent.model_settings)
         request = LlmRequest(
@@ -452,6 +459,8 @@ class TextGenerationService:
             raise ProviderTimeout(
                 f"{info.handle} took longer than {CALL_SECONDS:g} s.", provider=info.provider
             ) from error
+        priced = (replace(answer.usage, cost_nano_usd=cost_of(answer.usage, info.price)) for answer in answers)
+        await self.budgets.count(payer, sum(map(Spending.of, priced), Spending()))
         parts = [part.text for answer in answers for part in answer.content if isinstance(part, TextPart)]
         if not "".join(parts).strip():
             raise ProviderBadAnswer(f"{info.handle} returned no text.", provider=info.provider)

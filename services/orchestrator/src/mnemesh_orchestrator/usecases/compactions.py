@@ -16,10 +16,12 @@ from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, require_usable_
 from mnemesh_orchestrator.loop.compaction import WindowCompactor, WindowReplacement
 from mnemesh_orchestrator.loop.services import ContextReader
 from mnemesh_orchestrator.model.agents import Compaction, require_valid_compaction_settings
+from mnemesh_orchestrator.model.budgets import Payer, Spending
 from mnemesh_orchestrator.model.events import Lease
 from mnemesh_orchestrator.model.inputs import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.leases import ConversationLock
 from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.budgets import BudgetStore
 from mnemesh_orchestrator.usecases.context_windows import PreviewService
 
 _log = structlog.get_logger("mnemesh.compaction")
@@ -36,6 +38,7 @@ class CompactionService:
     previews: PreviewService
     context: ContextReader
     compactor: WindowCompactor
+    budgets: BudgetStore
 
     async def compact(
         self,
@@ -58,6 +61,7 @@ class CompactionService:
             ModelUnknown: No provider serves the agent's model, or the summary model that `settings` name.
             ConversationBusy: Earlier runs and other work did not end in time.
             WindowMoved: A repeat of a request that did not take effect, and the window has changed since.
+            BudgetExceeded: A budget of the organization or the agent is used up.
         """
         if settings is not None:
             require_valid_compaction_settings(settings, "settings")
@@ -78,8 +82,15 @@ class CompactionService:
     async def _compose(
         self, caller: Principal, agent_id: str, conversation_id: str, settings: CompactionSettings | None
     ) -> Compaction:
+        payer, calls = Payer(caller.organization_id, agent_id), list[SummaryCall]()
+        await self.budgets.require(payer)
         turn = await self.previews.turn(caller, agent_id, conversation_id, (), RunConfig())
-        compaction = await self.compactor.compose(turn.context, turn.state, None, _log_call, settings=settings)
+        try:
+            compaction = await self.compactor.compose(turn.context, turn.state, None, calls.append, settings=settings)
+        finally:
+            for call in calls:
+                _log_call(call)
+            await self.budgets.count(payer, sum((Spending.of(call.usage) for call in calls), Spending()))
         if compaction is None:
             raise NothingToCompact(
                 "Nothing can leave the window: it has too few messages, or only messages that must stay."

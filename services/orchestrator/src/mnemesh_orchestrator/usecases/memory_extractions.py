@@ -30,6 +30,7 @@ from mnemesh_orchestrator.compaction.extraction import rendered_length
 from mnemesh_orchestrator.compaction.planner import SummaryCall
 from mnemesh_orchestrator.loop.services import TurnMetrics
 from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.budgets import Payer, Spending
 from mnemesh_orchestrator.model.conversations import MessageQuery
 from mnemesh_orchestrator.model.core_memory import memory_access
 from mnemesh_orchestrator.model.episodes import (
@@ -43,6 +44,7 @@ from mnemesh_orchestrator.model.episodes import (
 )
 from mnemesh_orchestrator.prompt.assembly import senders_of
 from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.budgets import BudgetStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 
 _PAGE: Final = 100
@@ -180,6 +182,7 @@ class MemoryExtractionService:
         *,
         instance_id: str,
         tokens_per_day: int,
+        budgets: BudgetStore,
     ) -> None:
         """Creates the service.
 
@@ -192,8 +195,10 @@ class MemoryExtractionService:
             metrics: counts calls of models.
             instance_id: identifies this process.
             tokens_per_day: the tokens of an organization per UTC day; 0 is unlimited.
+            budgets: the budgets that pay for calls of models.
         """
         self._store = store
+        self._budgets = budgets
         self._agents = agents
         self._reader = reader
         self._episodes = episodes
@@ -284,7 +289,12 @@ class MemoryExtractionService:
         return datetime.combine(now.astimezone(UTC).date() + timedelta(days=1), time(), UTC)
 
     async def may_call(self, agent: Agent, job: ExtractionJob) -> bool:
-        """Returns whether the budget of the day permits a call."""
+        """Returns whether the budget of the day permits a call.
+
+        Raises:
+            BudgetExceeded: a budget of the organization or the agent is used up.
+        """
+        await self._budgets.require(Payer(job.organization_id, job.agent_id))
         usage = await self._store.usage(job, self._clock.now().astimezone(UTC).date())
         most = None if agent.memory_extraction is None else agent.memory_extraction.max_calls_per_day
         if most is not None and usage.agent_calls >= most:
@@ -353,6 +363,8 @@ class _Extraction:
             size = len(call.request_body) + len(call.response_body)
             tokens = call.usage.total_tokens or size // _CHARACTERS_PER_TOKEN
             await service._store.add_usage(self.claim.job, day, tokens)
+            payer = Payer(self.claim.job.organization_id, self.claim.job.agent_id)
+            await service._budgets.count(payer, Spending.of(call.usage))
 
     async def _store_commits(self, processed: int, extracted: ExtractedRange) -> bool:
         """Stores the facts in recall. Returns False if messages that they cite were erased meanwhile."""

@@ -209,6 +209,8 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     """The provider's content filter or safety system cut the answer off. What arrived of a text is kept; tool calls of such
     an answer are not run.
     """
+    STOP_REASON_BUDGET_EXCEEDED: _StopReason.ValueType  # 16
+    """A budget of the organization or of the agent is used up. Committed steps are kept."""
 
 class StopReason(_StopReason, metaclass=_StopReasonEnumTypeWrapper):
     """The reason why a run stopped."""
@@ -234,6 +236,8 @@ STOP_REASON_CONTENT_FILTER: StopReason.ValueType  # 15
 """The provider's content filter or safety system cut the answer off. What arrived of a text is kept; tool calls of such
 an answer are not run.
 """
+STOP_REASON_BUDGET_EXCEEDED: StopReason.ValueType  # 16
+"""A budget of the organization or of the agent is used up. Committed steps are kept."""
 Global___StopReason: _TypeAlias = StopReason  # noqa: Y015
 
 class _ContextSectionKind:

@@ -182,6 +182,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. The group cannot run: it has no members, or its manager was deleted. Metadata: resource_id."""
     ERROR_REASON_GROUP_REVISION_MISMATCH: _ErrorReason.ValueType  # 523
     """ABORTED. The group was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
+    ERROR_REASON_BUDGET_EXCEEDED: _ErrorReason.ValueType  # 524
+    """RESOURCE_EXHAUSTED. A budget is used up. Nothing is stored. A google.rpc.RetryInfo has the time until the period ends.
+    Metadata: budget_id, resource_id (the agent, unless it is a budget of the organization), period (minute, hour, day,
+    month), limit (requests, tokens, cost_nano_usd), max, used, retry_after_seconds.
+    """
     ERROR_REASON_FILE_NOT_ATTACHED: _ErrorReason.ValueType  # 600
     """NOT_FOUND. The file is not attached to the agent. Metadata: file_name, file_names (of the agent's files)."""
     ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 601
@@ -385,6 +390,11 @@ ERROR_REASON_GROUP_UNUSABLE: ErrorReason.ValueType  # 522
 """FAILED_PRECONDITION. The group cannot run: it has no members, or its manager was deleted. Metadata: resource_id."""
 ERROR_REASON_GROUP_REVISION_MISMATCH: ErrorReason.ValueType  # 523
 """ABORTED. The group was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
+ERROR_REASON_BUDGET_EXCEEDED: ErrorReason.ValueType  # 524
+"""RESOURCE_EXHAUSTED. A budget is used up. Nothing is stored. A google.rpc.RetryInfo has the time until the period ends.
+Metadata: budget_id, resource_id (the agent, unless it is a budget of the organization), period (minute, hour, day,
+month), limit (requests, tokens, cost_nano_usd), max, used, retry_after_seconds.
+"""
 ERROR_REASON_FILE_NOT_ATTACHED: ErrorReason.ValueType  # 600
 """NOT_FOUND. The file is not attached to the agent. Metadata: file_name, file_names (of the agent's files)."""
 ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 601

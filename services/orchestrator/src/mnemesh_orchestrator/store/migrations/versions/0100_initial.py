@@ -75,6 +75,11 @@ def _create_tables() -> None:
         "organization_id text key, request_id text key, agent_id text of agents, is_done bool, document bytes, "
         "updated_at time",
     )
+    _table(
+        "budgets",
+        "id text key, organization_id text, agent_id text? of agents, limits bytes, usage bytes, created_at time, "
+        "updated_at time",
+    )
     _table("agent_links", "organization_id text key, kind text key, value text key, agent_id text key of agents")
     _table("agent_tags", "organization_id text key, tag text key, agent_id text key of agents")
     _table(
@@ -158,6 +163,7 @@ def _create_indexes() -> None:
     _index("agent_imports", "agent_imports_by_agent", "agent_id")
     _index("agent_links", "agent_links_by_agent", "agent_id")
     _index("agent_tags", "agent_tags_by_agent", "agent_id")
+    _index("budgets", "budgets_by_creation", "organization_id, created_at, id")
     _index("conversations", "conversations_by_agent", "agent_id")
     _index("conversations", "conversations_by_client_key", "agent_id, client_key", unique=True)
     _index("conversations", "conversations_by_creation", "organization_id, created_at, id")

@@ -1,0 +1,171 @@
+"""Budgets: their limits, what was used, and the check before a call of a model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.time import Clock
+from mnemesh_types.agents import Budget, BudgetLimit, BudgetPeriod, BudgetUsage
+
+from mnemesh_orchestrator.model.budgets import Payer, Spending, budget_id, current_usage, require_left, with_spending
+from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.store.agent_rows import active
+from mnemesh_orchestrator.store.tables import budgets, request_ledger
+
+_ENCODE = msgspec.json.Encoder().encode
+_LIMITS = msgspec.json.Decoder(tuple[BudgetLimit, ...])
+_USAGE = msgspec.json.Decoder(tuple[BudgetUsage, ...])
+_ID: Final[sa.BindParameter[str]] = sa.bindparam("p_id")
+_FIND: Final = Prepared(sa.select(budgets).where(budgets.c.id == _ID))
+_COUNT: Final = Prepared(
+    budgets.update().where(budgets.c.id == _ID).values(usage=sa.bindparam("new_usage", type_=budgets.c.usage.type))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The statements about budgets, for transactions of runs.
+
+    An operator's limit holds for each organization beside its own budget. What it has used is counted in the row of
+    that budget, which is created if it does not exist.
+    """
+
+    tokens_per_day: int = 0
+    """The operator's limit on the tokens of an organization per day; 0 is none."""
+
+    def payer(self, conversation: Any, run: Run) -> Payer | None:
+        """Returns who pays for a turn in a locked conversation; None if nothing limits it. A run of a group is free."""
+        is_limited = run.agent_id and (conversation.has_budget or self.tokens_per_day)
+        return Payer(run.organization_id, run.agent_id) if is_limited else None
+
+    def require(self, conn: sa.Connection, payer: Payer, now: datetime) -> None:
+        """Raises BudgetExceeded if a budget of the payer is used up."""
+        for id_ in payer.budget_ids:
+            row = _FIND.first(conn, {"p_id": id_})
+            if row is not None:
+                require_left(decode_budget(row), now)
+            if self.tokens_per_day and id_ == payer.budget_ids[0]:
+                operators = (BudgetLimit(BudgetPeriod.DAY, max_tokens=self.tokens_per_day),)
+                require_left(Budget(id_, limits=operators, usage=() if row is None else _USAGE.decode(row.usage)), now)
+
+    def count(self, conn: sa.Connection, payer: Payer, spent: Spending, now: datetime) -> None:
+        """Adds to what the budgets of a payer have used."""
+        if spent == Spending():
+            return
+        for id_ in payer.budget_ids:
+            row = _FIND.first(conn, {"p_id": id_})
+            if row is not None:
+                usage = with_spending(_USAGE.decode(row.usage), spent, now)
+                _COUNT.send(conn, {"p_id": id_, "new_usage": _ENCODE(usage)})
+            elif self.tokens_per_day and id_ == payer.budget_ids[0]:
+                new = Budget(id_, usage=with_spending((), spent, now), created_at=now, updated_at=now)
+                conn.execute(budgets.insert(), _row(payer.organization_id, new))
+
+
+def decode_budget(row: Any) -> Budget:
+    return Budget(
+        row.id, row.agent_id, _LIMITS.decode(row.limits), _USAGE.decode(row.usage), row.created_at, row.updated_at
+    )
+
+
+def _row(organization_id: str, budget: Budget) -> dict[str, Any]:
+    return {
+        "id": budget.id,
+        "organization_id": organization_id,
+        "agent_id": budget.agent_id,
+        "limits": _ENCODE(budget.limits),
+        "usage": _ENCODE(budget.usage),
+        "created_at": budget.created_at,
+        "updated_at": budget.updated_at,
+    }
+
+
+class BudgetStore:
+    """The budgets of organizations and agents.
+
+    Example:
+        >>> await store.set(None, organization_id, Budget(limits=(BudgetLimit(BudgetPeriod.DAY, max_requests=1),)))
+        >>> await store.count(Payer(organization_id, agent_id), Spending(requests=1))
+        >>> await store.require(Payer(organization_id, agent_id))
+        BudgetExceeded: The organization's budget of 1 calls of models per day is used up.
+    """
+
+    def __init__(self, database: Database, clock: Clock, rules: Budgets) -> None:
+        self._database = database
+        self._clock = clock
+        self._rules = rules
+        self._ledger = Ledger(database, request_ledger, clock)
+
+    async def set(self, key: RequestKey | None, organization_id: str, budget: Budget) -> Budget:
+        """Creates the budget of an organization or an agent, or replaces its limits. Returns it as it is stored.
+
+        Raises:
+            NotFound: The agent does not exist.
+        """
+        id_, now = budget_id(organization_id, budget.agent_id), self._clock.now()
+
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            if budget.agent_id is not None:
+                active(conn, organization_id, budget.agent_id)
+            values = {"limits": _ENCODE(budget.limits), "updated_at": now}
+            if conn.execute(budgets.update().where(budgets.c.id == id_).values(values)).rowcount == 0:
+                new = Budget(id_, budget.agent_id, budget.limits, created_at=now, updated_at=now)
+                conn.execute(budgets.insert(), _row(organization_id, new))
+            return [id_]
+
+        def read(conn: sa.Connection, _: Sequence[str]) -> Budget:
+            row = _FIND.first(conn, {"p_id": id_})
+            if row is None:
+                raise NotFound("The budget was deleted since.", resource_id=id_)
+            return self._shown(row)
+
+        return await self._ledger.write_and_read(key, effect, read)
+
+    async def list(self, organization_id: str, agent_id: str | None, page: PageQuery) -> Page[Budget]:
+        """Returns a page of budgets ordered by creation, with their current usage; with an agent, its own only."""
+        scope = budgets.c.organization_id == organization_id
+        query = sa.select(budgets).where(scope)
+        if agent_id is not None:
+            query = query.where(budgets.c.id == budget_id(organization_id, agent_id))
+
+        def read(conn: sa.Connection) -> Page[Budget]:
+            return paginate(conn, query, page, key=budgets.c.created_at, id=budgets.c.id, scope=scope).map(self._shown)
+
+        return await self._database.read(read)
+
+    async def delete(self, key: RequestKey | None, organization_id: str, id_: str) -> None:
+        """Deletes a budget. A missing one is not an error. What an operator's limit has counted stays."""
+        where = (budgets.c.organization_id == organization_id, budgets.c.id == id_)
+        keeps = self._rules.tokens_per_day and id_ == budget_id(organization_id, None)
+        statement = budgets.update().values(limits=_ENCODE(())) if keeps else budgets.delete()
+
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            conn.execute(statement.where(*where))
+            return [id_]
+
+        await self._ledger.write_once(key, effect)
+
+    async def require(self, payer: Payer) -> None:
+        """Raises BudgetExceeded if a budget of the payer is used up."""
+        now = self._clock.now()
+        await self._database.read(lambda conn: self._rules.require(conn, payer, now))
+
+    async def count(self, payer: Payer, spent: Spending) -> None:
+        """Adds what calls of models outside of runs have used."""
+        now = self._clock.now()
+        await self._database.write(
+            lambda conn: self._rules.count(conn, payer, spent, now), name="budgets.count", contended=True
+        )
+
+    def _shown(self, row: Any) -> Budget:
+        budget = decode_budget(row)
+        return replace(budget, usage=current_usage(budget.usage, self._clock.now()))
