@@ -106,8 +106,7 @@ async def test_round_trips_of_the_creation_of_an_agent(mesh: Mesh, costs: Costs)
     costs.clear()
     await mesh.client.agents.create(blocks={"human": "", "persona": ""})
     assert costs.found() == {
-        "read blocks": (1, 3),
-        "write blocks": (4, 20),
+        "write blocks": (3, 16),
         "write orchestrator": (4, 10),
-        "write recall": (5, 14),
+        "write recall": (2, 11),
     }

@@ -56,7 +56,7 @@ async def test_window_above_that_of_the_model_is_refused_and_leaves_nothing(mesh
 @pytest.mark.mesh(proxied=["blocks", "recall", "tools"])
 @pytest.mark.parametrize(
     ("service", "method"),
-    [("blocks", "CreateBlock"), ("recall", "CreateContext"), ("tools", "BatchGetTools")],
+    [("blocks", "CreateCoreMemory"), ("recall", "CreateContext"), ("tools", "BatchGetTools")],
     ids=["blocks", "recall", "tools"],
 )
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh_orchestrator.clients.blocks import BlocksClient
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, EditedBlock
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory, EditedBlock
 from mnemesh_orchestrator.model.creation import Erased
 from mnemesh_testkit.mesh.local_services import LocalChannel
 from mnemesh_types.blocks import Block
@@ -66,6 +66,12 @@ class Blocks(BlocksClient):
         block = await super().create(request_id, agent_id, *arguments, **more)
         self._created[block.id] = None
         return block
+
+    async def create_core_memory(self, request_id: str, agent_id: str, *arguments: Any, **more: Any) -> CoreMemory:
+        self._agents[agent_id] = None
+        memory = await super().create_core_memory(request_id, agent_id, *arguments, **more)
+        self._created.update(dict.fromkeys(block.id for block in memory.blocks))
+        return memory
 
     async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
         self._agents[agent_id] = None

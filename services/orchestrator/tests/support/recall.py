@@ -89,9 +89,9 @@ class Recall(RecallClient):
         """Deletes a message, as an owner may at any time."""
         await self._stub.DeleteMessage(messages_service_pb2.DeleteMessageRequest(message_id=message_id))
 
-    async def create_context(self, request_id: str, agent_id: str, conversation_id: str, *more: Any) -> ContextWindow:
+    async def create_context(self, request_id: str, agent_id: str, conversation_id: str, *more: Any) -> None:
         self._conversations[conversation_id] = None
-        return await super().create_context(request_id, agent_id, conversation_id, *more)
+        await super().create_context(request_id, agent_id, conversation_id, *more)
 
     async def fork_context(self, *arguments: Any) -> ContextWindow:
         self._conversations[arguments[3]] = None

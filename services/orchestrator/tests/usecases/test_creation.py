@@ -112,7 +112,7 @@ async def test_refusal_is_returned_although_the_undo_is_delayed_by_an_outage(wor
     await nobody_is_there(process)
 
 
-TIERS = ["tools.definitions", "tools.upsert_source", "blocks.create", "blocks.get", "recall.create_context"]
+TIERS = ["tools.definitions", "tools.upsert_source", "blocks.create_core_memory", "recall.create_context"]
 
 
 @pytest.mark.parametrize("call", [*TIERS, "agents.activate"])

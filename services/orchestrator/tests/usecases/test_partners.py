@@ -130,8 +130,7 @@ async def test_agent_without_a_partner_makes_no_further_calls(world: World, proc
     calls = [name for name in world.faults.calls if not name.endswith(".get")]
     assert calls == [
         "agents.begin_creation",
-        "blocks.create",
-        "blocks.create",
+        "blocks.create_core_memory",
         "recall.create_context",
         "agents.activate",
     ]
@@ -177,7 +176,7 @@ async def test_crash_at_any_point_of_a_creation_leaves_nothing_incomplete(
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "lost"])
-@pytest.mark.parametrize("call", [*CALLS, "recall.create_context", "agents.activate"])
+@pytest.mark.parametrize("call", ["blocks.create_core_memory", *CALLS, "recall.create_context", "agents.activate"])
 async def test_creation_during_an_outage_continues_with_its_repeat(
     world: World, process: Process, call: str, fault: str
 ) -> None:

@@ -51,11 +51,23 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
     async def CreateBlock(self, request: pb.CreateBlockRequest, context: Context) -> pb.CreateBlockResponse:
         block = await self._blocks.create_block(
             current_principal(),
-            draft_from_proto(request),
+            draft_from_proto(request.block, "block", optional_field(request, "created_for_agent_id")),
             request.agent_ids,
             request_key(request, "CreateBlock"),
         )
         return pb.CreateBlockResponse(block=block.to_proto())
+
+    async def CreateCoreMemory(
+        self, request: pb.CreateCoreMemoryRequest, context: Context
+    ) -> pb.CreateCoreMemoryResponse:
+        memory = await self._blocks.create_core_memory(
+            current_principal(),
+            request.agent_id,
+            [draft_from_proto(each, f"blocks[{at}]", request.agent_id) for at, each in enumerate(request.blocks)],
+            request.block_ids,
+            request_key(request, "CreateCoreMemory"),
+        )
+        return pb.CreateCoreMemoryResponse(core_memory=memory.to_proto())
 
     async def GetBlock(self, request: pb.GetBlockRequest, context: Context) -> pb.GetBlockResponse:
         """Returns a block as it is now, or as it was at a time."""

@@ -53,16 +53,16 @@ def author_from_proto(message: blocks_pb2.Author, caller: Principal) -> Author:
     return OwnerAuthor(caller.subject_id) if isinstance(author, OwnerAuthor) else author
 
 
-def draft_from_proto(request: pb.CreateBlockRequest) -> Block:
+def draft_from_proto(message: blocks_pb2.Block, field: str, created_for_agent_id: str | None) -> Block:
     """Returns the block that a caller wants to create. Its id, times and author are not used."""
-    block = Block.from_proto(request.block, "block")
+    block = Block.from_proto(message, field)
     return replace(
         block,
         limit=block.limit or DEFAULT_LIMIT,
         description=default_description(block.label) if block.description is None else block.description,
         revision=1,
         content_revision=1,
-        created_for_agent_id=request.created_for_agent_id if request.HasField("created_for_agent_id") else None,
+        created_for_agent_id=created_for_agent_id,
     )
 
 

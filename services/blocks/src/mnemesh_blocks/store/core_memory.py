@@ -84,10 +84,15 @@ class CoreMemoryTransaction:
         A holder that never held a block has an empty core memory of revision 0. Runs one statement.
         """
         # If the revision is still the known one, the join finds no blocks and the statement returns one row.
-        known = -1 if if_revision is None else if_revision
-        rows = _CORE_MEMORY.all(self._conn, self._parameters(agent_id) | {"known": known})
-        memory = _core_memory(agent_id, rows)
+        memory = self._read(agent_id, -1 if if_revision is None else if_revision)
         return None if memory.revision == if_revision else memory
+
+    def read_core_memory(self, agent_id: str) -> CoreMemory:
+        """Returns the holder's core memory, as `get_core_memory` does without a revision."""
+        return self._read(agent_id, -1)
+
+    def _read(self, agent_id: str, known: int) -> CoreMemory:
+        return _core_memory(agent_id, _CORE_MEMORY.all(self._conn, self._parameters(agent_id) | {"known": known}))
 
     def get_core_memories(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
         """Returns the core memories of several holders in the order of `agent_ids`. Runs one statement."""

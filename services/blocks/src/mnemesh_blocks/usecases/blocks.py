@@ -3,18 +3,19 @@
 Each runs in one transaction, so it takes effect completely or not at all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from mnemesh_kit.call_context import Principal
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
-from mnemesh_types.blocks import Author, Block, BlockFilter, BlockOperation, BlockRevision, OwnerAuthor
+from mnemesh_types.blocks import Author, Block, BlockFilter, BlockOperation, BlockRevision, CoreMemory, OwnerAuthor
 
 from mnemesh_blocks.errors import BlockNoHistory, BlockNotFound, BlockRevisionNotFound, ConversationNotFound
 from mnemesh_blocks.model.blocks import (
@@ -57,14 +58,10 @@ class BlockService:
             require_id(agent_id, "agent", "agent_ids")
         if draft.created_for_agent_id is not None and draft.created_for_agent_id not in agent_ids:
             raise InvalidArgument("created_for_agent_id must be one of agent_ids.", field="created_for_agent_id")
-        subject_id, now = caller.subject_id, self._clock.now()
-        provenance = replace(draft.provenance, created_by_id=subject_id, last_updated_by_id=subject_id)
-        block = require_valid(
-            replace(draft, id=self._ids.new("block"), created_at=now, updated_at=now, provenance=provenance)
-        )
+        block = self._new(caller, draft)
 
         def create(tx: BlockTransaction) -> Block:
-            changes.insert_block(tx, block, OwnerAuthor(subject_id))
+            changes.insert_block(tx, block, OwnerAuthor(caller.subject_id))
             for agent_id in agent_ids:
                 changes.attach_block(tx, agent_id, block)
             return block
@@ -81,6 +78,63 @@ class BlockService:
             result_ids=lambda created: [created.id],
             replay=lambda tx, ids: changes.get_block(tx, ids[0]),
             ask=ask,
+        )
+
+    async def create_core_memory(
+        self,
+        caller: Principal,
+        agent_id: str,
+        drafts: Sequence[Block],
+        block_ids: Sequence[str],
+        key: RequestKey | None,
+    ) -> CoreMemory:
+        """Stores `drafts` under new ids, attaches them and existing blocks to an agent, and returns its core memory.
+
+        Raises:
+            InvalidArgument, BlockLimitExceeded: A block breaks a rule. Metadata: field, such as `blocks[3].label`.
+            BlockNotFound: The organization has no block with one of the ids.
+            BlockLabelTaken: The agent, or one that it is linked with, holds another block under the label of one.
+            AgentErased: The agent was erased.
+        """
+        require_id(agent_id, "agent", "agent_id")
+        blocks = []
+        for at, draft in enumerate(drafts):
+            with _named(f"blocks[{at}]"):
+                blocks.append(self._new(caller, draft))
+        for block_id in block_ids:
+            require_id(block_id, "block", "block_ids")
+
+        def create(tx: BlockTransaction) -> CoreMemory:
+            holder_ids = changes.linked_agents(tx, agent_id)
+            for at, block in enumerate(blocks):
+                with _named(f"blocks[{at}]"):
+                    changes.insert_block(tx, block, OwnerAuthor(caller.subject_id))
+                    changes.attach_to(tx, holder_ids, block)
+            for block_id in block_ids:
+                with _named("block_ids"):
+                    changes.attach_to(tx, holder_ids, changes.get_block(tx, block_id))
+            return tx.read_core_memory(agent_id)
+
+        def ask(tx: BlockTransaction) -> None:
+            tx.ask_holder(agent_id)
+            for block in blocks:
+                tx.ask_held_block(agent_id, block.label)
+
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            create,
+            result_ids=lambda _: [],
+            replay=lambda tx, _: tx.read_core_memory(agent_id),
+            ask=ask,
+        )
+
+    def _new(self, caller: Principal, draft: Block) -> Block:
+        """Returns a draft as a block with a new id. Raises InvalidArgument, BlockLimitExceeded."""
+        subject_id, now = caller.subject_id, self._clock.now()
+        provenance = replace(draft.provenance, created_by_id=subject_id, last_updated_by_id=subject_id)
+        return require_valid(
+            replace(draft, id=self._ids.new("block"), created_at=now, updated_at=now, provenance=provenance)
         )
 
     async def get_block(self, caller: Principal, block_id: str, as_of: datetime | None = None) -> Block:
@@ -327,13 +381,22 @@ class BlockImportService:
 
 def _require_block(block: Block, field: str) -> None:
     require_id(block.id, "block", f"{field}.id")
-    try:
+    with _named(field):
         require_valid(block)
-    except InvalidArgument as error:
-        name = (error.field or "block").removeprefix("block.")
-        raise InvalidArgument(error.message, field=f"{field}.{name}") from error
     if block.revision < 1:
         raise InvalidArgument(f"{field}.revision must be at least 1.", field=f"{field}.revision")
+
+
+@contextmanager
+def _named(field: str) -> Iterator[None]:
+    """Names the place of a block in a request that has several, in the error that the block causes."""
+    try:
+        yield
+    except MnemeshError as error:
+        named = error.field or "block"
+        error.metadata["field"] = place = field + named.removeprefix("block")
+        error.message = error.message.replace(named, place) if error.field else error.message
+        raise
 
 
 def _insert(tx: BlockTransaction, block: Block) -> bool:

@@ -123,7 +123,17 @@ def attach_block(tx: BlockTransaction, agent_id: str, block: Block) -> None:
         AgentErased: The agent was erased.
         BlockLabelTaken: One of the agents holds another block under the same label.
     """
-    for holder_id in _linked_agents(tx, agent_id, require_not_erased(tx, agent_id)):
+    attach_to(tx, linked_agents(tx, agent_id), block)
+
+
+def linked_agents(tx: BlockTransaction, agent_id: str) -> Sequence[str]:
+    """Returns the ids of an agent and of those that it is linked with. Raises AgentErased."""
+    return _linked_agents(tx, agent_id, require_not_erased(tx, agent_id))
+
+
+def attach_to(tx: BlockTransaction, agent_ids: Sequence[str], block: Block) -> None:
+    """Attaches a block to linked agents, unless they hold it already. Raises BlockLabelTaken."""
+    for holder_id in agent_ids:
         other = tx.get_held_block(holder_id, block.label)
         if other is None:
             tx.attach(holder_id, block)

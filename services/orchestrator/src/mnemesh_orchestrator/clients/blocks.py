@@ -97,6 +97,19 @@ class BlocksClient:
         response = await self._stub.CreateBlock(request, timeout=deadlines.WRITE)
         return Block.from_proto(response.block)
 
+    async def create_core_memory(
+        self, request_id: str, agent_id: str, blocks: Sequence[Block], block_ids: Sequence[str]
+    ) -> CoreMemory:
+        """Creates blocks for the agent, with which they are deleted, and attaches them and then existing ones."""
+        request = rpc.CreateCoreMemoryRequest(
+            request_id=request_id,
+            agent_id=agent_id,
+            blocks=[block.to_proto() for block in blocks],
+            block_ids=block_ids,
+        )
+        response = await self._stub.CreateCoreMemory(request, timeout=deadlines.WRITE)
+        return CoreMemory.from_proto(response.core_memory)
+
     async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
         """Attaches an existing block to the agent."""
         request = rpc.AttachBlockRequest(request_id=request_id, agent_id=agent_id, block_id=block_id)

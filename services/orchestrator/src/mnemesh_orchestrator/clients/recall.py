@@ -243,7 +243,7 @@ class RecallClient:
 
     async def create_context(
         self, request_id: str, agent_id: str, conversation_id: str, messages: Sequence[Message]
-    ) -> ContextWindow:
+    ) -> None:
         """Creates the window of a conversation, system message first."""
         request = rpc.CreateContextRequest(
             request_id=request_id,
@@ -251,8 +251,7 @@ class RecallClient:
             conversation_id=conversation_id,
             messages=[message_to_proto(message, agent_id) for message in messages],
         )
-        response = await self._stub.CreateContext(request, timeout=deadlines.WRITE)
-        return window_from_proto(response.context)
+        await self._stub.CreateContext(request, timeout=deadlines.WRITE)
 
     async def fork_context(
         self,

@@ -42,6 +42,7 @@ from mnemesh_orchestrator.model.agents import (
     shows_line_numbers,
     valid_agent_fields,
 )
+from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.creation import PERSONA_LABEL, AgentDraft, Deletion, Erased, ErasureScope, Partnership
 from mnemesh_orchestrator.model.groups import GroupState
 from mnemesh_orchestrator.model.inputs import InputMessage
@@ -146,17 +147,17 @@ class AgentParts:
             InvalidArgument: The system message and the tools do not fit into the context window.
         """
         agent = await self._with_tools(agent, draft)
-        for index, new in enumerate(draft.blocks):
-            with _as_field(f"blocks[{index}]", "block"):
-                await self._create_block(f"{agent.id}/block/{index}", agent, new)
-        for block_id in draft.block_ids:
-            with _as_field("block_ids"):
-                await self.services.core_memory.attach(f"{agent.id}/attach/{block_id}", agent.id, block_id)
+        core: CoreMemory | None = None
+        if draft.blocks or draft.block_ids:
+            core = await self.services.core_memory.create_core_memory(
+                f"{agent.id}/blocks", agent.id, draft.blocks, draft.block_ids
+            )
+            self.context.remember_memory(core)
         for archive_id in draft.archive_ids:
             with _as_field("archive_ids"):
                 await self.services.archival.attach(f"{agent.id}/attach/{archive_id}", agent.id, archive_id)
         agent = await self._with_folders(agent, draft)
-        text = await self.system_text(agent)
+        text = await self.system_text(agent, core)
         await self.renderer.require_space(agent, text)
         await self._create_window(agent, draft.initial_messages, text)
         return agent
@@ -187,7 +188,7 @@ class AgentParts:
         memory, archival = self.services.core_memory, self.services.archival
         if (await self.context.core_memory(agent_id)).block(PERSONA_LABEL) is None:
             own = Block(label=PERSONA_LABEL, value=partner_persona(partner.type), description=PERSONA_DESCRIPTION)
-            await self._create_block(f"{partner.id}/block/{PERSONA_LABEL}", partner, own)
+            await memory.create(f"{partner.id}/block/{PERSONA_LABEL}", partner.id, own)
         await memory.link(f"{partner.id}/link", group.id, (agent_id, partner.id), agent_id)
         archive_ids = await archival.archives_of(agent_id)
         if not archive_ids:
@@ -202,9 +203,6 @@ class AgentParts:
         """Returns the sequence id of the newest message of an agent; 0 if it has none. Raises Unavailable."""
         return await self.services.recall.newest_sequence_id(agent_id)
 
-    async def _create_block(self, request_id: str, agent: Agent, new: Block) -> None:
-        await self.services.core_memory.create(request_id, agent.id, new)
-
     async def _create_window(self, agent: Agent, initial: Sequence[InputMessage] | None, system_text: str) -> None:
         first = FirstMessageFactory(agent, agent.default_conversation_id, "0", agent.created_at)
         rest: Sequence[Message] = first.default() if initial is None else first.from_inputs(initial)
@@ -215,10 +213,10 @@ class AgentParts:
                 f"{agent.id}/context", agent.id, agent.default_conversation_id, messages
             )
 
-    async def system_text(self, agent: Agent) -> str:
-        """Returns the system message of a window without other messages."""
+    async def system_text(self, agent: Agent, core: CoreMemory | None = None) -> str:
+        """Returns the system message of a window without other messages. Without `core`, core memory is read."""
         info, _ = await self.models.resolve(agent.organization_id, agent.model)
-        core = await self.context.core_memory(agent.id)
+        core = core or await self.context.core_memory(agent.id)
         size = agent.model_settings.context_window or info.context_window
         memory = memory_section(
             core,
@@ -278,18 +276,14 @@ class AgentParts:
 
 
 @contextmanager
-def _as_field(field: str, of_service: str = "") -> Iterator[None]:
-    """Names the field of the draft in refusals by a service, which calls it `of_service`."""
+def _as_field(field: str) -> Iterator[None]:
+    """Names the field of the draft in refusals by a service."""
     try:
         yield
     except UNAVAILABLE:
         raise
     except MnemeshError as error:
-        named = error.field
-        inner = named.removeprefix(of_service) if named and of_service and named.startswith(f"{of_service}.") else ""
-        if named and inner:
-            error.message = error.message.replace(named, field + inner)
-        error.metadata["field"] = field + inner
+        error.metadata["field"] = field
         raise
 
 

@@ -122,12 +122,28 @@ _c, _e, _m = contexts.c, context_entries.c, messages.c
 _OWNER: Final = Prepared(sa.select(_c.organization_id).where(_c.conversation_id == sa.bindparam("conversation")))
 
 
-def create(tx: Transaction, new: NewContext) -> None:
+class Asked(NamedTuple):
+    """The answers that the creation of a window needs."""
+
+    owner: Answer
+    known: Answer
+    agent: Answer
+
+
+def ask(tx: Transaction, new: NewContext) -> Asked:
+    """Asks for what `create` needs, before the transaction has written."""
+    return Asked(
+        _ask_owner(tx, new.conversation_id),
+        message_rows.ask_known(tx, new.messages),
+        agent_rows.ask_agent(tx, new.agent_id),
+    )
+
+
+def create(tx: Transaction, new: NewContext, asked: Asked) -> ContextWindow:
     """See MessageStore.create_context."""
-    owner = _ask_owner(tx, new.conversation_id)
-    known = message_rows.ask_known(tx, new.messages)
-    _require_free(tx, new.conversation_id, owner)
-    stored = message_rows.store(tx, new.agent_id, new.messages, known)
+    _require_free(tx, new.conversation_id, asked.owner)
+    before = message_rows.Before(asked.agent, {})
+    stored = message_rows.store(tx, new.agent_id, new.messages, asked.known, before)
     window = ContextWindow(
         conversation_id=new.conversation_id,
         agent_id=new.agent_id,
@@ -139,6 +155,7 @@ def create(tx: Transaction, new: NewContext) -> None:
         last_message_at=last_message_time(new.messages[1:], None),
     )
     windows.insert(tx.conn, tx.organization_id, window, message_rows.ids_of(new.messages))
+    return window
 
 
 def fork(tx: Transaction, request: ContextFork) -> None:

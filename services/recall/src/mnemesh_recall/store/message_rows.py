@@ -420,7 +420,8 @@ class Stored(NamedTuple):
 class Before(NamedTuple):
     """What a transaction has read before it stores messages."""
 
-    counters: transaction.Counters
+    counters: transaction.Counters | Answer
+    """Those of the agent, or the answer to `transaction.ask_agent`."""
     newest_turns: Mapping[str | None, str]
     """The newest turns of conversations."""
 
@@ -430,10 +431,16 @@ def ask_known(tx: Transaction, batch: Sequence[Message]) -> Answer:
     return _BY_ID[tx.conn.dialect.name].send(tx.conn, tables.listed(tx.conn, ids_of(batch)))
 
 
-def store(tx: Transaction, agent_id: str, batch: Sequence[Message], known: Answer | None = None) -> Stored:
+def store(
+    tx: Transaction,
+    agent_id: str,
+    batch: Sequence[Message],
+    known: Answer | None = None,
+    before: Before | None = None,
+) -> Stored:
     """Stores the messages that do not exist yet, each under the next sequence id of the agent.
 
-    `known` is the answer to `ask_known`, if the caller has asked.
+    `known` is the answer to `ask_known`, if the caller has asked, and `before` what else it has read.
 
     Raises:
         AlreadyExists: an id belongs to other content.
@@ -441,7 +448,7 @@ def store(tx: Transaction, agent_id: str, batch: Sequence[Message], known: Answe
     """
     deferred = Deferred()
     rows = [message_to_row(message, tx.organization_id) for message in batch]
-    stored = store_rows(tx, agent_id, batch, rows, deferred, known or ask_known(tx, batch))
+    stored = store_rows(tx, agent_id, batch, rows, deferred, known or ask_known(tx, batch), before)
     index_new(tx.conn, tx.words, deferred.sources())
     write_deferred(tx, deferred)
     return stored

@@ -179,12 +179,27 @@ class MessageStore:
         self._unindexed = UnindexedMessages(database, self._index)
 
     async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
-        """Creates a window at version 1 over new messages.
+        """Creates a window at version 1 over new messages, and returns it without them.
 
         Raises:
             AlreadyExists: the conversation has a window.
         """
-        return await self._write_window(organization_id, new.conversation_id, key, lambda tx: contexts.create(tx, new))
+
+        def create(conn: sa.Connection) -> ContextWindow:
+            tx = self._transaction(conn, organization_id)
+            asked: list[contexts.Asked] = []
+            created: list[ContextWindow] = []
+
+            def effect() -> Sequence[str]:
+                created.append(contexts.create(tx, new, asked[0]))
+                return (new.conversation_id,)
+
+            self._ledger.once(conn, key, effect, lambda: asked.append(contexts.ask(tx, new)))
+            if created:
+                return created[0]
+            return windows.window_of(windows.read_state(conn, organization_id, new.conversation_id))
+
+        return await self._database.write(create, name="recall.create_context")
 
     async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> ContextWindow:
         """Returns a window in one consistent read, without its messages if its version is `if_version`.

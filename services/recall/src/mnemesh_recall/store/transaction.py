@@ -101,9 +101,12 @@ _TAKE: Final = Prepared(
         message_count=_a.message_count + sa.bindparam("more", type_=sa.BigInteger),
         last_turn_index=_a.last_turn_index + sa.bindparam("turns", type_=sa.BigInteger),
     )
-    .returning(_a.last_sequence_id, _a.message_count, _a.last_turn_index)
 )
-_FIND: Final = Prepared(sa.select(_a.organization_id, _a.erased_at).where(_a.agent_id == sa.bindparam("agent")))
+_FIND: Final = Prepared(
+    sa.select(_a.organization_id, _a.erased_at, *(_a[name] for name in Counters._fields)).where(
+        _a.agent_id == sa.bindparam("agent")
+    )
+)
 _INSERT_AGENT: Final = Prepared(sa.insert(agents))
 _SUBTRACT: Final = (
     sa.update(agents)
@@ -112,30 +115,33 @@ _SUBTRACT: Final = (
 )
 
 
+def ask_agent(tx: Transaction, agent_id: str) -> Answer:
+    """Asks for the agent's row, for `take_sequence_ids`, before the transaction has written."""
+    return _FIND.send(tx.conn, {"agent": agent_id})
+
+
 def take_sequence_ids(
-    tx: Transaction, agent_id: str, count: int, turns: int = 0, *, before: Counters | None = None
+    tx: Transaction, agent_id: str, count: int, turns: int = 0, *, before: Counters | Answer | None = None
 ) -> Counters:
     """Assigns `count` sequence ids and `turns` turn indexes, and counts as many messages.
 
-    Creates the agent's row at its first use. With `before`, the counters of the agent that the transaction has read,
-    the database is not awaited: a transaction in which another one changed them is not committed.
+    Creates the agent's row at its first use. `before` is what the transaction has read of the agent: its counters, or
+    the answer to `ask_agent`. A transaction in which another one changed them is not committed.
 
     Raises:
         NotFound: the agent is another organization's.
         Erased: it was erased.
     """
+    if not isinstance(before, Counters):
+        found = (before or ask_agent(tx, agent_id)).first()
+        if not _require_writable(found, tx.organization_id, agent_id):
+            counters = Counters(last_sequence_id=count, message_count=count, last_turn_index=turns)
+            insert(tx, agent_id, counters=counters)
+            return counters
+        before = Counters(*(getattr(found, name) for name in Counters._fields))
     parameters = {"agent": agent_id, "organization": tx.organization_id, "more": count, "turns": turns}
-    taken = _TAKE.send(tx.conn, parameters)
-    if before is not None:
-        return Counters(before.last_sequence_id + count, before.message_count + count, before.last_turn_index + turns)
-    found = _FIND.send(tx.conn, {"agent": agent_id})
-    row = taken.first()
-    if row is None:
-        _require_writable(found.first(), tx.organization_id, agent_id)
-        counters = Counters(last_sequence_id=count, message_count=count, last_turn_index=turns)
-        insert(tx, agent_id, counters=counters)
-        return counters
-    return Counters._make(row)
+    _TAKE.send(tx.conn, parameters)
+    return Counters(before.last_sequence_id + count, before.message_count + count, before.last_turn_index + turns)
 
 
 def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -> bool:

@@ -113,6 +113,11 @@ def read(
         window: tuple[Message, ...] | None = _window(asked.all())
     else:
         window = None if state.version == if_version else read_messages(conn, conversation_id)
+    return window_of(state, window)
+
+
+def window_of(state: State, messages: tuple[Message, ...] | None = None) -> ContextWindow:
+    """Returns a window with a state."""
     return ContextWindow(
         conversation_id=state.conversation_id,
         agent_id=state.agent_id,
@@ -122,7 +127,7 @@ def read(
         created_at=state.created_at,
         updated_at=state.updated_at,
         last_message_at=state.last_message_at,
-        messages=window,
+        messages=messages,
     )
 
 

@@ -132,6 +132,63 @@ class CreateBlockResponse(_message.Message):
 Global___CreateBlockResponse: _TypeAlias = CreateBlockResponse  # noqa: Y015
 
 @_typing.final
+class CreateCoreMemoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    agent_id: _builtins.str
+    """The agent that holds the blocks, and that the new ones are created for."""
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_blocks_pb2.Block]:
+        """The blocks to create. The same fields count as in CreateBlockRequest."""
+
+    @_builtins.property
+    def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Existing blocks, which outlive the agent."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        blocks: _abc.Iterable[_blocks_pb2.Block] | None = ...,
+        block_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "block_ids", b"block_ids", "blocks", b"blocks", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateCoreMemoryRequest: _TypeAlias = CreateCoreMemoryRequest  # noqa: Y015
+
+@_typing.final
+class CreateCoreMemoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORE_MEMORY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def core_memory(self) -> _blocks_pb2.CoreMemory:
+        """All blocks that the agent has after the call, or after its repeat."""
+
+    def __init__(
+        self,
+        *,
+        core_memory: _blocks_pb2.CoreMemory | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["core_memory", b"core_memory"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["core_memory", b"core_memory"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateCoreMemoryResponse: _TypeAlias = CreateCoreMemoryResponse  # noqa: Y015
+
+@_typing.final
 class GetBlockRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -44,6 +44,11 @@ class BlockServiceStub:
                 request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateBlockRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateBlockResponse.FromString,
                 _registered_method=True)
+        self.CreateCoreMemory = channel.unary_unary(
+                '/mnemesh.blocks.v1.BlockService/CreateCoreMemory',
+                request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateCoreMemoryRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateCoreMemoryResponse.FromString,
+                _registered_method=True)
         self.GetBlock = channel.unary_unary(
                 '/mnemesh.blocks.v1.BlockService/GetBlock',
                 request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.GetBlockRequest.SerializeToString,
@@ -151,6 +156,15 @@ class BlockServiceServicer:
 
     def CreateBlock(self, request, context):
         """Creates a block and attaches it to the agents in agent_ids. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateCoreMemory(self, request, context):
+        """Gives an agent its first blocks, all or none: creates blocks for it, as CreateBlock does, and attaches them and then
+        existing ones, in the order of the request. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN; NOT_FOUND if one of
+        block_ids does not exist; ERASED. The metadata `field` names the block. Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -324,6 +338,11 @@ def add_BlockServiceServicer_to_server(servicer, server):
                     request_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateBlockRequest.FromString,
                     response_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateBlockResponse.SerializeToString,
             ),
+            'CreateCoreMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateCoreMemory,
+                    request_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateCoreMemoryRequest.FromString,
+                    response_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateCoreMemoryResponse.SerializeToString,
+            ),
             'GetBlock': grpc.unary_unary_rpc_method_handler(
                     servicer.GetBlock,
                     request_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.GetBlockRequest.FromString,
@@ -452,6 +471,33 @@ class BlockService:
             '/mnemesh.blocks.v1.BlockService/CreateBlock',
             mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateBlockRequest.SerializeToString,
             mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateBlockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateCoreMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.blocks.v1.BlockService/CreateCoreMemory',
+            mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateCoreMemoryRequest.SerializeToString,
+            mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.CreateCoreMemoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

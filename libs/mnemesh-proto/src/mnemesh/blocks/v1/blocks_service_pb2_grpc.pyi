@@ -40,6 +40,11 @@ class BlockServiceStub:
     def __new__(cls, channel: _aio.Channel) -> BlockServiceAsyncStub: ...
     CreateBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.CreateBlockRequest, _blocks_service_pb2.CreateBlockResponse]
     """Creates a block and attaches it to the agents in agent_ids. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN."""
+    CreateCoreMemory: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.CreateCoreMemoryRequest, _blocks_service_pb2.CreateCoreMemoryResponse]
+    """Gives an agent its first blocks, all or none: creates blocks for it, as CreateBlock does, and attaches them and then
+    existing ones, in the order of the request. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN; NOT_FOUND if one of
+    block_ids does not exist; ERASED. The metadata `field` names the block. Requires the role service.
+    """
     GetBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.GetBlockRequest, _blocks_service_pb2.GetBlockResponse]
     """Returns one block, or its value at as_of_time. Errors: NOT_FOUND."""
     ListBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.ListBlocksRequest, _blocks_service_pb2.ListBlocksResponse]
@@ -131,6 +136,11 @@ class BlockServiceAsyncStub(BlockServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.CreateBlockRequest, _blocks_service_pb2.CreateBlockResponse]  # type: ignore[assignment]
     """Creates a block and attaches it to the agents in agent_ids. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN."""
+    CreateCoreMemory: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.CreateCoreMemoryRequest, _blocks_service_pb2.CreateCoreMemoryResponse]  # type: ignore[assignment]
+    """Gives an agent its first blocks, all or none: creates blocks for it, as CreateBlock does, and attaches them and then
+    existing ones, in the order of the request. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN; NOT_FOUND if one of
+    block_ids does not exist; ERASED. The metadata `field` names the block. Requires the role service.
+    """
     GetBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.GetBlockRequest, _blocks_service_pb2.GetBlockResponse]  # type: ignore[assignment]
     """Returns one block, or its value at as_of_time. Errors: NOT_FOUND."""
     ListBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.ListBlocksRequest, _blocks_service_pb2.ListBlocksResponse]  # type: ignore[assignment]
@@ -224,6 +234,16 @@ class BlockServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.CreateBlockResponse, _abc.Awaitable[_blocks_service_pb2.CreateBlockResponse]]:
         """Creates a block and attaches it to the agents in agent_ids. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN."""
+
+    def CreateCoreMemory(
+        self,
+        request: _blocks_service_pb2.CreateCoreMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_blocks_service_pb2.CreateCoreMemoryResponse, _abc.Awaitable[_blocks_service_pb2.CreateCoreMemoryResponse]]:
+        """Gives an agent its first blocks, all or none: creates blocks for it, as CreateBlock does, and attaches them and then
+        existing ones, in the order of the request. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN; NOT_FOUND if one of
+        block_ids does not exist; ERASED. The metadata `field` names the block. Requires the role service.
+        """
 
     def GetBlock(
         self,

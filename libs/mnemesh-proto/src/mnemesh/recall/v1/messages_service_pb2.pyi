@@ -100,7 +100,9 @@ class CreateContextResponse(_message.Message):
 
     CONTEXT_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def context(self) -> _contexts_pb2.Context: ...
+    def context(self) -> _contexts_pb2.Context:
+        """Carries no messages: the caller has them."""
+
     def __init__(
         self,
         *,

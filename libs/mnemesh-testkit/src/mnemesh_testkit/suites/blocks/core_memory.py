@@ -38,6 +38,35 @@ class Holding(BlocksCases):
         assert (await update(blocks, third.id, label="renamed")).label == "renamed"
         assert [block.label for block in (await core(blocks)).blocks] == ["human", "renamed"]
 
+    async def test_first_blocks_of_an_agent_are_created_and_attached_together(
+        self, blocks: "BlockServiceAsyncStub"
+    ) -> None:
+        existing = await create(blocks, "shared", PEER)
+        own = [pb.Block(label="human", value="Ada"), pb.Block(label="persona", value="Calm", limit=100)]
+        request = rpc.CreateCoreMemoryRequest(request_id="r1", agent_id=AGENT, blocks=own, block_ids=[existing.id])
+        made = (await blocks.CreateCoreMemory(request)).core_memory
+        assert made == (await blocks.CreateCoreMemory(request)).core_memory == await core(blocks)
+        assert [(block.label, block.value) for block in made.blocks[:2]] == [("human", "Ada"), ("persona", "Calm")]
+        assert [block.created_for_agent_id for block in made.blocks] == [AGENT, AGENT, ""]
+        assert (made.blocks[2].id, made.revision) == (existing.id, 3)
+        for refused, field in (
+            (rpc.CreateCoreMemoryRequest(agent_id=AGENT, blocks=[pb.Block(label="new"), own[0]]), "blocks[1]"),
+            (rpc.CreateCoreMemoryRequest(agent_id=PEER, blocks=[pb.Block(label="new"), pb.Block()]), "blocks[1].label"),
+            (rpc.CreateCoreMemoryRequest(agent_id=PEER, blocks=own, block_ids=[new_id("block")]), "block_ids"),
+            (rpc.CreateCoreMemoryRequest(agent_id=PEER, blocks=[own[0], own[0]]), "blocks[1]"),
+        ):
+            with pytest.raises((AlreadyExists, InvalidArgument, NotFound)) as error:
+                await blocks.CreateCoreMemory(refused)
+            assert error.value.field == field
+        assert await core(blocks) == made
+        assert [block.label for block in (await core(blocks, PEER)).blocks] == ["shared"]
+        assert (await blocks.CountBlocks(rpc.CountBlocksRequest())).count == 3
+        erased = await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=AGENT))
+        assert (erased.detached_blocks, erased.deleted_blocks) == (3, 2)
+        with pytest.raises(FailedPrecondition) as gone:
+            await blocks.CreateCoreMemory(rpc.CreateCoreMemoryRequest(agent_id=AGENT, blocks=own))
+        assert gone.value.reason == "ERASED"
+
     async def test_shared_block_is_visible_to_each_holder_until_it_is_detached(
         self, blocks: "BlockServiceAsyncStub"
     ) -> None:

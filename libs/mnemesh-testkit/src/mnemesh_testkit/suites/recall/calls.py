@@ -65,8 +65,12 @@ class Conversation:
 
     async def open(self, *messages: pb.Message | str) -> contexts_pb2.Context:
         """Makes the window."""
-        made: contexts_pb2.Context = (await self.stub.CreateContext(self.creation(*messages))).context
-        return made
+        made = (await self.stub.CreateContext(self.creation(*messages))).context
+        shown = await self.window()
+        assert not made.messages
+        made.messages.extend(shown.messages)
+        assert made == shown
+        return shown
 
     def step(self, *messages: pb.Message | str, base: int = 1, epoch: int = 1, **more: Any) -> rpc.CommitStepRequest:
         rows = [message(each) if isinstance(each, str) else each for each in messages]
