@@ -19,6 +19,8 @@ from .command_tree import all_commands
 ELSEWHERE = {
     "mcp": "its stdout has messages of the Model Context Protocol, which are JSON",
     "up": "test_up.py starts it as a process",
+    "backup": "test_backups.py reads it",
+    "restore": "test_backups.py reads it",
     "maintain": "test_up.py runs it on the databases of a stopped mesh",
 }
 ADD = '''def add_numbers(left: int, right: int = 1) -> int:

@@ -65,6 +65,8 @@ _COMMANDS: Final = {
     "logs": "logs:logs",
     "top": "status:top",
     "maintain": "maintain:maintain",
+    "backup": "backup:backup",
+    "restore": "backup:restore",
     "chat": "chat:chat",
     "search": "messages:search",
     "sleep": "sleep:sleep",

@@ -77,7 +77,7 @@ async def assemble(
     archival = archival or ArchivalClient(channels.channel(config.archival_target))
     passages = passages or PassageSearchClient(channels.channel(config.archival_target))
     agents = agents or AgentsClient(channels.channel(config.orchestrator_target))
-    blobs = blobs or _blob_store(config)
+    blobs = blobs or blob_store(config)
     resolver = Resolver()
     parsers = Parsers(config, sandbox)
     parts = build(config, database, archival, blobs, parsers, resolver, clock, ids)
@@ -138,7 +138,7 @@ def is_exclusive(config: Config) -> bool:
     return config.database.startswith("sqlite")
 
 
-def _blob_store(config: Config) -> BlobStore:
+def blob_store(config: Config) -> BlobStore:
     return LocalBlobStore(config.blobs_path) if config.s3 is None else S3BlobStore(config.s3)
 
 

@@ -75,7 +75,9 @@ def _in_utc(value: datetime | None) -> datetime | None:
     return None if value is None else value.astimezone(UTC)
 
 
-_VERSIONS: Final = sa.table("alembic_version", sa.column("version_num"))
+VERSIONS: Final = sa.table("alembic_version", sa.column("version_num"))
+RESTORING: Final = "restoring"
+"""The revision of a database that a restore fills. No service uses it."""
 
 
 def is_newest(connection: sa.Connection, package: str) -> bool:
@@ -85,14 +87,16 @@ def is_newest(connection: sa.Connection, package: str) -> bool:
     other names the result is False, and Alembic decides.
 
     Raises:
-        StartupError: the database has a revision that this version of the service does not know.
+        StartupError: the database has a revision that this version of the service does not know, or is being restored.
     """
-    if not sa.inspect(connection).has_table(_VERSIONS.name):
+    if not sa.inspect(connection).has_table(VERSIONS.name):
         return False
     versions = resources.files(package) / "store" / "migrations" / "versions"
     names = sorted(file.name for file in versions.iterdir() if file.name.endswith(".py"))
     known = [name.partition("_")[0] for name in names]
-    current = list(connection.execute(sa.select(_VERSIONS.c.version_num)).scalars())
+    current = list(connection.execute(sa.select(VERSIONS.c.version_num)).scalars())
+    if current == [RESTORING]:
+        raise StartupError("The restore of a backup into the database is not complete. Run `mnemesh restore` again.")
     unknown = next((revision for revision in current if revision not in known), None)
     if known and unknown:
         if unknown < known[0]:

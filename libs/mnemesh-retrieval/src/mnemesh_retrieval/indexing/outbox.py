@@ -141,6 +141,7 @@ def outbox_tables(metadata: sa.MetaData) -> IndexTables:
         sa.Index("ix_index_outbox_subject", "subject_id"),
         # SQLite would give the ids of deleted rows to new ones.
         sqlite_autoincrement=True,
+        info={"derived": True},
     )
     holders = sa.Table(
         "index_holders",

@@ -1,6 +1,7 @@
 """The tables of recall on SQLite and PostgreSQL, and lists of values as one parameter.
 
-Migrations create `message_terms`, which differs by engine.
+Migrations create `message_terms`, which differs by engine. Tables with the info `derived` are made again from the
+others: a backup does not have their rows.
 """
 
 import json
@@ -33,7 +34,9 @@ agents = sa.Table(
     sa.Index("ix_agents_organization", "organization_id"),
 )
 
-word_analysis = sa.Table("word_analysis", metadata, sa.Column("version", sa.Text, primary_key=True))
+word_analysis = sa.Table(
+    "word_analysis", metadata, sa.Column("version", sa.Text, primary_key=True), info={"derived": True}
+)
 """One row: the version of the analysis of all stored words, except those in `word_rebuilds`."""
 
 word_languages = sa.Table(
@@ -41,6 +44,7 @@ word_languages = sa.Table(
     metadata,
     sa.Column("organization_id", sa.Text, primary_key=True),
     sa.Column("language", sa.Text, primary_key=True),
+    info={"derived": True},
 )
 """The languages of an organization's indexed texts other than English."""
 
@@ -54,6 +58,7 @@ word_rebuilds = sa.Table(
     sa.Column("subject", sa.Text, primary_key=True),
     # The sequence id or row id up to which that is done.
     sa.Column("position", sa.BigInteger, nullable=False),
+    info={"derived": True},
 )
 
 # The agents with messages that are not in the word index yet, because the commit of a step leaves that to later.
@@ -66,6 +71,7 @@ unindexed_agents = sa.Table(
     sa.Column("position", sa.BigInteger, nullable=False),
     # The time of the first commit whose messages are not indexed.
     sa.Column("since", UtcDateTime, nullable=False),
+    info={"derived": True},
 )
 
 contexts = sa.Table(
@@ -191,6 +197,7 @@ message_words = sa.Table(
     sa.Column("before_id", sa.Text),
     sa.Column("after_id", sa.Text),
     sa.Column("ends_in_question", sa.Boolean, nullable=False),
+    info={"derived": True},
 )
 
 # The turns of agents. Messages name their turn in `turn_id`.
@@ -343,6 +350,7 @@ memory_terms = sa.Table(
     sa.Column("memory_id", sa.Text, primary_key=True),
     sa.Index("ix_memory_terms_memory", "memory_id"),
     sqlite_with_rowid=False,
+    info={"derived": True},
 )
 
 

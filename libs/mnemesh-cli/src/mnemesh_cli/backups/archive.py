@@ -1,0 +1,272 @@
+"""The format of backups: rows of tables as lines of JSON, compressed, and a manifest that is written last.
+
+    backups/<id>/manifest.json             what the backup has: a backup without it is none
+    backups/<id>/<service>.<table>.gz      a line for each row: its values, in the order of `columns` in the manifest
+    backups/<id>/contents.gz               a line for each content of a file: its id, size and SHA-256
+    contents/<two digits>/<content id>     the contents, which all backups share
+
+The id of a backup is the time of its watermark.
+"""
+
+import gzip
+import hashlib
+import io
+import zlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_cli.backups.places import BackupError, Place
+from mnemesh_kit.sql import UtcDateTime
+
+FORMAT: Final = 1
+BACKUPS: Final = "backups/"
+CONTENTS: Final = "contents/"
+MANIFEST: Final = "manifest.json"
+_LEVEL: Final = 3
+_ROWS: Final = 1000
+"""The rows that are read from a database at a time."""
+_PIECE: Final = 1 << 20
+_SUM_BYTES: Final = 16
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of rows."""
+
+    columns: tuple[str, ...]
+    rows: int
+    sum: str
+    """The sum of the hashes of the lines, which does not depend on their order."""
+    bytes: int
+    sha256: str
+    """Of the file."""
+
+
+@dataclass(frozen=True)
+class ServicePart:
+    """The tables of one service."""
+
+    revision: str
+    """Of the schema."""
+    tables: dict[str, Part]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a backup has."""
+
+    id: str
+    taken_at: datetime
+    """The watermark: the backup has everything that was stored before, and nothing that was stored later."""
+    version: str
+    """Of mnemesh."""
+    services: dict[str, ServicePart]
+    contents: Part
+    content_bytes: int
+    keys: dict[str, str] | None = field(default=None, repr=False)
+    """The encrypted keys of secrets; see keys.py."""
+    format: int = FORMAT
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all tables."""
+        return sum(part.rows for service in self.services.values() for part in service.tables.values())
+
+
+class Sum:
+    """Counts lines and adds up their hashes: equal for equal lines in any order."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sum = 0
+
+    def add(self, line: bytes) -> None:
+        """Adds a line, without its end."""
+        self.rows += 1
+        self._sum += int.from_bytes(hashlib.blake2b(line, digest_size=_SUM_BYTES).digest())
+
+    def __str__(self) -> str:
+        """Returns the sum in hexadecimal digits."""
+        return f"{self._sum % (1 << 8 * _SUM_BYTES):0{2 * _SUM_BYTES}x}"
+
+
+def lines_of(connection: sa.Connection, table: sa.Table) -> Iterator[bytes]:
+    """Yields the rows of a table as lines, without their ends, in bounded memory. Each engine yields equal lines."""
+    encode = msgspec.json.Encoder().encode
+    streamed = connection.execution_options(stream_results=True, yield_per=_ROWS)
+    with streamed.execute(sa.select(table)) as rows:
+        for row in rows:
+            yield encode(tuple(row))
+
+
+def row_decoder(table: sa.Table) -> msgspec.json.Decoder[tuple[Any, ...]]:
+    """Returns what decodes a line of a table to the values of its columns."""
+    kinds = tuple(_kind(column) for column in table.columns)
+    return msgspec.json.Decoder(tuple[kinds])  # type: ignore[valid-type]
+
+
+def _kind(column: sa.Column[Any]) -> Any:
+    if isinstance(column.type, sa.LargeBinary):
+        return bytes | None
+    return datetime | None if isinstance(column.type, UtcDateTime) else Any
+
+
+def write_part(place: Place, name: str, columns: Iterable[str], lines: Iterable[bytes]) -> Part:
+    """Writes a file of lines, in bounded memory. Without lines, there is no file."""
+    total, hashed = Sum(), hashlib.sha256()
+    with place.draft() as draft:
+        with (
+            draft.open("wb") as file,
+            gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
+            io.BufferedWriter(cast("Any", packed), _PIECE) as out,
+        ):
+            for line in lines:
+                total.add(line)
+                out.write(line)
+                out.write(b"\n")
+        if not total.rows:
+            return Part(tuple(map(str, columns)), 0, str(total), 0, "")
+        size = draft.stat().st_size
+        with draft.open("rb") as whole:
+            while piece := whole.read(_PIECE):
+                hashed.update(piece)
+        place.put(draft, name)
+    return Part(tuple(map(str, columns)), total.rows, str(total), size, hashed.hexdigest())
+
+
+def read_part(place: Place, name: str, part: Part) -> Iterator[bytes]:
+    """Yields the lines of a file, in bounded memory.
+
+    Raises:
+        BackupError: the file is missing, or not the one that the backup wrote. It is raised at the end, at the latest.
+    """
+    if not part.rows:
+        return
+    total = Sum()
+    with _Hashed(place.open(name)) as file:
+        try:
+            with (
+                gzip.GzipFile(fileobj=cast("Any", file)) as packed,
+                io.BufferedReader(cast("Any", packed), _PIECE) as read,
+            ):
+                for line in read:
+                    row = line.rstrip(b"\n")
+                    total.add(row)
+                    yield row
+        except (OSError, EOFError, zlib.error) as error:
+            raise BackupError(f"{name} is damaged: {error}") from error
+        file.drain()
+        if (total.rows, str(total), file.sha256) != (part.rows, part.sum, part.sha256):
+            raise BackupError(f"{name} is damaged: it is not the file that the backup wrote.")
+
+
+class _Hashed:
+    """A file that is hashed while it is read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size) if size >= 0 else self._file.read()
+        self._hash.update(data)
+        return data
+
+    def drain(self) -> None:
+        """Reads what is left after the end of the compressed data."""
+        while self.read(_PIECE):
+            pass
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def __enter__(self) -> "_Hashed":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def part_name(backup_id: str, service: str, table: str) -> str:
+    """Returns the name of the file of a table."""
+    return f"{BACKUPS}{backup_id}/{service}.{table}.gz"
+
+
+def contents_name(backup_id: str) -> str:
+    """Returns the name of the file with the list of contents."""
+    return f"{BACKUPS}{backup_id}/contents.gz"
+
+
+def content_name(content_id: str) -> str:
+    """Returns the name of the file of a content."""
+    return f"{CONTENTS}{content_id[-2:]}/{content_id}"
+
+
+def write_manifest(place: Place, manifest: Manifest) -> None:
+    """Writes the manifest, with which the backup begins to exist."""
+    with place.draft() as draft:
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+        place.put(draft, f"{BACKUPS}{manifest.id}/{MANIFEST}")
+
+
+def read_manifest(place: Place, backup_id: str) -> Manifest:
+    """Returns the manifest of a backup. Raises BackupError."""
+    name = f"{BACKUPS}{backup_id}/{MANIFEST}"
+    with place.open(name) as file:
+        text = file.read()
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BackupError(f"{name} is damaged: {error}.") from error
+    if manifest.format != FORMAT:
+        raise BackupError(f"The backup {backup_id} has the format {manifest.format}; this version reads {FORMAT}.")
+    return manifest
+
+
+def find_backups(place: Place) -> list[str]:
+    """Returns the ids of the backups, the oldest first."""
+    names = (name.removeprefix(BACKUPS).split("/") for name in place.names(BACKUPS))
+    return sorted(parts[0] for parts in names if parts[1:] == [MANIFEST])
+
+
+def choose_backup(place: Place, backup_id: str | None) -> Manifest:
+    """Returns the manifest of a backup, or of the newest one. Raises BackupError if there is none."""
+    known = find_backups(place)
+    if backup_id is None and not known:
+        raise BackupError("There is no complete backup.")
+    if backup_id is not None and backup_id not in known:
+        raise BackupError(f"There is no complete backup {backup_id}. There are: {', '.join(known) or 'none'}.")
+    return read_manifest(place, backup_id or known[-1])
+
+
+async def write_content(target: Path, pieces: AsyncIterator[bytes]) -> tuple[int, str]:
+    """Writes a content into a file. Returns its size and SHA-256."""
+    size, hashed = 0, hashlib.sha256()
+    with target.open("wb") as file:
+        async for piece in pieces:
+            size += len(piece)
+            hashed.update(piece)
+            file.write(piece)
+    return size, hashed.hexdigest()
+
+
+def read_content(place: Place, content_id: str, size: int, sha256: str) -> Iterator[bytes]:
+    """Yields a content in pieces.
+
+    Raises:
+        BackupError: it is missing, or not the one that the backup copied. It is raised at the end, at the latest.
+    """
+    name, hashed, size_read = content_name(content_id), hashlib.sha256(), 0
+    with place.open(name) as file:
+        while piece := file.read(_PIECE):
+            size_read += len(piece)
+            hashed.update(piece)
+            yield piece
+    if (size_read, hashed.hexdigest()) != (size, sha256):
+        raise BackupError(f"{name} is damaged: it is not the content that the backup copied.")

@@ -1,0 +1,265 @@
+"""Backups: every row and content, on either engine; damage, interruptions, keys, and what is kept."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+from mnemesh_cli.backups.archive import Manifest, choose_backup, find_backups
+from mnemesh_cli.backups.backup import keep_newest, make_backup
+from mnemesh_cli.backups.places import BackupError, DirectoryPlace, Place, open_place
+from mnemesh_cli.backups.restore import restore_backup
+from mnemesh_cli.backups.stores import MeshStores
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.failpoints import observed_by
+from mnemesh_kit.services import STORE_NAMES
+from mnemesh_kit.sql.database import VERSIONS
+from mnemesh_kit.sql.snapshots import connect, transaction
+from mnemesh_testkit.databases.postgres import PostgresServer
+from mnemesh_testkit.mesh.command_line import run_command
+
+from .filled_stores import ROWS, content_of, content_path, fill, rows_of, store_content, stores_of
+
+PASSPHRASE: Final = "correct horse"
+
+
+def ignore(_line: str) -> None:
+    """Receives a report that no one reads."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> MeshStores:
+    """A filled mesh on SQLite, which does not run."""
+    stores = stores_of(tmp_path / "source")
+    fill(stores)
+    return stores
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """An empty place."""
+    return open_place(str(tmp_path / "kept"), create=True)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> MeshStores:
+    """An empty mesh on SQLite, without databases."""
+    return stores_of(tmp_path / "target")
+
+
+@pytest_asyncio.fixture
+async def on_postgresql(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator[MeshStores]:
+    """An empty mesh on PostgreSQL."""
+    names = {service: await postgres_server.create_database() for service in STORE_NAMES}
+    yield stores_of(tmp_path / "postgresql", {service: postgres_server.url(name) for service, name in names.items()})
+    for name in names.values():
+        await postgres_server.drop_database(name)
+
+
+def restored(target: MeshStores, place: Place, backup_id: str | None = None) -> None:
+    restore_backup(target, place, choose_backup(place, backup_id), ignore)
+
+
+def test_every_row_moves_to_postgresql_and_back(
+    source: MeshStores, place: Place, on_postgresql: MeshStores, target: MeshStores, tmp_path: Path
+) -> None:
+    manifest = make_backup(source, place, ignore)
+    before = rows_of(source)
+    assert manifest.rows == sum(map(len, before.values())) == ROWS * len(before)
+    restored(on_postgresql, place)
+    assert rows_of(on_postgresql) == before
+    back = open_place(str(tmp_path / "back"), create=True)
+    again = make_backup(on_postgresql, back, ignore)
+    assert sums(again) == sums(manifest)
+    restored(target, back)
+    assert rows_of(target) == before
+    for number in range(ROWS):
+        assert content_path(target, f"blob-{number:02}").read_bytes() == content_of(number)
+    # New rows get numbers above the restored ones.
+    messages = on_postgresql.services["recall"].metadata.tables["messages"]
+    with connect(on_postgresql.services["recall"].url) as connection, transaction(connection):
+        columns = [column for column in messages.columns if column.name not in ("row_id", "id", "sequence_id")]
+        like = sa.select(sa.literal("message-new"), sa.literal(99), *columns).limit(1)
+        insert = messages.insert().from_select(["id", "sequence_id", *(column.name for column in columns)], like)
+        assert connection.execute(insert.returning(messages.c.row_id)).scalar_one() == ROWS + 1
+
+
+def sums(manifest: Manifest) -> dict[tuple[str, str], str]:
+    """What a backup says of its rows: equal for equal rows of any engine."""
+    return {(name, table): part.sum for name, each in manifest.services.items() for table, part in each.tables.items()}
+
+
+def test_target_with_data_is_refused_and_not_changed(source: MeshStores, place: Place, tmp_path: Path) -> None:
+    make_backup(source, place, ignore)
+    other = stores_of(tmp_path / "other")
+    fill(other)
+    with connect(other.urls["blocks"]) as connection, transaction(connection):
+        connection.execute(sa.text("UPDATE blocks SET value = 'mine'"))
+    before = rows_of(other)
+    with pytest.raises(BackupError, match=r"The database of blocks is not empty: it has rows in .*blocks"):
+        restored(other, place)
+    assert rows_of(other) == before
+    for store in other.services.values():
+        store.migrate()  # the mesh starts as before
+
+
+def test_backup_of_another_schema_is_refused(source: MeshStores, place: Place, target: MeshStores) -> None:
+    with connect(source.urls["recall"]) as connection, transaction(connection):
+        connection.execute(sa.update(VERSIONS).values(version_num="0099"))
+    with pytest.raises(BackupError, match="recall has the schema 0099, and this version of mnemesh has 0100"):
+        make_backup(source, place, ignore)
+    assert find_backups(place) == []
+    with pytest.raises(BackupError, match="no complete backup"):
+        restored(target, place)
+
+
+def test_damaged_backup_leaves_a_target_that_does_not_start(
+    source: MeshStores, place: Place, target: MeshStores, tmp_path: Path
+) -> None:
+    good = make_backup(source, place, ignore).id
+    bad = make_backup(source, place, ignore).id
+    part = tmp_path / "kept" / "backups" / bad / "blocks.blocks.gz"
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(BackupError, match=r"blocks\.blocks\.gz is damaged"):
+        restored(target, place, bad)
+    for store in target.services.values():
+        with pytest.raises(StartupError, match="restore of a backup into the database is not complete"):
+            store.migrate()
+    restored(target, place, good)
+    assert rows_of(target) == rows_of(source)
+
+
+def test_contents_are_copied_once_and_old_backups_are_deleted(
+    source: MeshStores, place: Place, target: MeshStores, tmp_path: Path
+) -> None:
+    copied: list[str] = []
+
+    def observe(name: str) -> None:
+        if name.startswith("backup.before_content:"):
+            copied.append(name)
+
+    with observed_by(observe):
+        first = make_backup(source, place, ignore)
+        with connect(source.urls["files"]) as connection, transaction(connection):
+            connection.execute(sa.text("DELETE FROM blobs WHERE id = 'blob-00'"))
+            connection.execute(sa.text("DELETE FROM upload_parts WHERE blob_id = 'blob-00'"))
+        content_path(source, "blob-00").unlink()
+        second = make_backup(source, place, ignore)
+    assert len(copied) == ROWS
+    assert (first.contents.rows, second.contents.rows) == (ROWS, ROWS - 1)
+    unfinished = tmp_path / "kept" / "backups" / "20200101T000000.000Z" / "blocks.blocks.gz"
+    unfinished.parent.mkdir()
+    unfinished.touch()
+    assert keep_newest(place, 1) == [first.id]
+    assert find_backups(place) == [second.id]
+    assert not unfinished.exists()
+    assert len(place.names("contents/")) == ROWS - 1
+    restored(target, place)
+    assert rows_of(target) == rows_of(source)
+
+
+def test_content_of_a_file_that_is_deleted_meanwhile(source: MeshStores, place: Place, target: MeshStores) -> None:
+    """Its content is gone at the copy, and its rows before the next watermark."""
+    tries = 0
+
+    def observe(name: str) -> None:
+        nonlocal tries
+        if name != "backup.before_content:blob-01":
+            return
+        tries += 1
+        content_path(source, "blob-01").unlink(missing_ok=True)
+        if tries == 2:
+            with connect(source.urls["files"]) as connection, transaction(connection):
+                connection.execute(sa.text("DELETE FROM blobs WHERE id = 'blob-01'"))
+                connection.execute(sa.text("DELETE FROM upload_parts WHERE blob_id = 'blob-01'"))
+
+    with observed_by(observe):
+        manifest = make_backup(source, place, ignore)
+    assert (tries, manifest.contents.rows) == (2, ROWS - 1)
+    restored(target, place)
+    assert rows_of(target) == rows_of(source)
+
+
+def test_lost_content_does_not_prevent_backups(source: MeshStores, place: Place) -> None:
+    content_path(source, "blob-02").unlink()
+    lines: list[str] = []
+    manifest = make_backup(source, place, lines.append)
+    assert manifest.contents.rows == ROWS - 1
+    assert [line for line in lines if "lost" in line] == ["the content blob-02 of a file is lost; see `mnemesh verify`"]
+    store_content(source, "blob-02", b"other")
+    with pytest.raises(BackupError, match="The content blob-02 of a file is damaged"):
+        make_backup(source, place, ignore)
+    assert find_backups(place) == [manifest.id]
+
+
+def refusal(stores: MeshStores) -> str:
+    """Starts a mesh. Returns why it refuses, or nothing."""
+    try:
+        for store in stores.services.values():
+            store.migrate()
+    except StartupError as error:
+        return str(error)
+    return ""
+
+
+class Stopped(BaseException):
+    """An interruption."""
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        *("restore.marked:restore", "restore.before_content:blob-01", "restore.before_table:recall.messages"),
+        *("restore.after_table:recall.messages", "restore.before_end:blocks"),
+    ],
+)
+def test_restore_that_is_interrupted_can_be_repeated(
+    source: MeshStores, place: Place, target: MeshStores, failpoint: str
+) -> None:
+    make_backup(source, place, ignore)
+
+    def stop(name: str) -> None:
+        if name == failpoint:
+            raise Stopped
+
+    with observed_by(stop), pytest.raises(Stopped):
+        restored(target, place)
+    assert "Run `mnemesh restore` again" in refusal(target)
+    restored(target, place)
+    assert refusal(target) == ""
+    assert rows_of(target) == rows_of(source)
+
+
+def test_keys_of_secrets_are_in_a_backup_if_asked(tmp_path: Path, source: MeshStores) -> None:
+    key = "k" * 64
+    (source.data_path / "secrets.key").write_text(f"{key}\n")
+    (tmp_path / "passphrase").write_text(f"{PASSPHRASE}\n")
+    (tmp_path / "wrong").write_text("another\n")
+    kept, new = str(tmp_path / "kept"), str(tmp_path / "new")
+    with_key = ("--with-key", "--passphrase-file")
+    data = ("--data-dir", str(source.data_path))
+    code, output, error = run_command("--json", "backup", kept, *with_key, str(tmp_path / "passphrase"), *data)
+    assert code == 0, error
+    assert json.loads(output)["contents"] == ROWS
+    assert all(key.encode() not in file.read_bytes() for file in Path(kept).rglob("*") if file.is_file())
+    code, _, error = run_command("restore", kept, *with_key, str(tmp_path / "wrong"), "--data-dir", new)
+    assert (code, "does not decrypt" in error) == (2, True)
+    assert not list(Path(new).glob("*.db"))
+    data = ("--data-dir", new)
+    code, restored_output, error = run_command(
+        "--json", "restore", kept, *with_key, str(tmp_path / "passphrase"), *data
+    )
+    assert code == 0, error
+    assert json.loads(restored_output)["id"] == json.loads(output)["id"]
+    assert (Path(new) / "secrets.key").read_text() == f"{key}\n"
+    assert (Path(new) / "secrets.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_two_backups_into_one_directory_do_not_mix(place: DirectoryPlace, source: MeshStores) -> None:
+    with place.locked(), pytest.raises(BackupError, match=r"Another backup into .* is running"):
+        make_backup(source, place, ignore)

@@ -1,0 +1,155 @@
+"""Connections to the databases of services for programs beside them, and snapshots of several at one instant.
+
+A service survives the loss of power at any instant, so the state of all databases at one instant is a whole mesh.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.failpoints import failpoint
+from mnemesh_kit.retries import Backoff
+from mnemesh_kit.sql.errors import DatabaseUnavailable
+from mnemesh_kit.sql.postgresql import PostgresUrl, is_postgresql
+
+HOLD_SECONDS: Final = 2.0
+"""The longest time for which writers of services wait."""
+ATTEMPTS: Final = 10
+_BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
+_CONTENDED: Final = frozenset({"55P03", "40P01"})
+"""The states of PostgreSQL for a lock that was not granted in time, and for a deadlock."""
+_UNLIMITED: Final = ("SET LOCAL statement_timeout = 0", "SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
+def connect(url: str) -> sa.Connection:
+    """Returns a connection to an existing database. `transaction`, or statements, begin and end its transactions.
+
+    Raises:
+        ConfigError: the URL is wrong.
+        StartupError: the database does not exist, or cannot be reached.
+    """
+    if is_postgresql(url):
+        return _connect_postgresql(PostgresUrl.parse(url))
+    parsed = sa.make_url(url)
+    if not Path(parsed.database or "").is_file():
+        raise StartupError(f"There is no database {parsed.database}. Check MNEMESH_DATA_DIR and the database URLs.")
+    engine = sa.create_engine(
+        parsed.set(drivername="sqlite+pysqlite"),
+        poolclass=sa.NullPool,
+        hide_parameters=True,
+        connect_args={"isolation_level": None, "timeout": HOLD_SECONDS},
+    )
+    connection = engine.connect()
+    connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+    return connection
+
+
+def _connect_postgresql(url: PostgresUrl) -> sa.Connection:
+    import psycopg  # noqa: PLC0415  (a mesh on SQLite does not need it)
+
+    engine = sa.create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: url.connect(None, keeps_statements=False),
+        paramstyle="numeric_dollar",
+        use_native_hstore=False,
+        poolclass=sa.NullPool,
+        hide_parameters=True,
+    )
+    try:
+        return engine.connect()
+    except (OSError, psycopg.Error, sa.exc.DBAPIError) as error:
+        raise StartupError(f"The database {url.shown} cannot be reached: {error}".splitlines()[0]) from error
+
+
+@contextmanager
+def transaction(connection: sa.Connection) -> Iterator[None]:
+    """Runs the block in a transaction of a connection of `connect`."""
+    connection.exec_driver_sql("BEGIN")
+    try:
+        yield
+    except BaseException:
+        connection.exec_driver_sql("ROLLBACK")
+        raise
+    connection.exec_driver_sql("COMMIT")
+
+
+@contextmanager
+def snapshots(urls: Mapping[str, str], tables: Mapping[str, Sequence[str]]) -> Iterator[Mapping[str, sa.Connection]]:
+    """Opens a connection to each database on a snapshot, all of the same instant, also while services write.
+
+    Writers are held back for some milliseconds, and at most for HOLD_SECONDS: on SQLite by the lock of the writer, on
+    PostgreSQL by locks that let readers through. Meanwhile the snapshots are opened.
+
+    Args:
+        urls: the databases by name.
+        tables: of each, the names of the tables whose writers are held back.
+
+    Raises:
+        StartupError: a database cannot be reached.
+        DatabaseUnavailable: the writers of a database did not give way in any of some attempts.
+    """
+    with ExitStack() as exits:
+        readers = {name: exits.enter_context(connect(url)) for name, url in urls.items()}
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                _open_at_once(urls, tables, readers)
+                break
+            except sa.exc.OperationalError as error:
+                if not _is_contended(error):
+                    raise
+                if attempt == ATTEMPTS:
+                    raise DatabaseUnavailable(
+                        "A long transaction does not let others write. Try again later."
+                    ) from error
+            time.sleep(_BACKOFF.delay(attempt))
+        yield readers
+
+
+def _open_at_once(
+    urls: Mapping[str, str], tables: Mapping[str, Sequence[str]], readers: Mapping[str, sa.Connection]
+) -> None:
+    with ExitStack() as exits:
+        holders = {name: exits.enter_context(connect(url)) for name, url in urls.items()}
+        give_up = time.monotonic() + HOLD_SECONDS
+        for name, holder in holders.items():
+            _hold(holder, tables[name], max(0.05, give_up - time.monotonic()))
+        failpoint("snapshots.held", "writers")
+        for reader in readers.values():
+            _fix(reader)
+
+
+def _hold(connection: sa.Connection, tables: Sequence[str], seconds: float) -> None:
+    """Waits until no transaction that writes runs, and lets none begin before this one ends."""
+    milliseconds = int(seconds * 1000)
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={milliseconds}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return
+    connection.exec_driver_sql("BEGIN ISOLATION LEVEL READ COMMITTED")
+    for statement in (*_UNLIMITED, f"SET LOCAL lock_timeout = {milliseconds}"):
+        connection.exec_driver_sql(statement)
+    names = ", ".join(f'"{name}"' for name in tables)
+    connection.exec_driver_sql(f"LOCK TABLE {names} IN SHARE MODE")
+
+
+def _fix(connection: sa.Connection) -> None:
+    """Begins a transaction whose snapshot is of now: its first query makes it."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN DEFERRED")
+    else:
+        connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        for statement in _UNLIMITED:
+            connection.exec_driver_sql(statement)
+    connection.exec_driver_sql("SELECT version_num FROM alembic_version").all()
+
+
+def _is_contended(error: sa.exc.OperationalError) -> bool:
+    if isinstance(error.orig, sqlite3.Error):
+        return error.orig.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    return getattr(error.orig, "sqlstate", None) in _CONTENDED
