@@ -9,7 +9,7 @@ from mnemesh_client import Agent
 from mnemesh_testkit.mesh.in_process import Mesh
 from playwright.async_api import Page, expect
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.full]
 
 
 async def listed_agent(page: Page, mesh: Mesh) -> Agent:

@@ -81,6 +81,7 @@ async def test_a_reload_in_mid_turn_continues_where_the_turn_is(
     await expect(page.get_by_text("I count.")).to_be_visible()
 
 
+@pytest.mark.full
 async def test_a_reload_after_the_first_step_shows_each_message_once(
     page: Page, console_mesh: Mesh, fake_model: FakeOpenAI
 ) -> None:
@@ -105,6 +106,7 @@ async def test_a_reload_after_the_first_step_shows_each_message_once(
     await expect(page.get_by_text("Reasoning")).to_have_count(1)
 
 
+@pytest.mark.full
 async def test_a_run_is_cancelled(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     fake_model.script = [Reply(text="Never said.", gates=(asyncio.Event(),))]
     await open_agent(page, console_mesh, model="openai/fake-model")
@@ -114,6 +116,7 @@ async def test_a_run_is_cancelled(page: Page, console_mesh: Mesh, fake_model: Fa
     await expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
+@pytest.mark.full
 async def test_a_failed_run_shows_its_reason_and_is_retried(
     page: Page, console_mesh: Mesh, fake_model: FakeOpenAI
 ) -> None:
@@ -180,6 +183,7 @@ async def test_a_lost_connection_does_not_lose_the_turn(page: Page, console_mesh
     await expect(page.get_by_role("article")).to_have_count(2)
 
 
+@pytest.mark.full
 async def test_a_fork_shares_the_messages_up_to_one(page: Page, console_mesh: Mesh) -> None:
     agent = await open_agent(page, console_mesh)
     await agent.ask("My name is Ada.")
@@ -192,6 +196,7 @@ async def test_a_fork_shares_the_messages_up_to_one(page: Page, console_mesh: Me
     await expect(page.get_by_role("article", name="You")).to_contain_text("Ada")
 
 
+@pytest.mark.full
 async def test_an_image_is_sent_and_shown(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     fake_model.script = ["A red dot."]
     await open_agent(page, console_mesh, model="openai/fake-model")

@@ -7,7 +7,7 @@ from playwright.async_api import Page, expect
 
 from tests.console.steps import open_agent
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.full]
 
 
 async def test_context_shows_sections_a_preview_and_the_requests_of_steps(page: Page, console_mesh: Mesh) -> None:

@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from tests.console.steps import open_agent
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.full]
 
 
 async def open_part(page: Page, name: str) -> None:

@@ -16,7 +16,7 @@ from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from playwright.async_api import Browser, Page, expect
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.full]
 DOUBLE = '''import sys
 
 
@@ -83,7 +83,6 @@ async def test_a_tool_is_written_tried_and_saved(page: Page, console_mesh: Mesh)
     await expect(page.get_by_text("There is no tool yet.")).to_be_visible()
 
 
-@pytest.mark.full
 async def test_enter_keeps_the_indentation_of_source(page: Page) -> None:
     await page.goto("/console/#/tools/new")
     source = page.get_by_label("Source", exact=True)
@@ -94,7 +93,6 @@ async def test_enter_keeps_the_indentation_of_source(page: Page) -> None:
     await expect(source).to_have_value("def add(a: int):\n    x\n    y")
 
 
-@pytest.mark.full
 async def test_an_mcp_server_that_does_not_answer_says_so(page: Page) -> None:
     await page.goto("/console/#/tools")
     await page.get_by_role("button", name="Add a server").click()
@@ -150,7 +148,6 @@ async def test_files_are_uploaded_processed_and_opened_by_an_agent(page: Page, c
     await expect(page.locator("details", has_text="launch.md")).to_contain_text(f"open in {agent.name}")
 
 
-@pytest.mark.full
 async def test_an_upload_shows_its_progress_and_is_cancelled(page: Page, console_mesh: Mesh) -> None:
     folder = await console_mesh.client.folders.create(new_name("slow"))
     held = asyncio.Event()
@@ -195,7 +192,6 @@ async def test_a_group_is_created_and_shows_who_speaks(page: Page, console_mesh:
         await page.reload()
 
 
-@pytest.mark.full
 async def test_a_run_of_a_group_is_cancelled(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     fake_model.script = [Reply(text="Never said.", gates=(asyncio.Event(),))]
     member = await console_mesh.client.agents.create(new_name("ada"), model="openai/fake-model")
@@ -210,7 +206,6 @@ async def test_a_run_of_a_group_is_cancelled(page: Page, console_mesh: Mesh, fak
     assert {run.status for run in runs} == {runs_pb2.RUN_STATUS_CANCELLED}
 
 
-@pytest.mark.full
 async def test_the_mesh_shows_a_service_that_is_down_and_what_turns_cost(browser: Browser, tmp_path: Path) -> None:
     async with Mesh(tmp_path, gateway=True) as mesh:
         agent = await mesh.client.agents.create(new_name("ada"))
@@ -229,7 +224,6 @@ async def test_the_mesh_shows_a_service_that_is_down_and_what_turns_cost(browser
         await page.close()
 
 
-@pytest.mark.full
 async def test_the_metrics_of_the_mesh_are_not_shown_to_other_organizations(browser: Browser, tmp_path: Path) -> None:
     """All organizations see which services answer."""
     keys = tmp_path / "keys"

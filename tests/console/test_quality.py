@@ -182,6 +182,7 @@ async def tab_to(page: Page, name: str) -> None:
     raise AssertionError(f"Tab never reaches {name!r}")
 
 
+@pytest.mark.full
 async def test_everything_is_reached_by_the_keyboard_alone(page: Page, console_mesh: Mesh) -> None:
     """Creates an agent, talks with it, edits a block, and walks through the panels of the mesh."""
     await tab_to(page, "New agent")
@@ -218,6 +219,7 @@ async def test_everything_is_reached_by_the_keyboard_alone(page: Page, console_m
     assert "I walk." in (await agent.memory()).blocks[1].value
 
 
+@pytest.mark.full
 async def test_a_long_name_leaves_room_for_the_panels(page: Page, console_mesh: Mesh) -> None:
     """On a telephone, too: two lines of it are shown."""
     await page.set_viewport_size({"width": 360, "height": 800})
@@ -284,6 +286,7 @@ async def test_fifty_blocks_are_shown_and_edited(page: Page, console_mesh: Mesh)
     assert {block.label: block.value for block in (await agent.memory()).blocks}["block_49"] == "Changed."
 
 
+@pytest.mark.full
 async def test_a_slow_model_leaves_the_page_usable(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     """The page says that the agent works. Other panels work meanwhile, and the answer is there afterwards."""
     goes_on = asyncio.Event()

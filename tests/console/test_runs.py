@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 
 from tests.console.steps import open_agent
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.full]
 
 
 async def test_a_run_shows_its_steps_and_tools_with_their_tiers(page: Page, console_mesh: Mesh) -> None:

@@ -66,6 +66,7 @@ async def test_every_read_of_many_ids_can_be_followed_in_pages_of_any_size(
             assert len(pages) > 2, f"{name} has no bound"
 
 
+@pytest.mark.full
 async def test_large_rows_of_many_ids_fill_pages_of_3_mb(mesh: Mesh) -> None:
     client = mesh.client
     block = await client.blocks.create("notes", "x" * LARGE, limit=LARGE)

@@ -12,7 +12,7 @@ from mnemesh_testkit.plugin import Sample
 from mnemesh_testkit.timeouts import scaled
 
 AGENTS = 200
-"""In a full run; otherwise a quarter of them."""
+"""In a full run; otherwise an eighth of them."""
 
 
 @pytest.mark.timeout(scaled(600))
@@ -20,7 +20,7 @@ async def test_concurrent_agents_complete_their_turns(
     process_mesh: ProcessMesh, fake_openai: FakeOpenAI, sample: Sample
 ) -> None:
     """Each agent stores its own fact with a tool and then states it."""
-    client, count = process_mesh.client, len(sample(range(AGENTS), 4))
+    client, count = process_mesh.client, len(sample(range(AGENTS), 8))
 
     def answer(body: dict[str, object]) -> Reply:
         if body["messages"][-1]["role"] == "tool":  # type: ignore[index]

@@ -11,6 +11,7 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, stored, turn, window_of
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import scaled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300))]
@@ -83,8 +84,10 @@ async def test_kill_during_the_summary_call(mesh: ProcessMesh, provider: FakeOpe
     await ends_well(mesh, agent, running)
 
 
-@pytest.mark.parametrize("service", ["orchestrator", "recall"])
-@pytest.mark.parametrize("executed", [False, True])
+@pytest.mark.parametrize(
+    ("service", "executed"),
+    sampled([("orchestrator", True), ("orchestrator", False), ("recall", False), ("recall", True)], 2),
+)
 async def test_kill_before_or_after_the_window_is_replaced(
     mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool
 ) -> None:

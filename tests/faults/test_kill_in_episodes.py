@@ -14,6 +14,7 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import scaled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300))]
@@ -50,8 +51,10 @@ async def knowing(mesh: ProcessMesh, provider: FakeOpenAI) -> Agent:
     return agent
 
 
-@pytest.mark.parametrize("service", ["orchestrator", "recall"])
-@pytest.mark.parametrize("executed", [False, True])
+@pytest.mark.parametrize(
+    ("service", "executed"),
+    sampled([("orchestrator", True), ("orchestrator", False), ("recall", False), ("recall", True)], 2),
+)
 async def test_kill_before_or_after_memories_are_committed(
     mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool
 ) -> None:

@@ -55,7 +55,11 @@ async def closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
         await sandbox.close()
 
 
-@pytest_asyncio.fixture(params=list(PROFILES))
+every_profile = pytest.mark.parametrize("sandbox", list(PROFILES), indirect=True)
+"""Runs a test with each set of layers. Without it, `make test` runs a test with all layers only."""
+
+
+@pytest_asyncio.fixture(params=["all layers", pytest.param("no namespaces", marks=pytest.mark.full)])
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     """A sandbox with all layers that the host supports, and one as on a host without namespaces."""
     opened = await new_sandbox(SETTINGS, PROFILES[request.param])

@@ -13,6 +13,7 @@ from mnemesh_sandbox import Level, Sandbox, SandboxSettings, Task, process
 from mnemesh_sandbox.inside import plan as layer
 from mnemesh_testkit.timeouts import scaled
 
+from .conftest import every_profile
 from .support import Run, source_of, value_of
 
 
@@ -56,6 +57,7 @@ async def test_errors_and_traces_show_no_path_of_the_host(sandbox: Sandbox) -> N
     assert '"<tool tool>"' in outcome.stderr
 
 
+@every_profile
 async def test_server_environment_cannot_be_read(run: Run) -> None:
     """Neither through /proc of any process, nor its memory or open files."""
     body = """
@@ -76,6 +78,7 @@ async def test_server_environment_cannot_be_read(run: Run) -> None:
     assert value_of(await run(source_of(body, "server"), server=os.getpid())) == []
 
 
+@every_profile
 async def test_files_of_others_cannot_be_read_or_written(run: Run, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     secret = tmp_path / "tools.db"
@@ -97,6 +100,7 @@ async def test_files_of_others_cannot_be_read_or_written(run: Run, tmp_path: Pat
     assert secret.read_text() == "secret"
 
 
+@every_profile
 async def test_system_and_interpreter_are_read_only(run: Run) -> None:
     body = """
     import json, os, sys
@@ -211,6 +215,7 @@ async def test_standard_library_works_inside(run: Run) -> None:
     assert value_of(await run(source_of(body))) == [2, "child\n", "e3b0"]
 
 
+@every_profile
 async def test_tool_has_its_own_uid_and_no_privileges(run: Run, sandbox: Sandbox) -> None:
     body = """
     import os
@@ -233,6 +238,7 @@ async def test_tool_has_its_own_uid_and_no_privileges(run: Run, sandbox: Sandbox
         assert groups == []
 
 
+@every_profile
 @pytest.mark.parametrize("family", ["AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"])
 async def test_network_is_out_of_reach(run: Run, family: str) -> None:
     """A listener on loopback is unreachable, too."""

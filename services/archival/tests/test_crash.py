@@ -28,6 +28,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import scaled
 
 from .archival_process import Process
@@ -53,7 +54,9 @@ def crash_at(name: str) -> Callable[[str], None]:
 INDEX = "passages:mnemesh/hashing-256"
 
 
-@pytest.mark.parametrize("step", [f"index.before_write:{INDEX}", f"index.before_delete:{INDEX}", "after_commit"])
+@pytest.mark.parametrize(
+    "step", sampled([f"index.before_write:{INDEX}", f"index.before_delete:{INDEX}", "after_commit"], 2)
+)
 async def test_crash_between_the_commit_and_the_index_loses_nothing(
     archival: ArchivalServer, agent: str, step: str
 ) -> None:
@@ -151,6 +154,7 @@ async def test_sigkill_under_load_loses_and_duplicates_nothing(tmp_path: Path) -
     assert await service.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.full
 async def test_second_process_on_the_same_directory_fails_with_one_line(tmp_path: Path) -> None:
     service = Process(tmp_path)
     await service.start()

@@ -120,7 +120,7 @@ async def target(archival: ArchivalServer) -> AsyncIterator[Target]:
 async def test_fuzzed_requests_succeed_or_are_refused(
     target: Target, method: MethodDescriptor, *, is_full: bool
 ) -> None:
-    await target.require_hostile_answered(method, SEEDS if is_full else SEEDS // 2)
+    await target.require_hostile_answered(method, SEEDS if is_full else SEEDS // 4)
 
 
 async def test_requests_with_one_invalid_field_succeed_or_are_refused(target: Target) -> None:

@@ -26,6 +26,7 @@ from mnemesh_archival.config import Config
 from mnemesh_kit.ids import new_id
 from mnemesh_retrieval.indexing import indexer, walks
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer
@@ -73,7 +74,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return may_go_on
 
 
-@pytest.mark.parametrize("spoil", [lose, damage])
+@pytest.mark.parametrize("spoil", sampled([lose, damage], 2))
 async def test_no_passage_is_lost_with_the_index(
     archival: ArchivalServer, agent: str, spoil: Callable[[Path], None], held_back: asyncio.Event
 ) -> None:

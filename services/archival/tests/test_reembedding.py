@@ -145,7 +145,10 @@ def hang_at(monkeypatch: pytest.MonkeyPatch, owner: type, step: str, times: int)
     return reached
 
 
-@pytest.mark.parametrize(("step", "times"), [("begin_batch", 1), ("begin_batch", 2), ("switch", 1)])
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [("begin_batch", 2), *(pytest.param(step, 1, marks=pytest.mark.full) for step in ("begin_batch", "switch"))],
+)
 async def test_interrupted_change_resumes(
     archival: ArchivalServer, agent: str, step: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +229,7 @@ async def test_passage_deleted_while_it_is_copied_leaves_no_copy(
     await archival.start()
 
 
+@pytest.mark.full
 async def test_sigkill_during_a_change(tmp_path: Path) -> None:
     service, channels = Process(tmp_path), Channels(deadline=scaled(10))
     await service.start()

@@ -170,6 +170,7 @@ def test_start_errors_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert "database" in error(tmp_path, MNEMESH_BLOCKS_DATABASE_URL="mysql://x/y")
 
 
+@pytest.mark.full
 async def test_process_that_cannot_start_exits_with_one_line(tmp_path: Path) -> None:
     async with process(tmp_path, MNEMESH_BLOCKS_PORT="many") as running:
         _, errors = await running.communicate()

@@ -6,6 +6,7 @@ Fixtures import what they need when they run, because every test run loads the p
 import gc
 import os
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from mnemesh_testkit.mesh.in_process import Mesh
     from mnemesh_testkit.mesh.processes import ProcessMesh
 
+FULL = pytest.mark.full
+_CONCURRENT = ("concurrent", "at_once")
+"""Words in the names of tests whose outcome depends on the locks of the engine."""
+
 Sample = Callable[[Sequence[Any], int], Sequence[Any]]
 
 
@@ -28,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers, and removes the time limits of property tests."""
     config.addinivalue_line("markers", "mesh(**arguments): arguments of the Mesh or ProcessMesh of the test's fixture.")
     config.addinivalue_line("markers", "full: a test that runs only with --full.")
+    config.addinivalue_line("markers", "sampled(n): of a class, each nth test and those of concurrency; --full: all.")
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import HealthCheck, settings  # noqa: PLC0415
         from hypothesis.internal.conjecture import providers  # noqa: PLC0415
@@ -72,21 +78,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.timeout(float(config.getini("timeout") or 0) * FACTOR))
     if config.getoption("--full"):
         return
-    deselected = [item for item in items if _is_full(item)]
-    if deselected:
-        config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if not _is_full(item)]
+    left: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    numbers: Counter[object] = Counter()
+    for item in items:
+        left[_is_full(item) or _is_left_out(item, numbers)].append(item)
+    if left[True]:
+        config.hook.pytest_deselected(items=left[True])
+        items[:] = left[False]
 
 
 def _is_full(item: pytest.Item) -> bool:
     """Returns whether only `--full` runs a test: it is marked, or it is a service's own test on its second engine.
 
-    The suites of the services and of their stores, and the tests of whole meshes, run on PostgreSQL in every run.
+    The suites of the services (a sample of them) and the tests of whole meshes run on PostgreSQL in every run.
     """
     if item.get_closest_marker("full") is not None:
         return True
     callspec = getattr(item, "callspec", None)
     return callspec is not None and item.nodeid.startswith("services/") and "postgresql" in callspec.params.values()
+
+
+def _is_left_out(item: pytest.Item, numbers: "Counter[object]") -> bool:
+    """Returns whether a class with the mark `sampled` leaves out a test. `numbers` counts the tests of each class."""
+    mark = item.get_closest_marker("sampled")
+    if mark is None or any(word in item.name for word in _CONCURRENT):
+        return False
+    numbers[item.parent] += 1
+    return (numbers[item.parent] - 1) % int(mark.args[0]) != 0
 
 
 @pytest.fixture(scope="session")
@@ -99,6 +117,14 @@ def is_full(pytestconfig: pytest.Config) -> bool:
 def sample(is_full: bool) -> Sample:
     """Returns every nth case of a sweep: `sample(cases, n)`. In a full run it returns all of them."""
     return lambda cases, n: cases if is_full else cases[::n]
+
+
+def sampled(cases: Sequence[Any], every: int) -> list[Any]:
+    """Returns the cases of `pytest.mark.parametrize`. Without `--full`, the first and every nth after it run."""
+    return [
+        case if number % every == 0 else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=FULL)
+        for number, case in enumerate(cases)
+    ]
 
 
 @pytest.fixture(scope="session", autouse=True)

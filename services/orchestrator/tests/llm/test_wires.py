@@ -12,6 +12,7 @@ from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.model.inputs import OnBusy
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_testkit.fakes.server import Fault, Reply
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.wires import WIRES, Event, Wire, encoded
 from mnemesh_types.messages import TextPart
 
@@ -41,7 +42,7 @@ async def shared_world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         yield world
 
 
-@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+@pytest.mark.parametrize("wire", sampled(WIRES, 2), ids=lambda wire: wire.name)
 async def test_agent_works_with_each_server_through_tools_and_a_compaction(shared_world: World, wire: Wire) -> None:
     world = shared_world
     server = StrictServer(wire, [reply for turn in TURNS for reply in turn])

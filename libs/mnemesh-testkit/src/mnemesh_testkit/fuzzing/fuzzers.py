@@ -36,7 +36,7 @@ ACCEPTED_CODES: Final = frozenset(
         grpc.StatusCode.ABORTED,
     }
 )
-_SPOILED_EVERY: Final = 6
+_SPOILED_EVERY: Final = 12
 """The mesh is fuzzed with more values. Here each refusal is checked for what it changed."""
 RAW: Final[Any] = {"request_serializer": bytes, "response_deserializer": bytes}
 

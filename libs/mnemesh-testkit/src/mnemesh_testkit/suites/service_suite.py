@@ -49,7 +49,12 @@ class OnSqlite:
 
 
 class OnPostgres:
-    """An empty PostgreSQL database for the cases of a class."""
+    """An empty PostgreSQL database for the cases of a class.
+
+    Without `--full`, every third case of the class runs on it, and each with concurrent callers.
+    """
+
+    pytestmark = pytest.mark.sampled(3)
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
