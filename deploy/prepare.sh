@@ -1,6 +1,6 @@
 #!/bin/sh
 # Creates the secrets of docker-compose.yml: the key that signs tokens, the key that encrypts stored secrets, and the database
-# password. Existing ones are kept.
+# password; and the list of revoked tokens. Existing ones are kept.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,10 @@ for key in auth_key secrets_key; do
         echo "mnemesh: created deploy/secrets/$key"
     fi
 done
+if [ ! -e deploy/secrets/auth_key.revoked ]; then
+    : > deploy/secrets/auth_key.revoked
+    chmod 644 deploy/secrets/auth_key.revoked
+fi
 if ! grep -qs '^MNEMESH_POSTGRES_PASSWORD=' .env; then
     echo "MNEMESH_POSTGRES_PASSWORD=$(random)" >> .env
     echo "mnemesh: added MNEMESH_POSTGRES_PASSWORD to .env"

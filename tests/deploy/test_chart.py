@@ -112,7 +112,12 @@ def restricted_violations(spec: dict[str, Any]) -> Iterable[str]:
         yield "capabilities"
     if given.get("seccompProfile", {}).get("type") != "RuntimeDefault":
         yield "seccompProfile"
-    if {next(iter(set(volume) - {"name"})) for volume in spec["volumes"]} - {"emptyDir", "secret", "configMap"}:
+    if {next(iter(set(volume) - {"name"})) for volume in spec["volumes"]} - {
+        "emptyDir",
+        "secret",
+        "configMap",
+        "projected",
+    }:
         yield "volumes"
 
 
@@ -191,7 +196,9 @@ def test_secrets_are_references_and_each_service_gets_its_own(render: Callable[.
     assert not kinds(manifests, "Secret")
     for service, workload in workloads(manifests).items():
         volumes = {each["name"]: each for each in pod(workload)["volumes"]}
-        keys = {item["key"] for item in volumes["secrets"]["secret"]["items"]}
+        needed, optional = (source["secret"] for source in volumes["secrets"]["projected"]["sources"])
+        keys = {item["key"] for item in needed["items"]}
+        assert (optional["optional"], [item["path"] for item in optional["items"]]) == (True, ["auth_key.revoked"])
         assert keys == {"auth_key"} | ({"secrets_key"} if service in ("orchestrator", "tools") else set())
         assert volumes["tls"]["secret"]["secretName"] == f"m-{service}-tls"
         (container,) = pod(workload)["containers"]

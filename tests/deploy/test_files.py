@@ -113,7 +113,7 @@ def test_command_line_finds_the_mesh_and_can_write_its_directory(deployment: Any
     addresses = dict(Addresses.resolve(env=cli["environment"]).items())
     assert addresses.pop("gateway") == "gateway:8283"
     assert set(addresses.values()) == {"orchestrator:50050"}
-    assert cli["secrets"] == ["mnemesh_auth_key"]
+    assert cli["secrets"] == ["mnemesh_auth_key", "mnemesh_auth_key.revoked"]
 
 
 @pytest.mark.parametrize("process", [*SERVICE_NAMES, "cli"])
@@ -191,7 +191,7 @@ def test_build_context_has_plain_patterns(deployment: Any) -> None:
 def test_every_service_has_the_key_a_volume_and_a_database(deployment: Any, service: str) -> None:
     deployed = deployment.services[service]
     seals = ["mnemesh_secrets_key"] if service in ("orchestrator", "tools") else []
-    assert deployed["secrets"] == ["mnemesh_auth_key", *seals]
+    assert deployed["secrets"] == ["mnemesh_auth_key", "mnemesh_auth_key.revoked", *seals]
     # The others have nothing on their disk that a replica needs.
     kept = service in ("recall", "archival", "tools", "files")
     assert deployed.get("volumes") == ([f"{service}:/data"] if kept else None)

@@ -15,7 +15,11 @@ from mnemesh_cli.commands.version import CLIENT_VERSION
 from mnemesh_cli.main import app
 from mnemesh_cli.supervisor.config import DataDirectoryLock
 from mnemesh_client import Mnemesh
+from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.oidc import issuer_id
+from mnemesh_kit.revocations import Revocations
 from mnemesh_kit.services import SERVICE_NAMES, service
 from typer.testing import CliRunner
 
@@ -262,6 +266,41 @@ def test_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> No
     claims = jwt.decode(result.stdout.strip(), KEY.encode(), algorithms=["HS256"], audience="mnemesh")
     assert (claims["org"], claims["roles"]) == (organization, ["admin"])
     assert claims["exp"] - time.time() > 1.9 * 86_400
+
+
+def test_token_has_the_requested_role_and_agents(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY}\n")
+    agents = [f"agent-{number * 8}-{number * 4}-4{number * 3}-8{number * 3}-{number * 12}" for number in "12"]
+    options = ["tokens", "create", "--key-file", str(keys), "--role", "writer"]
+    result = CliRunner().invoke(app, [*options, *(part for agent in agents for part in ("--agent", agent))])
+    claims = jwt.decode(result.stdout.strip(), KEY.encode(), algorithms=["HS256"], audience="mnemesh")
+    assert (claims["roles"], claims["agents"]) == (["writer"], agents)
+    assert CliRunner().invoke(app, [*options, "--agent", "ada"]).exit_code != 0
+    assert CliRunner().invoke(app, [*options, "--role", "service"]).exit_code != 0
+
+
+def test_revoked_tokens_are_in_the_file_beside_the_keys(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY}\n")
+    given = ["--key-file", str(keys)]
+    token = CliRunner().invoke(app, ["tokens", "create", *given]).stdout.strip()
+    claims = jwt.decode(token, KEY.encode(), algorithms=["HS256"], audience="mnemesh")
+    issuer = ["--issuer", "https://issuer.example"]
+    organization = "org-11111111-1111-4111-8111-111111111111"
+    before = time.time()
+    for named in ([token], ["another"], ["--organization", organization], ["--subject", "auth0|ada", *issuer]):
+        assert CliRunner().invoke(app, ["tokens", "revoke", *given, *named]).exit_code == 0
+    ada = issuer_id("user", "https://issuer.example", "auth0|ada")
+    entries = Revocations.read(tmp_path / "keys.revoked").entries
+    assert [*entries] == [
+        *(("token", id_) for id_ in (claims["jti"], "another")), ("organization", organization), ("subject", ada)
+    ]  # fmt: skip
+    assert all(before <= moment + 0.001 for moment in entries.values())
+    without_id = mint_token(KEY.encode(), DEFAULT_PRINCIPAL, 600)
+    for wrong in ([], [without_id], ["a.b.c"], ["a b"], ["--subject", "ada"], [token, "--organization", organization]):
+        assert CliRunner().invoke(app, ["tokens", "revoke", *given, *wrong]).exit_code != 0, wrong
+    assert Revocations.read(tmp_path / "keys.revoked").entries == entries
 
 
 async def test_missing_key_file_is_one_error_line(mesh: "FakeMesh", tmp_path: Path) -> None:

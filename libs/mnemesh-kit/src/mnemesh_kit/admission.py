@@ -1,7 +1,7 @@
 """Which requests are admitted: their size, their caller, and how many at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,8 +11,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from mnemesh_kit.access import RpcRule, rule_of
-from mnemesh_kit.auth import Authenticator
-from mnemesh_kit.call_context import Role, set_principal
+from mnemesh_kit.call_context import Principal, Role, set_principal
 from mnemesh_kit.errors import (
     InvalidArgument,
     MnemeshError,
@@ -206,25 +205,22 @@ _READ_SECONDS: Final = 5.0
 
 
 class Admission:
-    """Authenticates callers, checks their role, and bounds the number of calls of clients."""
+    """Checks the role of callers, and bounds the number of calls of clients."""
 
-    def __init__(self, authenticator: Authenticator, max_calls: int) -> None:
-        self._authenticator = authenticator
+    def __init__(self, max_calls: int) -> None:
         self._max_calls = max_calls
         self._calls = 0
 
-    def admit(self, method: str, metadata: Mapping[str, str | bytes]) -> RpcRule:
+    def admit(self, method: str, principal: Principal) -> RpcRule:
         """Makes the caller the current principal of this task, and returns the rule of the method.
 
         The call counts as open until the task ends. Services of the mesh are not counted: the calls of clients cause
         theirs.
 
         Raises:
-            Unauthenticated: the metadata does not prove who calls.
             PermissionDenied: the role or the scope of the caller does not allow the call.
             ServerBusy: too many calls are open.
         """
-        principal = self._authenticator.principal(metadata)
         set_principal(principal)
         rule = rule_of(method)
         if principal.role is Role.SERVICE:

@@ -1,6 +1,7 @@
-"""Authentication: principals that the metadata names, on loopback only, or HS256 tokens verified by each service.
+"""Authentication: principals that the metadata names, on loopback only, or tokens verified by each service.
 
-A token has the claims `org`, `sub` and `exp`, and says where and as what it is valid:
+A token is of an OpenID Connect issuer (`mnemesh_kit.oidc`), or signed by a key of the mesh with HS256. The latter has
+the claims `org`, `sub` and `exp`, and says where and as what it is valid:
 
 - `roles`: `reader`, `writer`, `admin` or `service`. Without the claim, the token is one of an admin.
 - `agents`: the ids of the agents to which the token is limited. Without the claim, it is valid for all.
@@ -9,18 +10,22 @@ A token has the claims `org`, `sub` and `exp`, and says where and as what it is 
 
 import base64
 import hmac
-import ipaddress
 import json
 import re
 import time
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, ORGANIZATION_KEY, SUBJECT_KEY, Principal, Role
 from mnemesh_kit.config import ConfigError, ServerConfig, StartupError
-from mnemesh_kit.errors import InvalidArgument, Unauthenticated
+from mnemesh_kit.errors import InvalidArgument, MnemeshError, Unauthenticated
 from mnemesh_kit.ids import is_id
+from mnemesh_kit.network import is_loopback
+from mnemesh_kit.revocations import CHECK_SECONDS, RevocationFile, revocation_file
+
+if TYPE_CHECKING:
+    from mnemesh_kit.oidc import Issuer
 
 AUTHORIZATION_KEY: Final = "authorization"
 MESH_AUDIENCE: Final = "mnemesh"
@@ -37,19 +42,26 @@ class Authenticator(Protocol):
     """Identifies the caller of each call.
 
     Example:
-        >>> LoopbackAuthenticator().principal({}) == DEFAULT_PRINCIPAL
+        >>> LoopbackAuthenticator().known({}) == DEFAULT_PRINCIPAL
         True
     """
 
-    def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
-        """Returns the caller.
+    def known(self, metadata: Mapping[str, str | bytes]) -> Principal | None:
+        """Returns the caller if it was identified before, as that of most calls; else None.
 
         Args:
             metadata: the call's metadata; keys are lower case.
+        """
+        ...
+
+    async def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
+        """Identifies the caller. May wait for the keys of an issuer.
 
         Raises:
             Unauthenticated: the metadata does not prove who calls.
+            PermissionDenied: the caller has no role in this mesh.
             InvalidArgument: the metadata names a caller that is not a valid principal.
+            Unavailable: the keys of the issuer cannot be read.
         """
         ...
 
@@ -62,26 +74,23 @@ def authenticator(config: ServerConfig, service: str) -> Authenticator:
         service: the short name of the service, which is the audience of calls between services.
 
     Raises:
-        StartupError: no keys are configured, and other machines could reach the server.
+        StartupError: no keys are configured, and other machines could reach the server; or a setting is wrong.
     """
+    if config.oidc_issuer is not None:
+        from mnemesh_kit.oidc import Issuer, OidcSettings  # noqa: PLC0415  (only if an issuer is configured)
+
+        issuer = Issuer(OidcSettings.of(config))
+    else:
+        issuer = None
     if config.auth_key_file is not None:
-        return TokenAuthenticator(read_keys(config.auth_key_file), service)
+        revoked = RevocationFile(revocation_file(config.auth_key_file))
+        return TokenAuthenticator(read_keys(config.auth_key_file), service, revoked, issuer)
     if not is_loopback(config.host):
         raise StartupError(
             f"Refusing to listen on {config.host} without authentication: "
             "set MNEMESH_AUTH_KEY_FILE, or listen on 127.0.0.1."
         )
     return LoopbackAuthenticator()
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether only this machine can reach a server that listens on `host`."""
-    if host == "localhost" or host.startswith("unix:"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class LoopbackAuthenticator:
@@ -93,7 +102,11 @@ class LoopbackAuthenticator:
     def __init__(self) -> None:
         self._checked: dict[tuple[str | bytes, str | bytes], Principal] = {}
 
-    def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
+    async def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
+        """See `known`."""
+        return self.known(metadata)
+
+    def known(self, metadata: Mapping[str, str | bytes]) -> Principal:
         """Returns the principal that the metadata names, or the default one."""
         organization = metadata.get(ORGANIZATION_KEY)
         subject = metadata.get(SUBJECT_KEY)
@@ -110,42 +123,88 @@ class LoopbackAuthenticator:
 
 
 class TokenAuthenticator:
-    """Accepts bearer tokens signed with one of the keys. The claims `org`, `sub` and `roles` are the principal."""
+    """Accepts bearer tokens that a key of the mesh or the issuer signed, and that are not revoked."""
 
-    def __init__(self, keys: tuple[bytes, ...], service: str) -> None:
+    def __init__(
+        self, keys: tuple[bytes, ...], service: str, revoked: RevocationFile, issuer: "Issuer | None" = None
+    ) -> None:
+        """Prepares the authenticator.
+
+        Args:
+            keys: verify tokens with HS256.
+            service: the short name of the service, which is an audience.
+            revoked: the revoked tokens.
+            issuer: verifies all other tokens; None refuses them.
+        """
         self._keys = keys
         self._service = service
-        self._verified: dict[str, tuple[Principal, float]] = {}
+        self._revoked = revoked
+        self._issuer = issuer
+        self._issuer_version = 0
+        self._verified: dict[str | bytes | None, tuple[Principal, float]] = {}
+        self._next_check = 0.0
 
-    def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
-        header = metadata.get(AUTHORIZATION_KEY)
-        if not isinstance(header, str) or not header.startswith("Bearer "):
+    def known(self, metadata: Mapping[str, str | bytes]) -> Principal | None:
+        """Returns the caller of a token that was verified before and has not expired."""
+        now = time.time()
+        if now >= self._next_check:
+            self._check(now)
+        found = self._verified.get(metadata.get(AUTHORIZATION_KEY))
+        return found[0] if found is not None and found[1] > now else None
+
+    async def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
+        """Verifies the token."""
+        bearer = metadata.get(AUTHORIZATION_KEY)
+        if not isinstance(bearer, str) or not bearer.startswith("Bearer "):
             raise Unauthenticated("A bearer token is required in the metadata key authorization.")
-        token = header[7:]
-        known = self._verified.get(token)
-        if known is None:
-            known = self._verify(token)
-            if len(self._verified) >= _CACHED:
-                self._verified.clear()
-            self._verified[token] = known
-        if known[1] <= time.time():
+        verified = await self._verify(bearer[7:])
+        if verified[1] <= time.time():
             raise Unauthenticated("The token has expired. Create another with `mnemesh tokens create`.")
-        return known[0]
+        if len(self._verified) >= _CACHED:
+            self._verified.clear()
+        self._verified[bearer] = verified
+        return verified[0]
 
-    def _verify(self, token: str) -> tuple[Principal, float]:
+    def _check(self, now: float) -> None:
+        """Forgets verified tokens if some were revoked, or if the issuer has other keys."""
+        self._next_check = now + CHECK_SECONDS
+        if self._revoked.has_changed():
+            self._verified.clear()
+        if self._issuer is not None:
+            self._issuer.keys.refresh()
+            if self._issuer.keys.version != self._issuer_version:
+                self._issuer_version = self._issuer.keys.version
+                self._verified.clear()
+
+    async def _verify(self, token: str) -> tuple[Principal, float]:
         if len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"The token is longer than {MAX_TOKEN_BYTES:,} bytes.")
         try:
-            claims = self._claims(token)
-            principal = _checked(claims["org"], claims["sub"], self._role(claims), _agents(claims))
-            return principal, float(claims["exp"])
-        except Unauthenticated:
-            raise
+            principal, claims, leeway = await self._identify(token)
+            issued_at, expires_at = float(claims.get("iat", 0)), float(claims["exp"])
+            # Services and holders of the key make tokens of a few minutes for each call.
+            is_short = leeway == 0 and 0 < expires_at - issued_at <= MESH_TOKEN_SECONDS
+            if not is_short and self._revoked.current.revokes(principal, claims.get("jti"), issued_at):
+                raise Unauthenticated("The token was revoked.")
+            return principal, expires_at + leeway
         except InvalidArgument as error:
             raise Unauthenticated("The token does not name a valid organization and subject.") from error
+        except MnemeshError:
+            raise
         # A token is input of a stranger. The parsers of JSON and of numbers raise many kinds of errors.
         except Exception as error:
             raise Unauthenticated("The token is not valid.") from error
+
+    async def _identify(self, token: str) -> tuple[Principal, Mapping[str, Any], float]:
+        """Returns the caller, the claims, and the seconds for which the token is valid after its end."""
+        import jwt  # noqa: PLC0415  (only if tokens are in use)
+
+        header = jwt.get_unverified_header(token)
+        if self._issuer is None or header.get("alg") == _HEADER["alg"]:
+            claims = self._claims(token)
+            return _checked(claims["org"], claims["sub"], self._role(claims), _agents(claims)), claims, 0.0
+        claims = await self._issuer.claims(token, header)
+        return self._issuer.principal(claims), claims, self._issuer.leeway
 
     def _claims(self, token: str) -> Mapping[str, Any]:
         import jwt  # noqa: PLC0415  (only if tokens are in use)
@@ -211,6 +270,7 @@ def mint_token(
     *,
     role: Role = Role.ADMIN,
     audience: str = MESH_AUDIENCE,
+    token_id: str | None = None,
 ) -> str:
     """Returns a signed token for `principal` that expires after `seconds`.
 
@@ -221,16 +281,19 @@ def mint_token(
         role: the role of the holder. Services are not limited to agents.
         audience: `mnemesh` for every service, or the name of the only service that accepts the token. A token with the
             role `service` needs the name of a service.
+        token_id: the id by which the token can be revoked.
     """
-    now = int(time.time())
+    now = round(time.time(), 3)
     claims: dict[str, Any] = {
         "org": principal.organization_id,
         "sub": principal.subject_id,
         "aud": audience,
         "roles": [role.value],
         "iat": now,
-        "exp": now + int(seconds),
+        "exp": int(now + seconds),
     }
+    if token_id is not None:
+        claims["jti"] = token_id
     if principal.agents is not None and role is not Role.SERVICE:
         claims["agents"] = sorted(principal.agents)
     signed = b".".join(_base64url(json.dumps(part).encode()) for part in (_HEADER, claims))

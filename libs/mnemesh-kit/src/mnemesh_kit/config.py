@@ -39,6 +39,22 @@ class ServerConfig:
     """The port on `host` that serves Prometheus metrics over HTTP. Unset: no metrics."""
     auth_key_file: str | None = None
     """A file of HS256 keys, one per line: the first signs, all verify. Unset: no authentication, loopback only."""
+    oidc_issuer: str | None = None
+    """The URL of an OpenID Connect issuer whose tokens are accepted, too. It needs `auth_key_file`."""
+    oidc_audience: str | None = None
+    """The audience that these tokens must have."""
+    oidc_jwks_url: str | None = None
+    """The URL of the issuer's keys. Unset: the one that its configuration names."""
+    oidc_subject_claim: str = "sub"
+    """The claim that identifies the caller."""
+    oidc_organization_claim: str | None = None
+    """The claim that identifies the caller's organization. Unset: all belong to the default organization."""
+    oidc_role_claim: str = "roles"
+    """The claim with the caller's roles: a list, or words in a text. A path with dots names an inner claim."""
+    oidc_roles: tuple[str, ...] = ()
+    """The values of this claim that mean a role: `staff=writer`. Unset: `reader`, `writer` and `admin`."""
+    oidc_agents_claim: str | None = None
+    """The claim with the ids of the agents to which a token is limited. Unset: no token is limited."""
     grpc_tls_cert_file: str | None = None
     """A PEM file with the certificate chain of this process: for its gRPC server, and for its calls to other services.
     Unset: gRPC is not encrypted."""

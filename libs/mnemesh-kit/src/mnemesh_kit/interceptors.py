@@ -73,7 +73,8 @@ class Pipeline(grpc.aio.ServerInterceptor):
     """The only interceptor of a server."""
 
     def __init__(self, authenticator: Authenticator, max_calls: int, metrics: Metrics | None = None) -> None:
-        self._admission = Admission(authenticator, max_calls)
+        self._authenticator = authenticator
+        self._admission = Admission(max_calls)
         self._metrics = metrics
         self._handlers: dict[str, Any] = {}
         self._open_handlers: dict[str, Any] = {}
@@ -96,7 +97,8 @@ class Pipeline(grpc.aio.ServerInterceptor):
         correlation_id = metadata.get(METADATA_KEY)
         set_correlation_id(correlation_id if isinstance(correlation_id, str) else None)
         try:
-            rule = self._admission.admit(method, metadata)
+            caller = self._authenticator.known(metadata) or await self._authenticator.principal(metadata)
+            rule = self._admission.admit(method, caller)
         except MnemeshError as error:
             return self._refusing(method, error)
         known = self._handlers.get(method)

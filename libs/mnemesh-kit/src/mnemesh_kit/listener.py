@@ -14,12 +14,13 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from mnemesh.server.v1 import server_service_pb2_grpc
 
 from mnemesh_kit.access import largest_request
-from mnemesh_kit.auth import Authenticator, is_loopback
+from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.config import ServerConfig, StartupError, TlsSettings
 from mnemesh_kit.forwarding import Forwarder, ForwardingHealth
 from mnemesh_kit.interceptors import Pipeline
 from mnemesh_kit.local_calls import LocalServer, LocalServers
 from mnemesh_kit.metrics import Metric, Metrics
+from mnemesh_kit.network import is_loopback
 from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
 from mnemesh_kit.server_info import ServerInfoServicer
 from mnemesh_kit.services import import_contracts

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from mnemesh_kit.auth import is_loopback
 from mnemesh_kit.call_context import service_context
 from mnemesh_kit.errors import PUSHBACK_KEY
+from mnemesh_kit.network import is_loopback
 from mnemesh_kit.retries import ATTEMPTS, RETRIES, is_repeatable, service_descriptor
 from mnemesh_kit.tls.credentials import host_of
 from mnemesh_kit.transport import MAX_MESSAGE_BYTES

@@ -145,6 +145,16 @@ def base_url_problem(url: str) -> str | None:
     return None
 
 
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine can reach a server that listens on `host`."""
+    if host == "localhost" or host.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def is_private_address(host: str) -> bool:
     """Returns whether the host of a URL is an address, not a name, and not public."""
     try:

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from mnemesh_kit.auth import AUTHORIZATION_KEY, MESH_AUDIENCE, TokenMint, is_loopback, read_keys
+from mnemesh_kit.auth import AUTHORIZATION_KEY, MESH_AUDIENCE, TokenMint, read_keys
 from mnemesh_kit.call_context import (
     METADATA_KEY,
     ORGANIZATION_KEY,
@@ -17,6 +17,7 @@ from mnemesh_kit.call_context import (
 )
 from mnemesh_kit.config import TlsSettings
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason
+from mnemesh_kit.network import is_loopback
 from mnemesh_kit.retries import request_id_number, service_descriptor
 from mnemesh_kit.services import SERVICES
 from mnemesh_kit.tls.credentials import ClientTls, host_of

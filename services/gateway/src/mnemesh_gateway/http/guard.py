@@ -86,7 +86,7 @@ class Guard:
 
         self._open += 1
         try:
-            self._admit(scope, headers, origin)
+            await self._admit(scope, headers, origin)
             if scope["method"] == "OPTIONS" and origin is not None:
                 await _answer(respond, 204, None)
             else:
@@ -109,7 +109,7 @@ class Guard:
             self._open -= 1
             self._finish(scope, status, time.perf_counter() - started)
 
-    def _admit(self, scope: Scope, headers: Mapping[str, str], origin: str | None) -> None:
+    async def _admit(self, scope: Scope, headers: Mapping[str, str], origin: str | None) -> None:
         if scope["path"] in OPEN_PATHS:
             return
         hosts = [value for name, value in scope["headers"] if name == b"host"]
@@ -127,7 +127,8 @@ class Guard:
         if self._open > self._max_open:
             raise ServerBusy(f"{self._max_open} requests are open. Try again later.")
         if scope["method"] != "OPTIONS" and scope["path"] not in BROWSER_PATHS and not is_console(scope["path"]):
-            set_principal(self._authenticator.principal(_metadata(headers)))
+            metadata = _metadata(headers)
+            set_principal(self._authenticator.known(metadata) or await self._authenticator.principal(metadata))
 
     def _allows(self, origin: str) -> bool:
         return origin in self._origins or "*" in self._origins
