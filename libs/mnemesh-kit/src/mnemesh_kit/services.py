@@ -111,6 +111,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.agents.v1.GroupService",
             "mnemesh.agents.v1.IdentityService",
             "mnemesh.agents.v1.BudgetService",
+            "mnemesh.agents.v1.ScheduleService",
         ),
         0,
     ),

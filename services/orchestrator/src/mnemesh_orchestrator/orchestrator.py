@@ -11,6 +11,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools
+from mnemesh_orchestrator.builtin.schedules import ScheduleTools
 from mnemesh_orchestrator.clients.services import Services
 from mnemesh_orchestrator.compaction.compactor import model_compactor
 from mnemesh_orchestrator.compaction.episodic import FactExtractor, StoredMemory
@@ -58,6 +59,7 @@ from mnemesh_orchestrator.usecases.identities import IdentityService
 from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService, MessageReader
 from mnemesh_orchestrator.usecases.providers import ModelService, ProviderService
 from mnemesh_orchestrator.usecases.runs import GroupPlanner, RunCancellations, RunService, StepService
+from mnemesh_orchestrator.usecases.schedules import ScheduleService
 from mnemesh_orchestrator.usecases.sleeptime import SleeptimeService
 
 SUMMARY_SECONDS = 60.0
@@ -116,6 +118,7 @@ class Orchestrator:
         self.prompt_texts = Prompts(config.data_path / "system_prompts")
         self.embedders = EmbedderDirectory(config.default_embedder)
         self.event_broker = EventBroker()
+        self.schedule_changes = asyncio.Event()
         self.token_estimator = TokenEstimator()
         self.metrics = TurnMetrics()
         self.child_runs = ChildRuns(stores.runs, stores.run_relations, self.event_broker, processors, clock)
@@ -140,6 +143,7 @@ class Orchestrator:
             files=FileTools(services.files, self.optional),
             tools=services.tools,
             optional=self.optional,
+            schedules=ScheduleTools(stores.schedules, self.clock, self.schedule_changes),
         )
 
     @cached_property
@@ -339,6 +343,10 @@ class Orchestrator:
     @cached_property
     def callbacks(self) -> CallbackService:
         return CallbackService(self.stores.callbacks, self.stores.runs, self.stores.batches, self.clock)
+
+    @cached_property
+    def schedules(self) -> ScheduleService:
+        return ScheduleService(self.stores.schedules, self.runs, self.clock, self.ids, self.schedule_changes)
 
     @cached_property
     def steps(self) -> StepService:

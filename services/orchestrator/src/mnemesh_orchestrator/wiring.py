@@ -13,6 +13,7 @@ from mnemesh.agents.v1 import (
     identities_service_pb2_grpc,
     models_service_pb2_grpc,
     runs_service_pb2_grpc,
+    schedules_service_pb2_grpc,
 )
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
@@ -50,6 +51,7 @@ from mnemesh_orchestrator.rpc.groups import GroupsServicer
 from mnemesh_orchestrator.rpc.identities import IdentitiesServicer
 from mnemesh_orchestrator.rpc.models import ModelsServicer
 from mnemesh_orchestrator.rpc.runs import RunsServicer
+from mnemesh_orchestrator.rpc.schedules import SchedulesServicer
 from mnemesh_orchestrator.runs.worker import Instance
 from mnemesh_orchestrator.store.budgets import Budgets
 from mnemesh_orchestrator.store.leases import QueueCounts
@@ -124,6 +126,7 @@ async def assemble(
             *_recovery(orchestrator, is_shared=not is_sqlite),
             orchestrator.lease_renewer.renew,
             models.watch,
+            orchestrator.schedules.watch,
             periodic(UNFINISHED_SECONDS, orchestrator.lifecycle.finish_all),
             periodic(PURGE_SECONDS, imports.abandon_late),
             periodic(UNFINISHED_SECONDS, orchestrator.conversations.finish_all),
@@ -259,6 +262,10 @@ def _servicers(
             budgets_service_pb2_grpc.add_BudgetServiceServicer_to_server,
             BudgetsServicer(orchestrator.budgets),
         ),
+        (
+            schedules_service_pb2_grpc.add_ScheduleServiceServicer_to_server,
+            SchedulesServicer(orchestrator.schedules),
+        ),
     ]
 
 
@@ -302,5 +309,6 @@ def _purge(config: Config, stores: Stores, clock: Clock) -> Callable[[], Awaitab
         await stores.extractions.purge_usage((now - timedelta(days=2)).date())
         if config.run_days:
             await stores.retention.purge_runs(now - timedelta(days=config.run_days))
+            await stores.schedules.purge(now - timedelta(days=config.run_days))
 
     return purge

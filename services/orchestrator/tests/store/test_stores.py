@@ -22,6 +22,7 @@ from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore, RunRetention
 from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.store.tables import conversations
 
@@ -40,6 +41,7 @@ from .partner_suite import PartnerStoreSuite
 from .records import a_run
 from .run_relation_suite import RunRelationSuite
 from .run_suite import RunStoreSuite
+from .schedule_suite import ScheduleStoreSuite
 from .sleeptime_suite import SleeptimeStoreSuite
 from .step_suite import StepStoreSuite
 
@@ -120,6 +122,10 @@ class Stores:
     @pytest.fixture
     def identities(self, database: Database, clock: FrozenClock) -> IdentityStore:
         return IdentityStore(database, clock)
+
+    @pytest.fixture
+    def schedules(self, database: Database, clock: FrozenClock) -> ScheduleStore:
+        return ScheduleStore(database, clock, LeaseClock(clock))
 
     @pytest.fixture
     def sleeptime(self, database: Database, clock: FrozenClock) -> SleeptimeStore:
@@ -251,6 +257,14 @@ class TestGroupsOnSqlite(OnSqlite, Stores, GroupStoreSuite):
 
 
 class TestGroupsOnPostgres(OnPostgres, Stores, GroupStoreSuite):
+    pass
+
+
+class TestSchedulesOnSqlite(OnSqlite, Stores, ScheduleStoreSuite):
+    pass
+
+
+class TestSchedulesOnPostgres(OnPostgres, Stores, ScheduleStoreSuite):
     pass
 
 

@@ -50,7 +50,7 @@ from .written_groups import WrittenGroups
 
 WATCHED_STORES = (
     *("agents", "partners", "runs", "conversations", "leases", "approvals", "deltas", "groups", "sleeptime"),
-    *("extractions", "batches", "budgets"),
+    *("extractions", "batches", "budgets", "schedules"),
 )
 ME = DEFAULT_PRINCIPAL
 SYSTEM = "You are a test.\n{CORE_MEMORY}"

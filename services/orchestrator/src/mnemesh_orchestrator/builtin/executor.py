@@ -19,6 +19,7 @@ from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, is_for_m
 from mnemesh_orchestrator.builtin.call import BuiltinCall, OptionalCalls, Refused, WithImages
 from mnemesh_orchestrator.builtin.core_memory import run_command
 from mnemesh_orchestrator.builtin.files import FileTools
+from mnemesh_orchestrator.builtin.schedules import ScheduleTools
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS, RUN_CODE, RUN_CODE_WITH_TOOLS
 from mnemesh_orchestrator.clients.archival import ArchivalClient
 from mnemesh_orchestrator.clients.blocks import BlocksClient
@@ -196,6 +197,7 @@ class BuiltinTools:
         files: FileTools,
         tools: ToolsClient,
         optional: OptionalCalls,
+        schedules: ScheduleTools,
     ) -> None:
         self.repeatable: Mapping[str, _Tool] = {
             "send_message": _send_message,
@@ -221,6 +223,9 @@ class BuiltinTools:
             "open_files": files.open_files,
             "grep_files": files.grep_files,
             "semantic_search_files": files.semantic_search_files,
+            "schedule_message": schedules.schedule,
+            "list_scheduled_messages": schedules.list,
+            "cancel_scheduled_message": schedules.cancel,
         }
         """The tools that can run again after a crash at little cost: they read, or have effects with request ids."""
         self._tools: Mapping[str, _Tool] = {

@@ -45,6 +45,7 @@ class RunOrigin(StrEnum):
     """A tool call of another agent."""
     SLEEPTIME = "sleeptime"
     """The messages of another agent, whose memory the run maintains."""
+    SCHEDULE = "schedule"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from mnemesh_orchestrator.store.providers import ProviderStore
 from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore, RunRetention
 from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 
 
@@ -44,6 +45,7 @@ class Stores:
     groups: GroupStore
     partners: PartnerStore
     providers: ProviderStore
+    schedules: ScheduleStore
     sleeptime: SleeptimeStore
     budgets: BudgetStore
 
@@ -80,6 +82,7 @@ def sql_stores(
         groups=GroupStore(database, clock),
         partners=PartnerStore(database, clock),
         providers=ProviderStore(database, clock),
+        schedules=ScheduleStore(database, clock, lease_clock),
         sleeptime=SleeptimeStore(database, clock),
         budgets=BudgetStore(database, clock, budgets),
     )

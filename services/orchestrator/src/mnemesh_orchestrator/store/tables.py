@@ -274,6 +274,7 @@ __all__ = [
     "run_deltas",
     "run_otids",
     "runs",
+    "schedules",
     "sleeptime_settings",
     "slot_waits",
     "step_tags",
@@ -487,6 +488,27 @@ groups = sa.Table(
     sa.Index("groups_by_manager", "manager_agent_id"),
     partial_index("groups_unfinished", "created_at", where="state <> 'active'"),
     partial_index("groups_sleeptime_due", "sleeptime_due_at", where="sleeptime_due_at IS NOT NULL"),
+)
+
+
+# Runs that start at given times. A schedule is deleted with its conversation, that of a group with the group's queue.
+schedules = sa.Table(
+    "schedules",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    # Empty for a schedule of a group.
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("conversation_id", sa.Text, sa.ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("group_id", sa.Text),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    # NULL while the schedule is paused, and once it has ended.
+    sa.Column("next_run_at", UtcDateTime),
+    sa.Column("ended_at", UtcDateTime),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("schedules_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("schedules_by_conversation", "conversation_id"),
+    partial_index("schedules_due", "next_run_at", where="next_run_at IS NOT NULL"),
 )
 
 

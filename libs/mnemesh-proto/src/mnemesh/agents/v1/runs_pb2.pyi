@@ -131,6 +131,8 @@ class _RunOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunOrigin.V
     """A tool call of another agent."""
     RUN_ORIGIN_SLEEPTIME: _RunOrigin.ValueType  # 4
     """The messages of another agent, whose memory this run maintains."""
+    RUN_ORIGIN_SCHEDULE: _RunOrigin.ValueType  # 5
+    """A schedule."""
 
 class RunOrigin(_RunOrigin, metaclass=_RunOriginEnumTypeWrapper):
     """What started a run. A run that answers an approval has the origin and the parent of the run that asked for it."""
@@ -144,6 +146,8 @@ RUN_ORIGIN_AGENT: RunOrigin.ValueType  # 3
 """A tool call of another agent."""
 RUN_ORIGIN_SLEEPTIME: RunOrigin.ValueType  # 4
 """The messages of another agent, whose memory this run maintains."""
+RUN_ORIGIN_SCHEDULE: RunOrigin.ValueType  # 5
+"""A schedule."""
 Global___RunOrigin: _TypeAlias = RunOrigin  # noqa: Y015
 
 class _StepStatus:

@@ -16,6 +16,7 @@ _TYPES = {
 def upgrade() -> None:
     _create_tables()
     _create_indexes()
+    _create_schedules()
 
 
 def _create_tables() -> None:
@@ -183,6 +184,17 @@ def _create_indexes() -> None:
     _index("approvals", "approvals_pending", "created_at", "state = 'pending'")
     _index("slot_waits", "slot_waits_by_conversation", "conversation_id, queue_number")
     _index("step_tags", "step_tags_by_step", "step_id")
+
+
+def _create_schedules() -> None:
+    _table(
+        "schedules",
+        "id text key, organization_id text, agent_id text, conversation_id text of conversations, group_id text?, "
+        "document bytes, next_run_at time?, ended_at time?, created_at time",
+    )
+    _index("schedules", "schedules_by_conversation", "conversation_id")
+    _index("schedules", "schedules_by_creation", "organization_id, created_at, id")
+    _index("schedules", "schedules_due", "next_run_at", "next_run_at IS NOT NULL")
 
 
 def _table(name: str, columns: str) -> None:

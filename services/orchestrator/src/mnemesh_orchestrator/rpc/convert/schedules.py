@@ -1,0 +1,71 @@
+"""Schedules."""
+
+from typing import Any, Final
+
+from mnemesh.agents.v1 import schedules_pb2 as pb
+from mnemesh.agents.v1 import schedules_service_pb2 as rpc
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.ids import require_id, require_ids
+from mnemesh_types.twin import Conversion, enum_of, optional_field, written
+
+from mnemesh_orchestrator.model.groups import group_conversation_id
+from mnemesh_orchestrator.model.schedules import MissedRunRule, OverlapRule, Schedule, ScheduleFilter, ScheduleOrder
+from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, conversation_id_from_proto, inputs_from_proto
+
+enum_of(pb.MissedRunRule, MissedRunRule, "RUN_ONCE")
+enum_of(pb.OverlapRule, OverlapRule, "SKIP")
+enum_of(rpc.ScheduleOrderBy, ScheduleOrder, "CREATED_AT")
+_SCHEDULE: Final = Conversion(pb.Schedule, Schedule, end_time="ends_at")
+_FILTER: Final = Conversion(rpc.ScheduleFilter, ScheduleFilter)
+_CHANGEABLE: Final = (
+    *("name", "messages", "config", "cron", "due_time", "time_zone", "missed_runs", "overlap"),
+    *("max_runs", "end_time", "paused"),
+)
+_TARGET: Final = ("agent_id", "conversation_id", "group_id")
+
+
+def schedule_to_proto(schedule: Schedule) -> pb.Schedule:
+    """Returns the message of a schedule. The queue of a group is not shown as a conversation."""
+    message = _SCHEDULE.to_proto(schedule)
+    if schedule.group_id is not None:
+        message.ClearField("conversation_id")
+    message.config.ClearField("otids_repeat")
+    return message
+
+
+def schedule_draft_from_proto(message: pb.Schedule) -> Schedule:
+    """Returns the schedule that a caller wants to create, without id, organization and times."""
+    copy = written(message, (*_CHANGEABLE, *_TARGET))
+    values: dict[str, Any] = {"organization_id": "", "subject_id": "", **_read(message, ("messages", "config"))}
+    if message.HasField("group_id"):
+        if message.agent_id or message.HasField("conversation_id"):
+            field = "schedule.agent_id" if message.agent_id else "schedule.conversation_id"
+            raise InvalidArgument(f"{field} must be empty if group_id is set.", field=field)
+        values["conversation_id"] = group_conversation_id(require_id(message.group_id, "group", "schedule.group_id"))
+    else:
+        agent_id = require_id(message.agent_id, "agent", "schedule.agent_id")
+        values["conversation_id"] = conversation_id_from_proto(agent_id, optional_field(message, "conversation_id"))
+    return _SCHEDULE.from_proto(copy, "schedule", **values)
+
+
+def schedule_changes_from_proto(request: rpc.UpdateScheduleRequest) -> tuple[str, dict[str, Any]]:
+    """Returns the id of the schedule, and the new values by the field names of `Schedule`."""
+    schedule_id = require_id(request.schedule.id, "schedule", "schedule.id")
+    changes = _SCHEDULE.changes(request.schedule, request.update_mask, _CHANGEABLE, "schedule")
+    return schedule_id, changes | _read(request.schedule, request.update_mask.paths)
+
+
+def _read(message: pb.Schedule, fields: Any) -> dict[str, Any]:
+    """Returns the input and the config with errors that name their fields."""
+    values: dict[str, Any] = {}
+    if "messages" in fields:
+        values["messages"] = inputs_from_proto(message.messages, "schedule.messages")
+    if "config" in fields:
+        values["config"] = config_from_proto(message.config)
+    return values
+
+
+def schedule_filter_from_proto(message: rpc.ScheduleFilter) -> ScheduleFilter:
+    """Returns the filter of a list."""
+    require_ids(message, "filter", agent_id="agent", group_id="group")
+    return _FILTER.from_proto(message, "filter")
