@@ -27,6 +27,7 @@ async def everything(mesh: Mesh, word: str) -> Ids:
     identity = await mesh.client.identities.upsert(word, f"Of the {word}", agent_ids=found["agent"])
     place = f"http://127.0.0.1:1/{word}"
     provider = await mesh.client.providers.create(f"of-{word.lower()}", "vllm", api_key=word, base_url=place)
+    schedule = await mesh.client.schedules.create(f"From {word}", agent_id=found["agent"][0], cron="0 9 1 1 *")
     folder = await mesh.client.folders.create(f"on the {word}", description=f"Of the {word}.")
     file = (await mesh.client.files.upload(folder.id, word.encode(), name=f"{word}.txt")).file
     await mesh.client.files.wait(file.id)
@@ -43,5 +44,6 @@ async def everything(mesh: Mesh, word: str) -> Ids:
         "identity": [identity.id],
         "budget": [budget.id],
         "provider": [provider.id],
+        "schedule": [schedule.id],
         "version": [str(version)],
     }

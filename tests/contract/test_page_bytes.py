@@ -130,6 +130,7 @@ async def filled(mesh: Mesh, openai: FakeOpenAI, mcp_url: str) -> dict[str, str]
     for number in numbers[1:]:
         await client.identities.create(f"key {number}", f"Person {number}")
     for number in numbers:
+        await client.schedules.create(f"Schedule {number}", agent_id=first.id, cron="0 9 1 1 *")
         block = await client.blocks.create(f"person-{number}", "x")
         await client.identities.attach(person.id, block_id=block.id)
         scope = episodes_pb2.MemoryScope(name=f"scope {number}")

@@ -41,6 +41,7 @@ OWN = {
         "identity",
         "budget",
         "provider",
+        "schedule",
         "group",
         "folder",
     },

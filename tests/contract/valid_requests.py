@@ -68,6 +68,12 @@ LEAST = {
     ),
     "agents.v1.IdentityService.UpsertIdentityProperties": 'properties { key: "a" text: "b" }',
     "agents.v1.BudgetService.SetBudget": "budget { limits { period: BUDGET_PERIOD_DAY max_requests: 1000000 } }",
+    "agents.v1.ScheduleService.CreateSchedule": (
+        'schedule { agent_id: "<agent>" cron: "0 9 * * *" messages { content { text { text: "Hi" } } } }'
+    ),
+    "agents.v1.ScheduleService.UpdateSchedule": (
+        'schedule { id: "<schedule>" name: "x" } update_mask { paths: "name" }'
+    ),
     "agents.v1.GroupService.CreateGroup": 'group { agent_ids: "<agent>" }',
     "agents.v1.GroupService.UpdateGroup": 'group { id: "<group>" hidden: true } update_mask { paths: "hidden" }',
     "agents.v1.GroupService.StartSleeptimeRuns": 'target { group_id: "<group>" }',

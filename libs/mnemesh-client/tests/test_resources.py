@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,6 +131,28 @@ def test_identities_are_created_changed_and_attached(client: Mnemesh, agent: Age
     assert client.identities.count(identifier_key="ada-1") == 1
     with pytest.raises(InvalidArgument, match="agent_id and block_id"):
         client.identities.attach(ada.id)
+
+
+def test_schedules_are_created_changed_and_deleted(client: Mnemesh, agent: Agent) -> None:
+    daily = client.schedules.create(
+        "Good morning", agent_id=agent.id, cron="0 9 * * *", time_zone="Europe/Rome", overlap="queue"
+    )
+    once = client.schedules.create("Now", agent_id=agent.id, due_at=datetime.now(UTC))
+    assert [each.id for each in client.schedules.list(agent_id=agent.id)] == [daily.id, once.id]
+    assert client.schedules.pause(daily.id).HasField("next_run_time") is False
+    assert client.schedules.resume(daily.id).next_run_time == daily.next_run_time
+    changed = client.schedules.update(daily.id, messages="Good evening", cron="0 18 * * *", missed_runs="skip")
+    assert (text_of(changed.messages[0].content), changed.cron) == ("Good evening", "0 18 * * *")
+    client.schedules.delete(daily.id)
+    with pytest.raises(NotFound):
+        client.schedules.get(daily.id)
+    with pytest.raises(InvalidArgument, match=r"schedule\.cron"):
+        client.schedules.create("Hi", agent_id=agent.id, cron="every day")
+    runs: list[runs_pb2.Run] = []
+    while not runs:  # the run of the time that is due now
+        runs = list(client.runs.list(agent_id=agent.id, origins=["schedule"]))
+    assert client.runs.wait(runs[0].id).status == runs_pb2.RUN_STATUS_COMPLETED
+    assert client.schedules.get(once.id).last_run_id == runs[0].id
 
 
 def test_blocks_are_reverted(client: Mnemesh, agent: Agent) -> None:

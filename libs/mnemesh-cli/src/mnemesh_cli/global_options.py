@@ -50,6 +50,7 @@ _LISTS: "Final[Mapping[str, Callable[[Mnemesh], AsyncIterator[Any]]]]" = {
     "passage": lambda mnemesh: mnemesh.passages.list(order="desc", limit=_MOST),
     "provider": lambda mnemesh: mnemesh.providers.list(limit=_MOST),
     "run": lambda mnemesh: mnemesh.runs.list(order="desc", limit=_MOST),
+    "schedule": lambda mnemesh: mnemesh.schedules.list(limit=_MOST),
     "source": lambda mnemesh: mnemesh.folders.list(order="desc", limit=_MOST),
     "tool": lambda mnemesh: mnemesh.tools.list(order="desc", limit=_MOST),
 }

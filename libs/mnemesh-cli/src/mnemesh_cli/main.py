@@ -97,6 +97,7 @@ _COMMANDS: Final = {
     "prompts": "models:prompts_app",
     "providers": "models:providers_app",
     "runs": "runs:app",
+    "schedules": "schedules:app",
     "tokens": "tokens:app",
     "tools": "tools:app",
 }

@@ -103,6 +103,11 @@ async def _identities(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
         yield identity.id, identity.name
 
 
+async def _schedules(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
+    async for schedule in mnemesh.schedules.list(limit=_MOST):
+        yield schedule.id, schedule.name
+
+
 _SOURCES: Final = {
     "agent": _agents,
     "archive": _archives,
@@ -114,6 +119,7 @@ _SOURCES: Final = {
     "model": _models,
     "provider": _providers,
     "run": _runs,
+    "schedule": _schedules,
     "tool": _tools,
 }
 

@@ -30,6 +30,7 @@ from mnemesh_client.messages import MessagesClient
 from mnemesh_client.models import ModelsClient, PromptsClient, ProvidersClient
 from mnemesh_client.patience import PatientChannel
 from mnemesh_client.runs import RunsClient
+from mnemesh_client.schedules import SchedulesClient
 from mnemesh_client.tools import ToolsClient, WebClient
 from mnemesh_client.traces import TracesClient
 from mnemesh_client.transport import Channel, Channels
@@ -58,9 +59,9 @@ class Mnemesh:
     ```
 
     Its attributes are `agents`, `conversations`, `prompts`, `runs`, `groups`, `sleeptime`, `models`, `providers`,
-    `identities` and `budgets` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces` (recall),
-    `archives`, `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools), and `folders` and
-    `files` (files).
+    `identities`, `budgets` and `schedules` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces`
+    (recall), `archives`, `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools), and
+    `folders` and `files` (files).
     Their methods return the messages of the contracts. Lists are asynchronous iterators that fetch further pages as
     needed. Every call that changes something has a request_id, so that a retry after a broken connection has no second
     effect. Errors are `mnemesh_client.errors.MnemeshError`s with `code`, `reason` and `metadata`.
@@ -144,6 +145,7 @@ class Mnemesh:
         self.providers = ProvidersClient(orchestrator)
         self.identities = IdentitiesClient(orchestrator)
         self.budgets = BudgetsClient(orchestrator)
+        self.schedules = SchedulesClient(orchestrator)
         self.blocks = BlocksClient(self._channel(self.addresses.blocks))
         recall_channel = self._channel(self.addresses.recall)
         self.messages = MessagesClient(recall_channel)

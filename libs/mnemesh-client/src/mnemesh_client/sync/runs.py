@@ -21,7 +21,7 @@ _BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
 
 OpenStream = Callable[[], Iterable[Any]]
 RunStatusName = Literal["created", "running", "completed", "failed", "cancelled"]
-RunOriginName = Literal["client", "group", "agent", "sleeptime"]
+RunOriginName = Literal["client", "group", "agent", "sleeptime", "schedule"]
 
 
 def send(
@@ -314,7 +314,7 @@ class RunsClient:
             group_id: only runs of this group, and the turns of its agents in them.
             parent_run_id: only runs that this run started.
             batch_id: only runs of this batch.
-            origins: only runs that were started by a client, a group, a tool call of an agent, or sleeptime.
+            origins: only runs with one of these causes.
             statuses: only runs with one of these statuses.
             order: "asc" or "desc", by the time at which they were sent.
             limit: the maximum number of runs; None yields all.

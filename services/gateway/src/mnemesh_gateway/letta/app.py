@@ -36,6 +36,7 @@ from mnemesh_gateway.letta import (
     messages,
     models,
     runs,
+    schedules,
     tools,
 )
 from mnemesh_gateway.letta.mesh import Mesh
@@ -47,6 +48,7 @@ _RESOURCES: Final = (
     agents,
     agent_memory,
     agent_tools,
+    schedules,
     runs,
     jobs,
     conversations,

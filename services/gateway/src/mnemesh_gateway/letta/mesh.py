@@ -14,6 +14,7 @@ from mnemesh.agents.v1 import (
     identities_service_pb2_grpc,
     models_service_pb2_grpc,
     runs_service_pb2_grpc,
+    schedules_service_pb2_grpc,
 )
 from mnemesh.archival.v1 import archives_service_pb2_grpc, passages_service_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
@@ -52,6 +53,7 @@ class Mesh:
         self.conversations = conversations_service_pb2_grpc.ConversationServiceStub(channel)
         self.groups = groups_service_pb2_grpc.GroupServiceStub(channel)
         self.identities = identities_service_pb2_grpc.IdentityServiceStub(channel)
+        self.schedules = schedules_service_pb2_grpc.ScheduleServiceStub(channel)
         self.models = models_service_pb2_grpc.ModelServiceStub(channel)
         self.blocks = blocks_service_pb2_grpc.BlockServiceStub(channel)
         self.messages = messages_service_pb2_grpc.MessageServiceStub(channel)

@@ -67,6 +67,7 @@ ID_PREFIXES: Final[Mapping[str, str]] = {
     "passage_id": "passage",
     "provider_id": "provider",
     "run_id": "run",
+    "scheduled_message_id": "schedule",
     "step_id": "step",
     "tool_id": "tool",
 }

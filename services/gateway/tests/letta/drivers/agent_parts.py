@@ -1,5 +1,7 @@
-"""What belongs to an agent: blocks, tools, passages, archives, identities, folders, files, the context window."""
+"""What belongs to an agent: blocks, tools, passages, archives, identities, folders, files, window, schedules."""
 
+import time
+from datetime import datetime
 from typing import Any
 
 import letta_client
@@ -143,3 +145,42 @@ def folders(lab: Lab) -> None:
         with pytest.raises(letta_client.NotFoundError):
             act(unknown, agent_id=agent.id)
     assert lab.client.agents.folders.detach(folder.id, agent_id=agent.id).sources == []  # type: ignore[union-attr]
+
+
+@drives("agents.schedule.create", "agents.schedule.retrieve", "agents.schedule.list", "agents.schedule.delete")
+def schedule(lab: Lab) -> None:
+    agent, schedule = lab.agent(), lab.client.agents.schedule
+    in_an_hour = (time.time() + 3_600) * 1_000
+    once = schedule.create(
+        agent.id,
+        messages=[{"role": "user", "content": "Look at the oven."}],
+        schedule={"type": "one-time", "scheduled_at": in_an_hour},
+        max_steps=3,
+    )
+    daily = schedule.create(
+        agent.id,
+        messages=[{"role": "system", "content": "Good morning"}],
+        schedule={"type": "recurring", "cron_expression": "0 9 * * *"},
+        callback_url="https://hooks.example/done",
+    )
+    assert datetime.fromisoformat(once.next_scheduled_at or "").timestamp() == pytest.approx(in_an_hour / 1_000, abs=1)
+    page = schedule.list(agent.id, limit="1")
+    assert (page.has_next_page, [each.id for each in page.scheduled_messages]) == (True, [once.id])
+    rest = schedule.list(agent.id, after=once.id)
+    assert (rest.has_next_page, [each.id for each in rest.scheduled_messages]) == (False, [daily.id])
+    seen = schedule.retrieve(daily.id, agent_id=agent.id)
+    assert seen.id == daily.id
+    assert (seen.schedule.type, seen.message.callback_url) == ("recurring", "https://hooks.example/done")
+    assert [(each.role, each.content) for each in seen.message.messages] == [("system", "Good morning")]
+    assert schedule.retrieve(once.id, agent_id=agent.id).message.max_steps == 3
+    with pytest.raises(letta_client.BadRequestError, match="cron"):
+        schedule.create(
+            agent.id,
+            messages=[{"role": "user", "content": "Hi"}],
+            schedule={"type": "recurring", "cron_expression": "often"},
+        )
+    assert schedule.delete(once.id, agent_id=agent.id).success
+    for gone in (once.id, daily.id):
+        other = agent.id if gone == once.id else lab.agent().id
+        with pytest.raises(letta_client.NotFoundError):
+            schedule.retrieve(gone, agent_id=other)

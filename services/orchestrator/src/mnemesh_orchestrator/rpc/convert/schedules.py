@@ -1,5 +1,7 @@
 """Schedules."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, Final
 
 from mnemesh.agents.v1 import schedules_pb2 as pb
@@ -10,12 +12,20 @@ from mnemesh_types.twin import Conversion, enum_of, optional_field, written
 
 from mnemesh_orchestrator.model.groups import group_conversation_id
 from mnemesh_orchestrator.model.schedules import MissedRunRule, OverlapRule, Schedule, ScheduleFilter, ScheduleOrder
-from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, conversation_id_from_proto, inputs_from_proto
+from mnemesh_orchestrator.rpc.convert.runs import (
+    config_from_proto,
+    config_to_proto,
+    conversation_id_from_proto,
+    input_to_proto,
+    inputs_from_proto,
+)
 
 enum_of(pb.MissedRunRule, MissedRunRule, "RUN_ONCE")
 enum_of(pb.OverlapRule, OverlapRule, "SKIP")
 enum_of(rpc.ScheduleOrderBy, ScheduleOrder, "CREATED_AT")
-_SCHEDULE: Final = Conversion(pb.Schedule, Schedule, end_time="ends_at")
+_SCHEDULE: Final = Conversion(
+    pb.Schedule, Schedule, end_time="ends_at", messages=None, config=None, conversation_id=None
+)
 _FILTER: Final = Conversion(rpc.ScheduleFilter, ScheduleFilter)
 _CHANGEABLE: Final = (
     *("name", "messages", "config", "cron", "due_time", "time_zone", "missed_runs", "overlap"),
@@ -26,11 +36,12 @@ _TARGET: Final = ("agent_id", "conversation_id", "group_id")
 
 def schedule_to_proto(schedule: Schedule) -> pb.Schedule:
     """Returns the message of a schedule. The queue of a group is not shown as a conversation."""
-    message = _SCHEDULE.to_proto(schedule)
-    if schedule.group_id is not None:
-        message.ClearField("conversation_id")
-    message.config.ClearField("otids_repeat")
-    return message
+    return _SCHEDULE.to_proto(
+        schedule,
+        conversation_id=None if schedule.group_id is not None else schedule.conversation_id,
+        messages=[input_to_proto(message) for message in schedule.messages],
+        config=config_to_proto(replace(schedule.config, otids_repeat=False)),
+    )
 
 
 def schedule_draft_from_proto(message: pb.Schedule) -> Schedule:
@@ -55,7 +66,7 @@ def schedule_changes_from_proto(request: rpc.UpdateScheduleRequest) -> tuple[str
     return schedule_id, changes | _read(request.schedule, request.update_mask.paths)
 
 
-def _read(message: pb.Schedule, fields: Any) -> dict[str, Any]:
+def _read(message: pb.Schedule, fields: Collection[str]) -> dict[str, Any]:
     """Returns the input and the config with errors that name their fields."""
     values: dict[str, Any] = {}
     if "messages" in fields:
