@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from mnemesh.agents.v1 import schedules_pb2 as mnemesh_dot_agents_dot_v1_dot_schedules__pb2
+from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 from mnemesh.types.v1 import paging_pb2 as mnemesh_dot_types_dot_v1_dot_paging__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)mnemesh/agents/v1/schedules_service.proto\x12\x11mnemesh.agents.v1\x1a google/protobuf/field_mask.proto\x1a!mnemesh/agents/v1/schedules.proto\x1a\x1dmnemesh/types/v1/paging.proto\"Z\n\x15\x43reateScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x08schedule\x18\x02 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\"G\n\x16\x43reateScheduleResponse\x12-\n\x08schedule\x18\x01 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\")\n\x12GetScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"D\n\x13GetScheduleResponse\x12-\n\x08schedule\x18\x01 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\"X\n\x0eScheduleFilter\x12\x15\n\x08\x61gent_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08group_id\x18\x02 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_agent_idB\x0b\n\t_group_id\"\x9c\x02\n\x14ListSchedulesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x34\n\x08order_by\x18\x06 \x01(\x0e\x32\".mnemesh.agents.v1.ScheduleOrderBy\x12\x31\n\x06\x66ilter\x18\n \x01(\x0b\x32!.mnemesh.agents.v1.ScheduleFilterB\x0b\n\t_after_idB\x0c\n\n_before_id\"`\n\x15ListSchedulesResponse\x12.\n\tschedules\x18\x01 \x03(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x8b\x01\n\x15UpdateScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x08schedule\x18\x02 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"G\n\x16UpdateScheduleResponse\x12-\n\x08schedule\x18\x01 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\"@\n\x15\x44\x65leteScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bschedule_id\x18\x02 \x01(\t\"\x18\n\x16\x44\x65leteScheduleResponse*W\n\x0fScheduleOrderBy\x12!\n\x1dSCHEDULE_ORDER_BY_UNSPECIFIED\x10\x00\x12!\n\x1dSCHEDULE_ORDER_BY_CREATE_TIME\x10\x01\x32\x92\x04\n\x0fScheduleService\x12\x65\n\x0e\x43reateSchedule\x12(.mnemesh.agents.v1.CreateScheduleRequest\x1a).mnemesh.agents.v1.CreateScheduleResponse\x12\x61\n\x0bGetSchedule\x12%.mnemesh.agents.v1.GetScheduleRequest\x1a&.mnemesh.agents.v1.GetScheduleResponse\"\x03\x90\x02\x01\x12g\n\rListSchedules\x12\'.mnemesh.agents.v1.ListSchedulesRequest\x1a(.mnemesh.agents.v1.ListSchedulesResponse\"\x03\x90\x02\x01\x12\x65\n\x0eUpdateSchedule\x12(.mnemesh.agents.v1.UpdateScheduleRequest\x1a).mnemesh.agents.v1.UpdateScheduleResponse\x12\x65\n\x0e\x44\x65leteSchedule\x12(.mnemesh.agents.v1.DeleteScheduleRequest\x1a).mnemesh.agents.v1.DeleteScheduleResponseB?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)mnemesh/agents/v1/schedules_service.proto\x12\x11mnemesh.agents.v1\x1a google/protobuf/field_mask.proto\x1a!mnemesh/agents/v1/schedules.proto\x1a\x1dmnemesh/types/v1/access.proto\x1a\x1dmnemesh/types/v1/paging.proto\"Z\n\x15\x43reateScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x08schedule\x18\x02 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\"G\n\x16\x43reateScheduleResponse\x12-\n\x08schedule\x18\x01 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\")\n\x12GetScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"D\n\x13GetScheduleResponse\x12-\n\x08schedule\x18\x01 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\"X\n\x0eScheduleFilter\x12\x15\n\x08\x61gent_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08group_id\x18\x02 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_agent_idB\x0b\n\t_group_id\"\x9c\x02\n\x14ListSchedulesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x34\n\x08order_by\x18\x06 \x01(\x0e\x32\".mnemesh.agents.v1.ScheduleOrderBy\x12\x31\n\x06\x66ilter\x18\n \x01(\x0b\x32!.mnemesh.agents.v1.ScheduleFilterB\x0b\n\t_after_idB\x0c\n\n_before_id\"`\n\x15ListSchedulesResponse\x12.\n\tschedules\x18\x01 \x03(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x8b\x01\n\x15UpdateScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x08schedule\x18\x02 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"G\n\x16UpdateScheduleResponse\x12-\n\x08schedule\x18\x01 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Schedule\"@\n\x15\x44\x65leteScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bschedule_id\x18\x02 \x01(\t\"\x18\n\x16\x44\x65leteScheduleResponse*W\n\x0fScheduleOrderBy\x12!\n\x1dSCHEDULE_ORDER_BY_UNSPECIFIED\x10\x00\x12!\n\x1dSCHEDULE_ORDER_BY_CREATE_TIME\x10\x01\x32\xdb\x04\n\x0fScheduleService\x12\x80\x01\n\x0e\x43reateSchedule\x12(.mnemesh.agents.v1.CreateScheduleRequest\x1a).mnemesh.agents.v1.CreateScheduleResponse\"\x19\xda\xc6\x18\x15\x08\x02*\x11schedule.agent_id\x12g\n\x0bGetSchedule\x12%.mnemesh.agents.v1.GetScheduleRequest\x1a&.mnemesh.agents.v1.GetScheduleResponse\"\t\x90\x02\x01\xda\xc6\x18\x02\x08\x01\x12~\n\rListSchedules\x12\'.mnemesh.agents.v1.ListSchedulesRequest\x1a(.mnemesh.agents.v1.ListSchedulesResponse\"\x1a\x90\x02\x01\xda\xc6\x18\x13\x08\x01*\x0f\x66ilter.agent_id\x12m\n\x0eUpdateSchedule\x12(.mnemesh.agents.v1.UpdateScheduleRequest\x1a).mnemesh.agents.v1.UpdateScheduleResponse\"\x06\xda\xc6\x18\x02\x08\x02\x12m\n\x0e\x44\x65leteSchedule\x12(.mnemesh.agents.v1.DeleteScheduleRequest\x1a).mnemesh.agents.v1.DeleteScheduleResponse\"\x06\xda\xc6\x18\x02\x08\x02\x42?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,34 +36,40 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.agents.v1.schedules
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\021mnemesh.agents.v1P\001Z(mnemesh.local/mnemesh/agents/v1;agentsv1'
+  _globals['_SCHEDULESERVICE'].methods_by_name['CreateSchedule']._loaded_options = None
+  _globals['_SCHEDULESERVICE'].methods_by_name['CreateSchedule']._serialized_options = b'\332\306\030\025\010\002*\021schedule.agent_id'
   _globals['_SCHEDULESERVICE'].methods_by_name['GetSchedule']._loaded_options = None
-  _globals['_SCHEDULESERVICE'].methods_by_name['GetSchedule']._serialized_options = b'\220\002\001'
+  _globals['_SCHEDULESERVICE'].methods_by_name['GetSchedule']._serialized_options = b'\220\002\001\332\306\030\002\010\001'
   _globals['_SCHEDULESERVICE'].methods_by_name['ListSchedules']._loaded_options = None
-  _globals['_SCHEDULESERVICE'].methods_by_name['ListSchedules']._serialized_options = b'\220\002\001'
-  _globals['_SCHEDULEORDERBY']._serialized_start=1224
-  _globals['_SCHEDULEORDERBY']._serialized_end=1311
-  _globals['_CREATESCHEDULEREQUEST']._serialized_start=164
-  _globals['_CREATESCHEDULEREQUEST']._serialized_end=254
-  _globals['_CREATESCHEDULERESPONSE']._serialized_start=256
-  _globals['_CREATESCHEDULERESPONSE']._serialized_end=327
-  _globals['_GETSCHEDULEREQUEST']._serialized_start=329
-  _globals['_GETSCHEDULEREQUEST']._serialized_end=370
-  _globals['_GETSCHEDULERESPONSE']._serialized_start=372
-  _globals['_GETSCHEDULERESPONSE']._serialized_end=440
-  _globals['_SCHEDULEFILTER']._serialized_start=442
-  _globals['_SCHEDULEFILTER']._serialized_end=530
-  _globals['_LISTSCHEDULESREQUEST']._serialized_start=533
-  _globals['_LISTSCHEDULESREQUEST']._serialized_end=817
-  _globals['_LISTSCHEDULESRESPONSE']._serialized_start=819
-  _globals['_LISTSCHEDULESRESPONSE']._serialized_end=915
-  _globals['_UPDATESCHEDULEREQUEST']._serialized_start=918
-  _globals['_UPDATESCHEDULEREQUEST']._serialized_end=1057
-  _globals['_UPDATESCHEDULERESPONSE']._serialized_start=1059
-  _globals['_UPDATESCHEDULERESPONSE']._serialized_end=1130
-  _globals['_DELETESCHEDULEREQUEST']._serialized_start=1132
-  _globals['_DELETESCHEDULEREQUEST']._serialized_end=1196
-  _globals['_DELETESCHEDULERESPONSE']._serialized_start=1198
-  _globals['_DELETESCHEDULERESPONSE']._serialized_end=1222
-  _globals['_SCHEDULESERVICE']._serialized_start=1314
-  _globals['_SCHEDULESERVICE']._serialized_end=1844
+  _globals['_SCHEDULESERVICE'].methods_by_name['ListSchedules']._serialized_options = b'\220\002\001\332\306\030\023\010\001*\017filter.agent_id'
+  _globals['_SCHEDULESERVICE'].methods_by_name['UpdateSchedule']._loaded_options = None
+  _globals['_SCHEDULESERVICE'].methods_by_name['UpdateSchedule']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_SCHEDULESERVICE'].methods_by_name['DeleteSchedule']._loaded_options = None
+  _globals['_SCHEDULESERVICE'].methods_by_name['DeleteSchedule']._serialized_options = b'\332\306\030\002\010\002'
+  _globals['_SCHEDULEORDERBY']._serialized_start=1255
+  _globals['_SCHEDULEORDERBY']._serialized_end=1342
+  _globals['_CREATESCHEDULEREQUEST']._serialized_start=195
+  _globals['_CREATESCHEDULEREQUEST']._serialized_end=285
+  _globals['_CREATESCHEDULERESPONSE']._serialized_start=287
+  _globals['_CREATESCHEDULERESPONSE']._serialized_end=358
+  _globals['_GETSCHEDULEREQUEST']._serialized_start=360
+  _globals['_GETSCHEDULEREQUEST']._serialized_end=401
+  _globals['_GETSCHEDULERESPONSE']._serialized_start=403
+  _globals['_GETSCHEDULERESPONSE']._serialized_end=471
+  _globals['_SCHEDULEFILTER']._serialized_start=473
+  _globals['_SCHEDULEFILTER']._serialized_end=561
+  _globals['_LISTSCHEDULESREQUEST']._serialized_start=564
+  _globals['_LISTSCHEDULESREQUEST']._serialized_end=848
+  _globals['_LISTSCHEDULESRESPONSE']._serialized_start=850
+  _globals['_LISTSCHEDULESRESPONSE']._serialized_end=946
+  _globals['_UPDATESCHEDULEREQUEST']._serialized_start=949
+  _globals['_UPDATESCHEDULEREQUEST']._serialized_end=1088
+  _globals['_UPDATESCHEDULERESPONSE']._serialized_start=1090
+  _globals['_UPDATESCHEDULERESPONSE']._serialized_end=1161
+  _globals['_DELETESCHEDULEREQUEST']._serialized_start=1163
+  _globals['_DELETESCHEDULEREQUEST']._serialized_end=1227
+  _globals['_DELETESCHEDULERESPONSE']._serialized_start=1229
+  _globals['_DELETESCHEDULERESPONSE']._serialized_end=1253
+  _globals['_SCHEDULESERVICE']._serialized_start=1345
+  _globals['_SCHEDULESERVICE']._serialized_end=1948
 # @@protoc_insertion_point(module_scope)
