@@ -137,7 +137,7 @@ async def _find(call: Call[Any, Any]) -> pb.Schedule:
     found = (await read(call.mesh.schedules.GetSchedule, rpc.GetScheduleRequest(schedule_id=schedule_id))).schedule
     if found.agent_id != call.path["agent_id"]:
         raise NotFound(f"{call.path['agent_id']} has no schedule {schedule_id}.")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _set_timing(schedule: pb.Schedule, timing: Timing) -> None:
