@@ -45,6 +45,21 @@ async def test_refused_creation_leaves_nothing(mesh: Mesh) -> None:
     assert len((await agent.memory()).blocks) == 2
 
 
+async def test_creation_answers_with_the_parts_of_a_view(mesh: Mesh) -> None:
+    view = agents_service_pb2.AgentView(message_ids=True, blocks=True, groups=True)
+    request = agents_service_pb2.CreateAgentRequest(
+        agent=agents_pb2.Agent(type=agents_pb2.AGENT_TYPE_MEMGPT_V2, model=REHEARSAL, enable_sleeptime=True),
+        blocks=[blocks_pb2.Block(label="human", value="Ada")],
+        view=view,
+    )
+    created = await mesh.client.agents.stub.CreateAgent(request)
+    read = agents_service_pb2.GetAgentRequest(agent_id=created.agent.id, view=view)
+    shown = await mesh.client.agents.stub.GetAgent(read)
+    assert (created.agent, created.core_memory) == (shown.agent, shown.core_memory)
+    assert len(created.agent.message_ids) > 1
+    assert len(created.agent.group_ids) == 1
+
+
 async def test_window_above_that_of_the_model_is_refused_and_leaves_nothing(mesh: Mesh) -> None:
     settings = agents_pb2.ModelSettings(context_window=128_001)
     with pytest.raises(InvalidArgument, match="128,000") as refused:

@@ -24,6 +24,7 @@ from mnemesh_gateway.letta.agent_states import (
     page_of_holders,
     parts_of,
     read_state,
+    states_of,
 )
 from mnemesh_gateway.letta.archives import read_archive as _archive
 from mnemesh_gateway.letta.blocks import CreateBlock, block_to_proto
@@ -301,6 +302,7 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
         include_default_folder=body.include_default_source,
         open_folder_files=True,
         sleeptime_turns_counter=BEFORE_FIRST_TURN,
+        view=VIEW,
     )
     set_present(
         request, include_base_tools=body.include_base_tools, include_base_tool_rules=body.include_base_tool_rules
@@ -312,7 +314,7 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
         ]
         request.initial_messages.CopyFrom(rpc.InitialMessages(messages=messages))
     created = await call.write(call.mesh.agents.CreateAgent, request)
-    return await read_state(call.mesh, created.agent.id, _CREATED_PARTS)
+    return (await states_of(call.mesh, [created.agent], [created.core_memory], _CREATED_PARTS))[0]
 
 
 @operations.get("/agents/{agent_id}")

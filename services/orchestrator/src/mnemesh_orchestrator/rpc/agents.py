@@ -1,6 +1,6 @@
 """`mnemesh.agents.v1.AgentService`."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -82,8 +82,14 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
 
     async def CreateAgent(self, request: rpc.CreateAgentRequest, context: Context) -> rpc.CreateAgentResponse:
         key = request_key(request_without_secrets(request, self._service.fingerprint), "CreateAgent")
-        agent = await self._lifecycle.create(current_principal(), key, draft_from_proto(request))
-        return rpc.CreateAgentResponse(agent=self._agent_to_proto(agent))
+        caller = current_principal()
+        agent = await self._lifecycle.create(caller, key, draft_from_proto(request))
+        message_ids, groups = await self._window_and_groups((agent,), request.view)
+        message = self._agent_to_proto(agent, message_ids.get(agent.id, ()), None, groups.get(agent.id, ()))
+        response = rpc.CreateAgentResponse(agent=message)
+        if request.view.blocks:
+            response.core_memory.CopyFrom((await self._service.core_memory(caller, agent.id)).to_proto())
+        return response
 
     async def GetAgent(self, request: rpc.GetAgentRequest, context: Context) -> rpc.GetAgentResponse:
         caller = current_principal()
@@ -290,16 +296,23 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return response
 
     async def _agents_to_proto(self, agents: tuple[Agent, ...], view: rpc.AgentView) -> list[pb.Agent]:
-        caller = current_principal()
-        message_ids = await self._service.message_ids(caller, agents) if view.message_ids else {}
-        approvals = await self._service.list_pending_approvals(caller, agents)
-        groups = await self._service.group_ids(caller, agents) if view.groups else {}
+        approvals = await self._service.list_pending_approvals(current_principal(), agents)
+        message_ids, groups = await self._window_and_groups(agents, view)
         return [
             self._agent_to_proto(
                 agent, message_ids.get(agent.id, ()), approvals.get(agent.id), groups.get(agent.id, ())
             )
             for agent in agents
         ]
+
+    async def _window_and_groups(
+        self, agents: tuple[Agent, ...], view: rpc.AgentView
+    ) -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]]:
+        """Reads the ids of the messages in the windows, and of the groups, that a view asks for, by agent."""
+        caller = current_principal()
+        message_ids = await self._service.message_ids(caller, agents) if view.message_ids else {}
+        groups = await self._service.group_ids(caller, agents) if view.groups else {}
+        return message_ids, groups
 
     async def _core_memories(self, agents: Sequence[pb.Agent], query: PageQuery) -> list[CoreMemory]:
         """Returns the core memory of each agent, of the first ones only if more do not fit into the page with them."""

@@ -140,6 +140,7 @@ class CreateAgentRequest(_message.Message):
     SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
     OPEN_FOLDER_FILES_FIELD_NUMBER: _builtins.int
     SLEEPTIME_TURNS_COUNTER_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     include_base_tools: _builtins.bool
     """Absent means true, if the type has base tools. With agent.enable_sleeptime, the base tools are send_message,
@@ -197,6 +198,10 @@ class CreateAgentRequest(_message.Message):
     def tool_sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Creates tools from these source texts and attaches them."""
 
+    @_builtins.property
+    def view(self) -> Global___AgentView:
+        """What the response contains of the new agent beyond its record. `cost` has no effect."""
+
     def __init__(
         self,
         *,
@@ -219,10 +224,11 @@ class CreateAgentRequest(_message.Message):
         system_prompt_key: _builtins.str | None = ...,
         open_folder_files: _builtins.bool = ...,
         sleeptime_turns_counter: _builtins.int | None = ...,
+        view: Global___AgentView | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_sleeptime_turns_counter", b"_sleeptime_turns_counter", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "sleeptime_turns_counter", b"sleeptime_turns_counter", "system_prompt_key", b"system_prompt_key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_sleeptime_turns_counter", b"_sleeptime_turns_counter", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "sleeptime_turns_counter", b"sleeptime_turns_counter", "system_prompt_key", b"system_prompt_key", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_sleeptime_turns_counter", b"_sleeptime_turns_counter", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "archive_ids", b"archive_ids", "block_ids", b"block_ids", "blocks", b"blocks", "folder_ids", b"folder_ids", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "memory_variables", b"memory_variables", "open_folder_files", b"open_folder_files", "request_id", b"request_id", "secrets", b"secrets", "sleeptime_turns_counter", b"sleeptime_turns_counter", "system_prompt_key", b"system_prompt_key", "tool_ids", b"tool_ids", "tool_names", b"tool_names", "tool_sources", b"tool_sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_sleeptime_turns_counter", b"_sleeptime_turns_counter", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "archive_ids", b"archive_ids", "block_ids", b"block_ids", "blocks", b"blocks", "folder_ids", b"folder_ids", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "memory_variables", b"memory_variables", "open_folder_files", b"open_folder_files", "request_id", b"request_id", "secrets", b"secrets", "sleeptime_turns_counter", b"sleeptime_turns_counter", "system_prompt_key", b"system_prompt_key", "tool_ids", b"tool_ids", "tool_names", b"tool_names", "tool_sources", b"tool_sources", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_base_tool_rules: _TypeAlias = _typing.Literal["include_base_tool_rules"]  # noqa: Y015
     _WhichOneofArgType__include_base_tool_rules: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules"]  # noqa: Y015
@@ -280,18 +286,28 @@ class CreateAgentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
+    CORE_MEMORY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def agent(self) -> _agents_pb2.Agent: ...
+    def agent(self) -> _agents_pb2.Agent:
+        """Without pending_approval_request_id."""
+
+    @_builtins.property
+    def core_memory(self) -> _blocks_pb2.CoreMemory:
+        """Present if the view asks for it."""
+
     def __init__(
         self,
         *,
         agent: _agents_pb2.Agent | None = ...,
+        core_memory: _blocks_pb2.CoreMemory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_core_memory", b"_core_memory", "agent", b"agent", "core_memory", b"core_memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_core_memory", b"_core_memory", "agent", b"agent", "core_memory", b"core_memory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__core_memory: _TypeAlias = _typing.Literal["core_memory"]  # noqa: Y015
+    _WhichOneofArgType__core_memory: _TypeAlias = _typing.Literal["_core_memory", b"_core_memory"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__core_memory) -> _WhichOneofReturnType__core_memory | None: ...
 
 Global___CreateAgentResponse: _TypeAlias = CreateAgentResponse  # noqa: Y015
 
