@@ -106,7 +106,7 @@ async def idle(client: Mnemesh) -> None:
 @pytest.mark.parametrize(
     ("mesh", "seed", "rounds"),
     [
-        ("one process", 1, 2),
+        ("one process", 1, 1),
         *(
             pytest.param(form, seed, 15, marks=pytest.mark.full)
             for form, seeds in (("one process", (2, 3)), ("processes", (4, 5)))

@@ -157,31 +157,37 @@ async def test_runs_of_killed_and_stalled_replicas_are_completed_by_another(
     await asyncio.gather(killed.is_unharmed(), stalled.is_unharmed())
 
 
-async def test_fifty_senders_through_both_replicas_keep_the_order_of_acceptance(
-    mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
+@pytest.fixture
+def count(is_full: bool) -> int:
+    """The number of concurrent messages."""
+    return 50 if is_full else 20
+
+
+async def test_senders_through_both_replicas_keep_the_order_of_acceptance(
+    mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI, count: int
 ) -> None:
     agent, gate = await create(mesh), asyncio.Event()
     provider.script = lambda body: Reply(text=f"Answer to {texts(body)[-1]}", gates=[gate])
     clients = (mesh.client, other)
-    runs = [(await clients[number % 2].runs.start(agent.id, f"Message {number:02}")).id for number in range(50)]
+    runs = [(await clients[number % 2].runs.start(agent.id, f"Message {number:02}")).id for number in range(count)]
     following = [
         asyncio.create_task(collect(clients[(number + 1) % 2].runs.stream(run))) for number, run in enumerate(runs)
     ]
     gate.set()
     async with asyncio.timeout(LIMIT_SECONDS):
         received = await asyncio.gather(*following)
-    assert [item.status for item in received] == ["COMPLETED"] * 50
+    assert [item.status for item in received] == ["COMPLETED"] * count
     for number, item in enumerate(received):
         assert f"Message {number:02}" in item.said
         assert item.sequences == [1, 2, 3, 4]
     window = await _window(mesh, agent)
     contents = [row.content[0].text.text for row in window if row.role == message_pb2.ROLE_USER]
-    assert contents == [f"Message {number:02}" for number in range(50)]
+    assert contents == [f"Message {number:02}" for number in range(count)]
     assert_whole(window)
 
 
-async def test_fifty_concurrent_messages_through_both_replicas_are_fifty_turns(
-    mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
+async def test_concurrent_messages_through_both_replicas_are_as_many_turns(
+    mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI, count: int
 ) -> None:
     agent = await create(mesh)
     provider.script = lambda body: Reply(text="Heard.")
@@ -193,12 +199,12 @@ async def test_fifty_concurrent_messages_through_both_replicas_are_fifty_turns(
         assert (result.status, result.said, result.sequences) == ("COMPLETED", "Heard.", [1, 2, 3, 4])
 
     async with asyncio.timeout(LIMIT_SECONDS):
-        await asyncio.gather(*(send(number) for number in range(50)))
+        await asyncio.gather(*(send(number) for number in range(count)))
     window = await _window(mesh, agent)
     roles = [row.role for row in window]
-    assert roles == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT] * 50
+    assert roles == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT] * count
     contents = [row.content[0].text.text for row in window if row.role == message_pb2.ROLE_USER]
-    assert sorted(contents) == [f"Message {number:02}" for number in range(50)]
+    assert sorted(contents) == [f"Message {number:02}" for number in range(count)]
 
 
 async def test_model_call_on_another_replica_is_cancelled_at_once(

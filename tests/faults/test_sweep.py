@@ -21,7 +21,6 @@ from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of
-from mnemesh_testkit.plugin import Sample
 from mnemesh_testkit.timeouts import scaled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(600))]
@@ -33,8 +32,8 @@ OUTPUT: Final = "All is done."
 V3, V2 = "letta_v1", "memgpt_v2"
 SHARES: Final = {"orchestrator": 6, "blocks": 2, "recall": 2, "archival": 2, "tools": 1, MESH: 8}
 """The number of tests that share the failpoints of a service, so that test processes can divide them."""
-SAMPLED: Final = 16
-"""Without --full every sixteenth failpoint is swept."""
+SAMPLED: Final = 48
+"""Without --full every 48th failpoint of a service is swept, by the first of its tests."""
 SWEPT: Final = [
     (agent_type, service, share)
     # The calls to blocks, archival and tools do not depend on the agent type. A mesh is killed as processes, or as one.
@@ -305,15 +304,24 @@ async def test_turn_reaches_its_failpoints(sweep: Sweep) -> None:
 
 @pytest.mark.parametrize(
     ("sweep", "agent_type", "service", "share"),
-    [(MESH if service == MESH else "processes", agent_type, service, share) for agent_type, service, share in SWEPT],
+    [
+        pytest.param(
+            MESH if service == MESH else "processes",
+            agent_type,
+            service,
+            share,
+            marks=[pytest.mark.full] if share else [],
+        )
+        for agent_type, service, share in SWEPT
+    ],
     indirect=["sweep"],
 )
 async def test_turn_survives_a_kill_at_every_failpoint(
-    sweep: Sweep, agent_type: str, service: str, share: int, sample: Sample
+    sweep: Sweep, agent_type: str, service: str, share: int, is_full: bool
 ) -> None:
     swept = (await sweep.baseline(agent_type)).failpoints[service]
     failures = []
-    for failpoint in sample(swept, SAMPLED)[share :: SHARES[service]]:
+    for failpoint in swept[share :: SHARES[service]] if is_full else swept[::SAMPLED]:
         try:
             await sweep.survives(agent_type, failpoint)
         except (AssertionError, TimeoutError, MnemeshError) as error:

@@ -75,7 +75,9 @@ async def test_window_above_that_of_the_model_is_refused_and_leaves_nothing(mesh
     ids=["blocks", "recall", "tools"],
 )
 @pytest.mark.parametrize(
-    "fault", [faulty_proxy.Unavailable(), faulty_proxy.ExecuteThenTimeout()], ids=["away", "answer-lost"]
+    "fault",
+    [faulty_proxy.ExecuteThenTimeout(), pytest.param(faulty_proxy.Unavailable(), marks=pytest.mark.full)],
+    ids=["answer-lost", "away"],
 )
 async def test_creation_during_an_outage_is_completed_by_its_repeat(
     mesh: Mesh, service: str, method: str, fault: faulty_proxy.Fault

@@ -56,6 +56,7 @@ async def test_kill_in_the_middle_of_a_stream(process_mesh: ProcessMesh, fake_op
 
 
 @pytest.mark.mesh(gateway=True)
+@pytest.mark.full
 async def test_kill_while_a_batch_runs(process_mesh: ProcessMesh, fake_openai: FakeOpenAI) -> None:
     """All of its runs complete, each once, and its callback is called."""
     agents = [

@@ -76,9 +76,9 @@ _MESSAGES = _record(
     ("new", "chunks"), [(ChatAnswer, _CHAT), (ResponsesAnswer, _RESPONSES), (MessagesAnswer, _MESSAGES)]
 )
 def test_malformed_answer_is_refused_or_can_be_stored(
-    new: Callable[[str], Any], chunks: st.SearchStrategy[Any]
+    new: Callable[[str], Any], chunks: st.SearchStrategy[Any], is_full: bool
 ) -> None:
-    @settings(max_examples=60, database=None)
+    @settings(max_examples=60 if is_full else 25, database=None)
     @given(st.lists(chunks | _ANY, min_size=1, max_size=3))
     def check(given_chunks: list[Any]) -> None:
         answer = new("fake")

@@ -46,7 +46,7 @@ async def test_outage_at_any_call_delays_the_run_and_changes_nothing(
         began = calls.index("model.stream")
         swept = [(place, name) for place, name in enumerate(calls) if place > began and name.split(".")[0] in TIERS]
         assert len(swept) > 12
-        for place, name in sample(swept, 8):
+        for place, name in sample(swept, 16):
             fault = failing_at(place, name, effect)
             agent, received = await turn_of(world, kind, script, fault)
             where = f"call {place}, {name}"

@@ -16,6 +16,7 @@ from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.rules import ToolResult
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_sandbox.calls import Answer, ToolAnswer, ToolCall
+from mnemesh_testkit.plugin import sampled
 
 from ..support.model import Held, call, raw_call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid, told
@@ -154,7 +155,7 @@ MEMORY_CALLS = [
 ]
 
 
-@pytest.mark.parametrize("error", TEMPORARY)
+@pytest.mark.parametrize("error", sampled(TEMPORARY, len(TEMPORARY)))
 @pytest.mark.parametrize(("target", "answer"), MEMORY_CALLS, ids=[target for target, _ in MEMORY_CALLS])
 async def test_tool_waits_for_the_infrastructure_and_the_model_is_not_told(
     world: World, process: Process, error: type[MnemeshError], target: str, answer: LlmAnswer

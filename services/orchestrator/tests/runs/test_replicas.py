@@ -97,19 +97,20 @@ async def test_stream_continues_when_another_replica_resumes_the_run(
     require_valid(world.window(agent).messages)
 
 
-async def test_fifty_messages_through_both_replicas_run_in_order(
-    world: World, process: Process, other: Process
+async def test_messages_through_both_replicas_run_in_order(
+    world: World, process: Process, other: Process, is_full: bool
 ) -> None:
+    count = 50 if is_full else 16
     agent = await world.agent(process)
     held = Held(say("Done."))
     world.model.script = lambda request: held if not held.released.is_set() else say("Done.")
-    accepted = [await (process, other)[number % 2].start(agent, f"Message {number}") for number in range(50)]
+    accepted = [await (process, other)[number % 2].start(agent, f"Message {number}") for number in range(count)]
     await held.asked.wait()
     held.released.set()
-    await until(lambda: len(world.turn(agent)) == 100)
+    await until(lambda: len(world.turn(agent)) == 2 * count)
     texts = [message.text for message in world.turn(agent)[::2]]
-    assert texts == [f"Message {number}" for number in range(50)]
-    assert len({run.id for run in accepted}) == 50
+    assert texts == [f"Message {number}" for number in range(count)]
+    assert len({run.id for run in accepted}) == count
 
 
 async def test_rejected_message_names_the_run_of_another_replica(

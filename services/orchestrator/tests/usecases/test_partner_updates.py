@@ -9,6 +9,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import AgentRevisionMismatch, GroupChanged
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
+from mnemesh_testkit.plugin import sampled
 from mnemesh_types.blocks import Block
 
 from ..support.faults import Crash, Faults
@@ -100,7 +101,7 @@ async def test_crash_at_any_point_of_a_switch_on_leaves_nothing_incomplete(
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "lost"])
-@pytest.mark.parametrize("call", [*CALLS, "recall.create_context", "partners.begin", "partners.activate"])
+@pytest.mark.parametrize("call", sampled([*CALLS, "recall.create_context", "partners.begin", "partners.activate"], 3))
 async def test_switch_on_during_an_outage_continues_with_its_repeat(
     world: World, process: Process, call: str, fault: str
 ) -> None:

@@ -9,6 +9,7 @@ from mnemesh_orchestrator.model.core_memory import AgentAuthor
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.groups import ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
+from mnemesh_testkit.plugin import sampled
 from mnemesh_types.blocks import AppendEdit, Block
 from mnemesh_types.provenance import Provenance
 
@@ -176,7 +177,9 @@ async def test_crash_at_any_point_of_a_creation_leaves_nothing_incomplete(
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "lost"])
-@pytest.mark.parametrize("call", ["blocks.create_core_memory", *CALLS, "recall.create_context", "agents.activate"])
+@pytest.mark.parametrize(
+    "call", sampled(["blocks.create_core_memory", *CALLS, "recall.create_context", "agents.activate"], 3)
+)
 async def test_creation_during_an_outage_continues_with_its_repeat(
     world: World, process: Process, call: str, fault: str
 ) -> None:
