@@ -11,8 +11,9 @@ import { Memory } from "./memory/memory";
 import { Busy, ProblemBox, useAction, useLoad } from "./parts";
 import { linkTo, PANELS, type Panel, route } from "./route";
 import { Runs } from "./runs/runs";
+import { Settings } from "./settings";
 
-const TITLES: Record<Panel, string> = { chat: "Chat", context: "Context", memory: "Memory", runs: "Runs" };
+const TITLES: Record<Panel, string> = { chat: "Chat", context: "Context", memory: "Memory", runs: "Runs", settings: "Settings" };
 
 export function AgentPage({ agentId }: { agentId: string }) {
   const { panel, conversationId } = route.value;
@@ -20,7 +21,7 @@ export function AgentPage({ agentId }: { agentId: string }) {
   if (!agent.value) {
     return (
       <section class="page">
-        {agent.problem ? <ProblemBox problem={agent.problem} retry={agent.reload} /> : <Busy what="Loading the agent" />}
+        {agent.problem ? <ProblemBox problem={agent.problem} retry={agent.reload} list="agents" /> : <Busy what="Loading the agent" />}
       </section>
     );
   }
@@ -52,6 +53,7 @@ export function AgentPage({ agentId }: { agentId: string }) {
       {panel === "context" && <Context {...panelProps} />}
       {panel === "memory" && <Memory agent={agent.value} />}
       {panel === "runs" && <Runs agent={agent.value} />}
+      {panel === "settings" && <Settings agent={agent.value} onChange={agent.reload} />}
     </section>
   );
 }

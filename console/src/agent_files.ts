@@ -8,7 +8,8 @@ import {
   ImportAgentRequestSchema,
   type ImportOptionsSchema,
 } from "../gen/mnemesh/agents/v1/agents_service_pb";
-import { agents, baseUrl, needsToken, type Problem, token } from "./api";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { agents, authorized, baseUrl, type Problem } from "./api";
 import { callWithStream, enveloped } from "./client_stream";
 
 /** What the page moves at most. The command line has no such limit, because it keeps no file in memory. */
@@ -216,16 +217,18 @@ export async function importLetta({ file }: AgentFile, { name, stripMessages }: 
 }
 
 /** Calls Letta's REST API of the gateway, which knows the format of its files. */
-async function callLetta(path: string, init: RequestInit): Promise<Response> {
-  const headers: Record<string, string> = token.peek() ? { authorization: `Bearer ${token.peek()}` } : {};
-  const response = await fetch(`${baseUrl}/v1/${path}`, { ...init, headers });
-  if (response.ok) {
-    return response;
-  }
-  if (response.status === 401) {
-    needsToken.value = true;
-  }
-  const body = (await response.json().catch(() => ({}))) as { detail?: string | { msg?: string }[] };
-  const detail = Array.isArray(body.detail) ? body.detail.map(({ msg }) => msg ?? "").join(" ") : body.detail;
-  throw fileProblem(detail || `The gateway refuses the file with status ${response.status}.`, "");
+function callLetta(path: string, init: RequestInit): Promise<Response> {
+  return authorized(async (token) => {
+    const headers: Record<string, string> = token ? { authorization: `Bearer ${token}` } : {};
+    const response = await fetch(`${baseUrl}/v1/${path}`, { ...init, headers });
+    if (response.ok) {
+      return response;
+    }
+    if (response.status === 401) {
+      throw new ConnectError("The mesh does not accept the token.", Code.Unauthenticated);
+    }
+    const body = (await response.json().catch(() => ({}))) as { detail?: string | { msg?: string }[] };
+    const detail = Array.isArray(body.detail) ? body.detail.map(({ msg }) => msg ?? "").join(" ") : body.detail;
+    throw fileProblem(detail || `The gateway refuses the file with status ${response.status}.`, "");
+  }, init.signal ?? undefined);
 }

@@ -25,17 +25,67 @@ import { ToolService } from "../gen/mnemesh/tools/v1/tools_service_pb";
 export const token = signal("");
 /** Whether the mesh refused a call because it has no valid token. */
 export const needsToken = signal(false);
+const waiting = new Set<() => void>();
 
-const authorize: Interceptor = (next) => async (request) => {
-  const sent = token.peek();
-  if (sent) {
-    request.header.set("authorization", `Bearer ${sent}`);
+/** Uses another token: the calls that were refused are sent again. */
+export function logIn(entered: string): void {
+  token.value = entered;
+  needsToken.value = false;
+  for (const goOn of waiting) {
+    goOn();
   }
-  try {
+  waiting.clear();
+}
+
+/** Asks for a token, and waits until a person has entered one. Throws when the call is aborted. */
+function login(refused: string, signal: AbortSignal | undefined): Promise<void> {
+  if (token.peek() !== refused) {
+    return Promise.resolve();
+  }
+  needsToken.value = true;
+  return new Promise((resolve, reject) => {
+    const cancel = () => (waiting.delete(resolve), reject(new ConnectError("The call was cancelled.", Code.Canceled)));
+    waiting.add(resolve);
+    signal?.addEventListener("abort", cancel, { once: true });
+  });
+}
+
+export function isUnauthenticated(error: unknown): boolean {
+  return ConnectError.from(error).code === Code.Unauthenticated;
+}
+
+/** Makes a call with the token. If the mesh refuses it, the call waits for another one: a half-written form is not lost. */
+export async function authorized<T>(call: (token: string) => Promise<T>, signal?: AbortSignal): Promise<T> {
+  for (;;) {
+    const sent = token.peek();
+    try {
+      return await call(sent);
+    } catch (error) {
+      if (!isUnauthenticated(error)) {
+        throw error;
+      }
+      await login(sent, signal);
+    }
+  }
+}
+
+/** The request of a stream can be read once: its caller opens another stream after the login. */
+const authorize: Interceptor = (next) => async (request) => {
+  const call = async (sent: string) => {
+    if (sent) {
+      request.header.set("authorization", `Bearer ${sent}`);
+    }
     return await next(request);
+  };
+  if (!request.stream) {
+    return await authorized(call, request.signal);
+  }
+  const sent = token.peek();
+  try {
+    return await call(sent);
   } catch (error) {
-    if (ConnectError.from(error).code === Code.Unauthenticated && sent === token.peek()) {
-      needsToken.value = true;
+    if (isUnauthenticated(error)) {
+      await login(sent, request.signal);
     }
     throw error;
   }

@@ -4,7 +4,7 @@
 import { type DescMessage, type DescMethod, fromBinary, type MessageShape } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { endStreamFromJson, errorFromJsonBytes } from "@connectrpc/connect/protocol-connect";
-import { baseUrl, needsToken, token } from "./api";
+import { authorized, baseUrl } from "./api";
 
 export const ENVELOPE_BYTES = 5;
 const LAST = 2;
@@ -29,28 +29,26 @@ export async function callWithStream<O extends DescMessage>(
   body: Blob,
   options: StreamOptions,
 ): Promise<MessageShape<O>> {
-  return responseOf(method.output, await send(method, body, options));
+  return responseOf(method.output, await authorized((token) => send(method, body, token, options), options.signal));
 }
 
-function send(method: DescMethod, body: Blob, { signal, onProgress }: StreamOptions): Promise<Uint8Array> {
+function send(method: DescMethod, body: Blob, token: string, { signal, onProgress }: StreamOptions): Promise<Uint8Array> {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", `${baseUrl}/${method.parent.typeName}/${method.name}`);
     request.responseType = "arraybuffer";
     request.setRequestHeader("content-type", "application/connect+proto");
     request.setRequestHeader("connect-protocol-version", "1");
-    if (token.peek()) {
-      request.setRequestHeader("authorization", `Bearer ${token.peek()}`);
+    if (token) {
+      request.setRequestHeader("authorization", `Bearer ${token}`);
     }
     request.upload.onprogress = ({ loaded, total }) => onProgress(total ? loaded / total : 1);
     request.onload = () => {
-      if (request.status === 401) {
-        needsToken.value = true;
-      }
       if (request.status === 200) {
         resolve(new Uint8Array(request.response as ArrayBuffer));
       } else {
-        const refused = new ConnectError(`The gateway refuses the request with status ${request.status}.`, Code.Unknown);
+        const code = request.status === 401 ? Code.Unauthenticated : Code.Unknown;
+        const refused = new ConnectError(`The gateway refuses the request with status ${request.status}.`, code);
         reject(errorFrom(new Uint8Array(request.response as ArrayBuffer), refused));
       }
     };

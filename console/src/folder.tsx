@@ -5,9 +5,11 @@ import type { Agent } from "../gen/mnemesh/agents/v1/agents_pb";
 import { type Directory, type DirectoryFile, type File as StoredFile, FileStatus, type Folder } from "../gen/mnemesh/files/v1/files_pb";
 import { DuplicateHandling, FileOrderBy } from "../gen/mnemesh/files/v1/files_service_pb";
 import { agentFiles, agents, files, folders, newRequestId, type Problem, problemOf } from "./api";
+import { FormDialog } from "./dialog";
 import { bytes, count, number, words } from "./format";
-import { Busy, Dialog, Empty, ProblemBox, Time, useAction, useInterval, useLoad } from "./parts";
-import { linkTo, linkToSection } from "./route";
+import { Holders, ItemHead } from "./list";
+import { Busy, Empty, ProblemBox, Time, useAction, useInterval, useLoad } from "./parts";
+import { linkToSection } from "./route";
 import { upload } from "./upload";
 
 const PAGE = 200;
@@ -44,7 +46,7 @@ export function FolderPage({ folderId }: { folderId: string }) {
   const holders = useHolders(folderId);
   return (
     <section class="page" aria-labelledby="folder-name">
-      <ProblemBox problem={problem} retry={reload} />
+      <ProblemBox problem={problem} retry={reload} list="files" />
       {!value && !problem && <Busy what="Loading the folder" />}
       {value && (
         <>
@@ -56,8 +58,16 @@ export function FolderPage({ folderId }: { folderId: string }) {
               More files
             </button>
           )}
-          <Holders folder={value.folder} holders={holders.value} onChange={holders.reload} />
-          <ProblemBox problem={holders.problem} retry={holders.reload} />
+          <Holders
+            of="folder"
+            holders={holders.value?.map(({ agent }) => agent)}
+            problem={holders.problem}
+            reload={holders.reload}
+            words={{ give: "Attach", take: "Detach" }}
+            give={(requestId, agentId) => agentFiles.attachFolder({ requestId, agentId, folderId })}
+            take={(requestId, agentId) => agentFiles.detachFolder({ requestId, agentId, folderId })}
+            note={({ id }) => windows(holders.value?.find(({ agent }) => agent.id === id)?.directory)}
+          />
         </>
       )}
     </section>
@@ -66,26 +76,30 @@ export function FolderPage({ folderId }: { folderId: string }) {
 
 function FolderHead({ folder }: { folder: Folder }) {
   const [isDeleting, setDeleting] = useState(false);
+  const remove = async (requestId: string) => {
+    await folders.deleteFolder({ requestId, folderId: folder.id });
+    location.hash = linkToSection("files");
+  };
+  const amount = count(Number(folder.fileCount), "file");
   return (
     <>
-      <header class="page-head">
-        <div class="title">
-          <a href={linkToSection("files")} class="muted">
-            All folders
-          </a>
-          <h1 id="folder-name" title={folder.name}>
-            {folder.name}
-          </h1>
-          <span class="muted">
-            {count(Number(folder.fileCount), "file")}, {bytes(folder.sizeBytes)}
-          </span>
-        </div>
+      <ItemHead
+        section="files"
+        back="All folders"
+        id="folder-name"
+        name={folder.name}
+        about={<span class="muted">{`${amount}, ${bytes(folder.sizeBytes)}`}</span>}
+      >
         <button type="button" class="danger" onClick={() => setDeleting(true)}>
           Delete
         </button>
-      </header>
+      </ItemHead>
       {folder.description && <p class="text muted">{folder.description}</p>}
-      {isDeleting && <DeleteFolder folder={folder} onClose={() => setDeleting(false)} />}
+      {isDeleting && (
+        <FormDialog title={`Delete ${folder.name}?`} submit="Delete folder" isDanger send={remove} onClose={() => setDeleting(false)}>
+          <p>This cannot be undone. It deletes {amount} with their passages, and takes them from all agents.</p>
+        </FormDialog>
+      )}
     </>
   );
 }
@@ -363,83 +377,6 @@ function FileText({ file }: { file: StoredFile }) {
   );
 }
 
-interface HoldersProps {
-  folder: Folder;
-  holders: Holder[] | undefined;
-  onChange: () => Promise<void>;
-}
-
-/** The agents that hold the folder, with the windows that they have open. */
-function Holders({ folder, holders, onChange }: HoldersProps) {
-  const [chosen, setChosen] = useState("");
-  const action = useAction();
-  const known = useLoad(async (signal) => (await agents.listAgents({ pageSize: PAGE }, { signal })).agents, []);
-  const others = (known.value ?? []).filter(({ id }) => !holders?.some(({ agent }) => agent.id === id));
-  const attach = (event: Event) => {
-    event.preventDefault();
-    void action.run(async () => {
-      await agentFiles.attachFolder({ requestId: newRequestId(), agentId: chosen, folderId: folder.id });
-      setChosen("");
-      await onChange();
-    });
-  };
-  const detach = (agentId: string) =>
-    action.run(async () => {
-      await agentFiles.detachFolder({ requestId: newRequestId(), agentId, folderId: folder.id });
-      await onChange();
-    });
-  return (
-    <section class="stack" aria-labelledby="holders-title">
-      <header class="page-head">
-        <h2 id="holders-title">Agents</h2>
-        <form class="search" onSubmit={attach}>
-          <select
-            required
-            aria-label="Agent to attach the folder to"
-            value={chosen}
-            onChange={(event) => setChosen(event.currentTarget.value)}
-          >
-            <option value="">Choose an agent</option>
-            {others.map(({ id, name }) => (
-              <option key={id} value={id}>
-                {name}
-              </option>
-            ))}
-          </select>
-          <button type="submit" disabled={action.busy || !chosen}>
-            Attach
-          </button>
-        </form>
-      </header>
-      <ProblemBox problem={action.problem ?? known.problem} />
-      {holders?.length === 0 && <p class="muted">No agent holds this folder. Attach it, so that one can read its files.</p>}
-      {holders && holders.length > 0 && (
-        <ul class="rows" aria-label="Agents that hold the folder">
-          {holders.map(({ agent, directory }) => (
-            <li class="row" key={agent.id}>
-              <a class="row-name" href={linkTo(agent.id)}>
-                {agent.name}
-              </a>
-              <span class="row-text muted">{windows(directory)}</span>
-              <span class="row-end">
-                <button
-                  type="button"
-                  class="quiet danger"
-                  disabled={action.busy}
-                  aria-label={`Detach from ${agent.name}`}
-                  onClick={() => void detach(agent.id)}
-                >
-                  Detach
-                </button>
-              </span>
-            </li>
-          ))}
-        </ul>
-      )}
-    </section>
-  );
-}
-
 /** Returns the windows of an agent in words: "report.pdf, lines 1 to 200 of 950". */
 function windows(directory: Directory | undefined): string {
   const open = directory?.files.filter((file) => file.isOpen) ?? [];
@@ -447,31 +384,4 @@ function windows(directory: Directory | undefined): string {
   const lines = ({ view }: DirectoryFile) =>
     view ? `, lines ${view.startLine ?? 1} to ${view.endLine ?? view.totalLines} of ${view.totalLines}` : "";
   return open.length ? open.map((file) => name(file) + lines(file)).join("; ") : "no file open";
-}
-
-function DeleteFolder({ folder, onClose }: { folder: Folder; onClose: () => void }) {
-  const [requestId] = useState(newRequestId);
-  const action = useAction();
-  const confirm = () =>
-    action.run(async () => {
-      await folders.deleteFolder({ requestId, folderId: folder.id });
-      location.hash = linkToSection("files");
-    });
-  return (
-    <Dialog title={`Delete ${folder.name}?`} onClose={onClose}>
-      <p>
-        This cannot be undone. It deletes {count(Number(folder.fileCount), "file")} with their passages, and takes them from
-        all agents.
-      </p>
-      <ProblemBox problem={action.problem} />
-      <footer class="dialog-foot">
-        <button type="button" autoFocus onClick={onClose}>
-          Keep it
-        </button>
-        <button type="button" class="primary danger" disabled={action.busy} onClick={() => void confirm()}>
-          Delete folder
-        </button>
-      </footer>
-    </Dialog>
-  );
 }

@@ -9,11 +9,14 @@ import { ContentPartSchema } from "../gen/mnemesh/types/v1/message_pb";
 import { SortOrder } from "../gen/mnemesh/types/v1/paging_pb";
 import { create } from "@bufbuild/protobuf";
 import { agents, groups, newRequestId, type Problem, problemOf, problemOfRun, runs } from "./api";
-import { follow } from "./chat/follow";
+import { follow, start } from "./chat/follow";
+import { FormDialog } from "./dialog";
 import { count, textOf, words } from "./format";
 import { Graph, type GraphEdge, type GraphNode } from "./graph";
+import { GroupForm } from "./group_form";
 import { KINDS, kindOf, managerOf, nameOf } from "./groups";
-import { Busy, Dialog, Empty, ProblemBox, useAction, useInterval, useLoad } from "./parts";
+import { ItemHead } from "./list";
+import { Busy, Empty, ProblemBox, useAction, useInterval, useLoad } from "./parts";
 import { linkTo, linkToSection } from "./route";
 
 const ACTIVE_MS = 2_000;
@@ -31,9 +34,9 @@ export function GroupPage({ groupId }: { groupId: string }) {
   );
   return (
     <section class="page" aria-labelledby="group-name">
-      <ProblemBox problem={problem} retry={reload} />
+      <ProblemBox problem={problem} retry={reload} list="groups" />
       {!value && !problem && <Busy what="Loading the group" />}
-      {value && <GroupView group={value.group} names={value.names} />}
+      {value && <GroupView group={value.group} names={value.names} onChange={reload} />}
     </section>
   );
 }
@@ -56,6 +59,8 @@ interface Exchange {
   key: string;
   /** Empty until the run is accepted. */
   runId: string;
+  /** The mesh did not answer yet. */
+  isUnsent?: boolean;
   asked: string;
   turns: Turn[];
   isOver: boolean;
@@ -87,16 +92,23 @@ class Discussion {
     }
   }
 
+  /** Shows a message, and sends it. It waits while the mesh does not answer. */
   async send(text: string): Promise<void> {
-    const requestId = newRequestId();
+    const key = newRequestId();
     const content = [create(ContentPartSchema, { part: { case: "text", value: { text } } })];
     const config = { streamTokens: true, onBusy: OnBusy.WAIT };
-    const request = { requestId, groupId: this.groupId, messages: [{ content }], config };
-    this.exchanges.value = [
-      ...this.exchanges.value,
-      { key: requestId, runId: "", asked: text, turns: [], isOver: false },
-    ];
-    await this.followInto(requestId, { open: (signal) => runs.sendMessage(request, { signal }) });
+    const request = { requestId: key, groupId: this.groupId, messages: [{ content }], config };
+    this.exchanges.value = [...this.exchanges.value, { key, runId: "", asked: text, turns: [], isOver: false }];
+    try {
+      const onWait = () => this.change(key, (exchange) => ({ ...exchange, isUnsent: true }));
+      const runId = await start(request, { signal: this.closing.signal, onWait });
+      this.change(key, (exchange) => ({ ...exchange, runId, isUnsent: false }));
+      await this.followInto(key, { runId });
+    } catch (error) {
+      if (!this.closing.signal.aborted) {
+        this.change(key, (exchange) => ({ ...exchange, isOver: true, isUnsent: false, problem: problemOf(error) }));
+      }
+    }
   }
 
   close(): void {
@@ -180,9 +192,19 @@ function saidIn(message: Spoken, turn: Turn): Partial<Turn> {
   }
 }
 
-function GroupView({ group, names }: { group: Group; names: Map<string, string> }) {
+interface GroupViewProps {
+  group: Group;
+  names: Map<string, string>;
+  onChange: () => Promise<void>;
+}
+
+function GroupView({ group, names, onChange }: GroupViewProps) {
   const [discussion] = useState(() => new Discussion(group.id));
-  const [isDeleting, setDeleting] = useState(false);
+  const [dialog, setDialog] = useState<"edit" | "delete">();
+  const remove = async (requestId: string) => {
+    await groups.deleteGroup({ requestId, groupId: group.id });
+    location.hash = linkToSection("groups");
+  };
   useEffect(() => {
     void discussion.load();
     return () => discussion.close();
@@ -197,20 +219,22 @@ function GroupView({ group, names }: { group: Group; names: Map<string, string> 
   const kind = kindOf(group);
   return (
     <>
-      <header class="page-head">
-        <div class="title">
-          <a href={linkToSection("groups")} class="muted">
-            All groups
-          </a>
-          <h1 id="group-name" title={nameOf(group)}>
-            {nameOf(group)}
-          </h1>
-          <span class="tag">{KINDS[kind].title}</span>
-        </div>
-        <button type="button" class="danger" onClick={() => setDeleting(true)}>
+      <ItemHead
+        section="groups"
+        back="All groups"
+        id="group-name"
+        name={nameOf(group)}
+        about={<span class="tag">{KINDS[kind].title}</span>}
+      >
+        {kind !== "swarm" && (
+          <button type="button" onClick={() => setDialog("edit")}>
+            Edit
+          </button>
+        )}
+        <button type="button" class="danger" onClick={() => setDialog("delete")}>
           Delete
         </button>
-      </header>
+      </ItemHead>
       <p class="muted">{KINDS[kind].says}</p>
       <Graph
         nodes={nodesOf(group, names, speaking, latest)}
@@ -229,7 +253,18 @@ function GroupView({ group, names }: { group: Group; names: Map<string, string> 
         ))}
         {kind !== "swarm" && <Composer group={group} onSend={(text) => discussion.send(text)} />}
       </section>
-      {isDeleting && <DeleteGroup group={group} onClose={() => setDeleting(false)} />}
+      {dialog === "edit" && <GroupForm group={group} onClose={() => setDialog(undefined)} onSaved={onChange} />}
+      {dialog === "delete" && (
+        <FormDialog
+          title={`Delete ${nameOf(group)}?`}
+          submit="Delete group"
+          isDanger
+          send={remove}
+          onClose={() => setDialog(undefined)}
+        >
+          <p>The agents, their messages and the records of their runs are kept. Runs of the group are cancelled.</p>
+        </FormDialog>
+      )}
     </>
   );
 }
@@ -310,7 +345,9 @@ function ExchangeView({ exchange, managerName }: { exchange: Exchange; managerNa
           </li>
         ))}
       </ol>
-      {!exchange.isOver && exchange.turns.length === 0 && <Busy what="The run begins" />}
+      {!exchange.isOver && exchange.turns.length === 0 && (
+        <Busy what={exchange.isUnsent ? "Not sent yet: the mesh does not answer. It is tried again" : "The run begins"} />
+      )}
       {!exchange.isOver && exchange.runId && (
         <button type="button" class="start" disabled={action.busy} onClick={() => void cancel()}>
           Cancel the run
@@ -353,29 +390,5 @@ function Composer({ group, onSend }: { group: Group; onSend: (text: string) => P
         </button>
       </div>
     </form>
-  );
-}
-
-function DeleteGroup({ group, onClose }: { group: Group; onClose: () => void }) {
-  const [requestId] = useState(newRequestId);
-  const action = useAction();
-  const confirm = () =>
-    action.run(async () => {
-      await groups.deleteGroup({ requestId, groupId: group.id });
-      location.hash = linkToSection("groups");
-    });
-  return (
-    <Dialog title={`Delete ${nameOf(group)}?`} onClose={onClose}>
-      <p>The agents, their messages and the records of their runs are kept. Runs of the group are cancelled.</p>
-      <ProblemBox problem={action.problem} />
-      <footer class="dialog-foot">
-        <button type="button" autoFocus onClick={onClose}>
-          Keep it
-        </button>
-        <button type="button" class="primary danger" disabled={action.busy} onClick={() => void confirm()}>
-          Delete group
-        </button>
-      </footer>
-    </Dialog>
   );
 }

@@ -1,30 +1,53 @@
 // The frame of the console: the bar, the login, and the view that the address names.
 
-import { render } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import { AgentPage } from "./agent";
-import { AgentList } from "./agents";
-import { baseUrl, needsToken, token } from "./api";
-import { Files } from "./files";
-import { Groups } from "./groups";
-import { MeshView } from "./mesh";
-import { Field } from "./parts";
+import { type FunctionComponent, render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { baseUrl, logIn, needsToken, token } from "./api";
+import { Dialog } from "./dialog";
+import { keepFocus } from "./focus";
+import { Busy, Empty, ProblemBox, TextField } from "./parts";
 import { linkTo, linkToSection, route, type Section, SECTIONS } from "./route";
-import { Tools } from "./tools";
+import { escapeDirections } from "./visible";
 
 const HEALTH_MS = 15_000;
 const TITLES: Record<Section, string> = { agents: "Agents", tools: "Tools", files: "Files", groups: "Groups", mesh: "Mesh" };
 
+const VIEWS = {
+  list: lazy<object>(async () => (await import("./agents")).AgentList),
+  agent: lazy<{ agentId: string }>(async () => (await import("./agent")).AgentPage),
+  tools: lazy<{ itemId: string }>(async () => (await import("./tools")).Tools),
+  files: lazy<{ itemId: string }>(async () => (await import("./files")).Files),
+  groups: lazy<{ itemId: string }>(async () => (await import("./groups")).Groups),
+  mesh: lazy<object>(async () => (await import("./mesh")).MeshView),
+};
+
+/** A view whose code is loaded when it is shown for the first time. */
+function lazy<P extends object>(load: () => Promise<FunctionComponent<P>>): FunctionComponent<P> {
+  let Loaded: FunctionComponent<P> | undefined;
+  return (props: P) => {
+    const [state, setState] = useState<"loading" | "loaded" | "failed">(Loaded ? "loaded" : "loading");
+    useEffect(() => {
+      if (!Loaded) {
+        load().then(
+          (found) => ((Loaded = found), setState("loaded")),
+          () => setState("failed"),
+        );
+      }
+    }, []);
+    if (Loaded) {
+      return <Loaded {...props} />;
+    }
+    const problem = { reason: "", message: "This part of the page cannot be loaded.", next: "The mesh may have been updated." };
+    return (
+      <div class="page">
+        {state === "failed" ? <ProblemBox problem={problem} retry={() => location.reload()} /> : <Busy what="Loading" />}
+      </div>
+    );
+  };
+}
+
 function Console() {
   const { section } = route.value;
-  const isFirst = useRef(true);
-  useEffect(() => {
-    // What had the focus is gone, such as a dialog: the next Tab begins in the new view.
-    if (!isFirst.current && document.activeElement === document.body) {
-      document.getElementById("main")?.focus();
-    }
-    isFirst.current = false;
-  }, [route.value]);
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => focusMain(event)}>
@@ -42,15 +65,16 @@ function Console() {
           ))}
         </nav>
         <Health />
-        {token.value && !needsToken.value && (
-          <button type="button" class="quiet" onClick={() => ((token.value = ""), (needsToken.value = true))}>
+        {token.value && (
+          <button type="button" class="quiet" onClick={() => location.reload()}>
             Log out
           </button>
         )}
       </header>
       <main id="main" tabIndex={-1}>
-        {needsToken.value ? <Login /> : <View />}
+        <View />
       </main>
+      {needsToken.value && <Login />}
     </>
   );
 }
@@ -59,17 +83,30 @@ function Console() {
 function View() {
   const { section, agentId, itemId } = route.value;
   switch (section) {
+    case undefined:
+      return <NotFound />;
     case "agents":
-      return agentId ? <AgentPage key={agentId} agentId={agentId} /> : <AgentList />;
-    case "tools":
-      return <Tools key={itemId} toolId={itemId} />;
-    case "files":
-      return <Files key={itemId} folderId={itemId} />;
-    case "groups":
-      return <Groups key={itemId} groupId={itemId} />;
+      return agentId ? <VIEWS.agent key={agentId} agentId={agentId} /> : <VIEWS.list />;
     case "mesh":
-      return <MeshView />;
+      return <VIEWS.mesh />;
+    default: {
+      const Shown = VIEWS[section];
+      return <Shown key={`${section}/${itemId}`} itemId={itemId} />;
+    }
   }
+}
+
+function NotFound() {
+  return (
+    <section class="page" aria-labelledby="not-found">
+      <h1 id="not-found">Not found</h1>
+      <Empty title="This address leads to no view of the console.">
+        <p>
+          It may be of another version. Begin with the <a href={linkTo()}>agents</a>.
+        </p>
+      </Empty>
+    </section>
+  );
 }
 
 /** The fragment is the address of the view, so a plain link to #main would leave it. */
@@ -119,43 +156,47 @@ async function health(): Promise<{ isReady: boolean; text: string }> {
   }
 }
 
+/** Asks for a token over the page, which goes on with what it was about to do. */
 function Login() {
   const [value, setValue] = useState("");
+  const [isRefused, setRefused] = useState(token.value !== "");
   const submit = (event: Event) => {
     event.preventDefault();
-    token.value = value.trim();
+    const entered = value.trim();
     // A header holds no other characters, so no call could be sent.
-    needsToken.value = !/^[!-~]+$/.test(token.value);
+    setRefused(!/^[!-~]+$/.test(entered));
+    if (/^[!-~]+$/.test(entered)) {
+      logIn(entered);
+    }
   };
   return (
-    <form class="card login" onSubmit={submit}>
-      <h1>Log in</h1>
-      {token.value && (
-        <p class="problem" role="alert">
-          The mesh does not accept this token. It may have expired.
-        </p>
-      )}
-      <Field
-        label="Token"
-        hint="mnemesh tokens create makes one. The page keeps it in memory alone: a reload asks again."
-      >
-        {(id) => (
-          <input
-            id={id}
-            type="password"
-            autocomplete="off"
-            required
-            autoFocus
-            value={value}
-            onInput={(event) => setValue(event.currentTarget.value)}
-          />
+    <Dialog title="Log in">
+      <form onSubmit={submit}>
+        {isRefused && (
+          <p class="problem" role="alert">
+            The mesh does not accept this token. It may have expired.
+          </p>
         )}
-      </Field>
-      <button type="submit" class="primary">
-        Log in
-      </button>
-    </form>
+        <TextField
+          label="Token"
+          hint="mnemesh tokens create makes one. The page keeps it in memory alone: a reload asks again."
+          type="password"
+          required
+          autoFocus
+          value={value}
+          onChange={setValue}
+        />
+        <footer class="dialog-foot">
+          <button type="submit" class="primary">
+            Log in
+          </button>
+        </footer>
+      </form>
+    </Dialog>
   );
 }
 
-render(<Console />, document.getElementById("console")!);
+const root = document.getElementById("console")!;
+escapeDirections();
+keepFocus(root);
+render(<Console />, root);

@@ -8,6 +8,10 @@ import "./markdown.css";
 const DEEPEST = 8;
 /** The columns of a table. A wider one is shown as it was written: a row of bars alone would stop the page. */
 const MOST_COLUMNS = 100;
+/** The parts of one text: elements within its lines, and blocks. What comes after so many is shown as it was written. */
+const MOST_PARTS = 4_000;
+/** The length of a text in UTF-16 units. A longer one is shown as it was written. */
+const LONGEST = 200_000;
 const FENCE = /^ {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(\S.*)$/;
 const RULE = /^ {0,3}(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,})$/;
@@ -17,8 +21,16 @@ const DELIMITER_ROW = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
 
 /** The text of an answer. It is parsed again while tokens arrive. */
 export function Markdown({ text }: { text: string }) {
-  const shown = useMemo(() => blocksOf(text.split("\n"), 0), [text]);
+  const shown = useMemo(() => formatted(text), [text]);
   return <div class="text markdown">{shown}</div>;
+}
+
+/** How many parts the text that is being read may still have. */
+let partsLeft = 0;
+
+function formatted(text: string): ComponentChildren {
+  partsLeft = text.length > LONGEST ? 0 : MOST_PARTS;
+  return blocksOf(text.split("\n"), 0);
 }
 
 /** Returns the blocks of lines: paragraphs, headings, lists, quotes, tables, code. */
@@ -26,6 +38,11 @@ function blocksOf(lines: string[], depth: number): VNode[] {
   const blocks: VNode[] = [];
   let at = 0;
   while (at < lines.length) {
+    partsLeft -= 1;
+    if (partsLeft < 0) {
+      blocks.push(<p key={at}>{lines.slice(at).join("\n")}</p>);
+      break;
+    }
     const line = lines[at]!;
     const read = readers.find((reader) => reader.starts(lines, at, depth));
     if (!line.trim()) {
@@ -118,7 +135,7 @@ const list: Reader = {
     let end = at;
     for (;;) {
       const found = ITEM.exec(lines[end] ?? "");
-      if (!found || found[1]!.length !== margin.length || /\d/.test(found[2]!) !== isOrdered) {
+      if (!found || partsLeft <= 0 || found[1]!.length !== margin.length || /\d/.test(found[2]!) !== isOrdered) {
         break;
       }
       const content = [found[3] ?? ""];
@@ -171,8 +188,9 @@ const table: Reader = {
     const sides = cellsOf(lines[at + 1]!).map(sideOf);
     const rows: string[][] = [];
     let end = at + 2;
-    while (end < lines.length && lines[end]!.includes("|")) {
+    while (end < lines.length && lines[end]!.includes("|") && partsLeft > 0) {
       rows.push(cellsOf(lines[end]!));
+      partsLeft -= head.length;
       end += 1;
     }
     const block = (
@@ -236,10 +254,11 @@ function inline(text: string, depth: number): ComponentChildren[] {
   let start = 0;
   let at = 0;
   const add = (node: ComponentChildren, from: number, end: number) => {
+    partsLeft -= 1;
     nodes.push(text.slice(start, from), node);
     start = at = end;
   };
-  while (at < text.length) {
+  while (at < text.length && partsLeft > 0) {
     SPECIAL.lastIndex = at;
     const found = SPECIAL.exec(text);
     if (!found) {
@@ -298,11 +317,17 @@ function inlineAt(text: string, at: number, depth: number, unclosed: Set<string>
 
 /** Returns an address without the punctuation of the sentence that it ends. */
 function withoutEnd(address: string): string {
-  let shown = address.replace(/[.,;:!?'*_~]+$/, "");
-  while (shown.endsWith(")") && shown.split(")").length > shown.split("(").length) {
-    shown = shown.slice(0, -1).replace(/[.,;:!?'*_~]+$/, "");
+  let end = address.length;
+  let unopened = address.split(")").length - address.split("(").length;
+  for (;;) {
+    const last = address[end - 1] ?? "";
+    if (last === ")" && unopened > 0) {
+      unopened -= 1;
+    } else if (!".,;:!?'*_~".includes(last) || !last) {
+      return address.slice(0, end);
+    }
+    end -= 1;
   }
-  return shown;
 }
 
 function codeAt(text: string, at: number, unclosed: Set<string>): Piece | undefined {
@@ -347,13 +372,14 @@ function linkAt(text: string, at: number, depth: number): Piece | undefined {
 
 /** Returns a link to an address of http or https; the address as text if it is another one. */
 function anchor(address: string, shown: ComponentChildren[], key: number): VNode | string {
+  // Most addresses that are refused are no URLs at all, and an exception takes its time.
+  if (!/^https?:/i.test(address)) {
+    return address;
+  }
   let url: URL;
   try {
     url = new URL(address);
   } catch {
-    return address;
-  }
-  if (url.protocol !== "http:" && url.protocol !== "https:") {
     return address;
   }
   return (
@@ -376,7 +402,7 @@ function emphasisAt(text: string, at: number, depth: number, unclosed: Set<strin
     if (!opens) {
       continue;
     }
-    const end = closingMark(text, from, mark);
+    const end = closingMark(text, from, mark, unclosed);
     if (end < 0) {
       unclosed.add(mark);
       continue;
@@ -400,7 +426,7 @@ function emphasized(kind: (typeof MARKS)[number][1], inner: ComponentChildren[],
 }
 
 /** Returns where a mark closes; negative if it does not. Code and escaped characters contain no marks. */
-function closingMark(text: string, from: number, mark: string): number {
+function closingMark(text: string, from: number, mark: string, unclosed: Set<string>): number {
   let at = from;
   while (at < text.length) {
     const character = text[at]!;
@@ -408,7 +434,10 @@ function closingMark(text: string, from: number, mark: string): number {
       at += 2;
     } else if (character === "`") {
       const [fence = "`"] = /^`+/.exec(text.slice(at, at + 64)) ?? [];
-      const end = closingTicks(text, at + fence.length, fence);
+      const end = unclosed.has(fence) ? -1 : closingTicks(text, at + fence.length, fence);
+      if (end < 0) {
+        unclosed.add(fence);
+      }
       at = (end < 0 ? at : end) + fence.length;
     } else if (character === mark[0]) {
       let run = 1;

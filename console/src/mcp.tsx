@@ -1,18 +1,21 @@
 // The servers of the Model Context Protocol: whether they answer, what they offer, and adding one.
 
-import { type MessageInitShape } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import { useState } from "preact/hooks";
 import {
+  McpAuthorizationGrant,
   type McpServer,
   McpServerSchema,
   McpServerStatus,
   type McpTool,
   McpSchemaStatus,
 } from "../gen/mnemesh/tools/v1/mcp_servers_pb";
-import { McpServerOrderBy, type TestMcpServerResponse } from "../gen/mnemesh/tools/v1/mcp_servers_service_pb";
-import { mcpServers, newRequestId } from "./api";
+import { McpAuthorizationStatus, McpServerOrderBy, type TestMcpServerResponse } from "../gen/mnemesh/tools/v1/mcp_servers_service_pb";
+import { baseUrl, mcpServers, newRequestId } from "./api";
+import { FormDialog } from "./dialog";
 import { count, words } from "./format";
-import { Busy, Dialog, Empty, Field, ProblemBox, Time, useAction, useLoad } from "./parts";
+import { Row } from "./list";
+import { Busy, Empty, Field, ProblemBox, TextField, Time, useAction, useInterval, useLoad } from "./parts";
 import { linkToSection } from "./route";
 
 const PAGE = 100;
@@ -70,6 +73,10 @@ function Server({ server, onChange }: ServerProps) {
         await onChange();
       }
     });
+  const remove = async (requestId: string) => {
+    await mcpServers.deleteMcpServer({ requestId, mcpServerId: server.id });
+    await onChange();
+  };
   return (
     <details class="card step" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
@@ -80,6 +87,7 @@ function Server({ server, onChange }: ServerProps) {
       </summary>
       {server.statusMessage && <p class={isBad(server.status) ? "problem" : "muted"}>{server.statusMessage}</p>}
       <ProblemBox problem={action.problem} />
+      <Authorize server={server} onChange={onChange} />
       {isOpen && <Offered server={server} />}
       <Program server={server} />
       <div class="buttons">
@@ -95,7 +103,11 @@ function Server({ server, onChange }: ServerProps) {
           Delete
         </button>
       </div>
-      {isDeleting && <DeleteServer server={server} onClose={() => setDeleting(false)} onDeleted={onChange} />}
+      {isDeleting && (
+        <FormDialog title={`Delete ${server.name}?`} submit="Delete server" isDanger send={remove} onClose={() => setDeleting(false)}>
+          <p>Its {count(server.toolCount, "tool")} are deleted with it. Agents that hold one lose it.</p>
+        </FormDialog>
+      )}
     </details>
   );
 }
@@ -164,118 +176,145 @@ function OfferedTools({ tools }: { tools: McpTool[] }) {
   return (
     <ul class="rows">
       {tools.map((tool) => (
-        <li class="row" key={tool.toolId || tool.name}>
-          {tool.toolId ? (
-            <a class="row-name mono" href={linkToSection("tools", tool.toolId)}>
-              {tool.name}
-            </a>
-          ) : (
-            <span class="row-name mono">{tool.name}</span>
-          )}
-          <span class="row-text muted">{tool.description?.split("\n", 1)[0]}</span>
-          <span class="row-tags">
-            {tool.schemaHealth?.status === McpSchemaStatus.INVALID && <span class="tag bad">invalid schema</span>}
-          </span>
-        </li>
+        <Row
+          key={tool.toolId || tool.name}
+          name={tool.name}
+          isMono
+          href={tool.toolId && linkToSection("tools", tool.toolId)}
+          text={tool.description?.split("\n", 1)[0]}
+          tags={tool.schemaHealth?.status === McpSchemaStatus.INVALID && <span class="tag bad">invalid schema</span>}
+        />
       ))}
     </ul>
   );
 }
 
 type Transport = "http" | "program";
+type Access = "none" | "token" | "oauth";
+
+const NEW_SERVER = { name: "", url: "", token: "", clientId: "", clientSecret: "", scope: "", command: "" };
+type Draft = typeof NEW_SERVER;
 
 function AddServer({ onClose, onAdded }: { onClose: () => void; onAdded: () => Promise<void> }) {
-  const [requestId] = useState(newRequestId);
   const [transport, setTransport] = useState<Transport>("http");
-  const [draft, setDraft] = useState({ name: "", url: "", token: "", command: "" });
+  const [access, setAccess] = useState<Access>("none");
+  const [draft, setDraft] = useState(NEW_SERVER);
   const [tested, setTested] = useState<TestMcpServerResponse>();
   const action = useAction();
-  const change = (changed: Partial<typeof draft>) => {
+  const change = (changed: Partial<Draft>) => {
     setDraft({ ...draft, ...changed });
     setTested(undefined);
   };
-  const server = serverOf(transport, draft);
+  const server = serverOf(transport, access, draft);
   const test = () =>
     action.run(async () => {
       const target = { case: "mcpServer" as const, value: server };
       setTested(await mcpServers.testMcpServer({ target }, { timeoutMs: CONTACT_MS }));
     });
-  const add = (event: Event) => {
-    event.preventDefault();
-    void action.run(async () => {
-      await mcpServers.createMcpServer({ requestId, mcpServer: server }, { timeoutMs: CONTACT_MS });
-      onClose();
-      await onAdded();
-    });
+  const add = async (requestId: string) => {
+    await mcpServers.createMcpServer({ requestId, mcpServer: server }, { timeoutMs: CONTACT_MS });
+    await onAdded();
   };
-  const text = (key: keyof typeof draft, settings: { type?: string; placeholder?: string; required?: boolean }) => (
-    (id: string) => (
-      <input
-        id={id}
-        {...settings}
-        autocomplete="off"
-        value={draft[key]}
-        onInput={(event) => change({ [key]: event.currentTarget.value })}
-      />
-    )
-  );
+  const field = (key: keyof Draft) => ({ value: draft[key], onChange: (text: string) => change({ [key]: text }) });
   return (
-    <Dialog title="Add an MCP server" onClose={onClose}>
-      <form onSubmit={add}>
-        <Field label="Name">{text("name", { required: true })}</Field>
-        <Field label="Transport">
-          {(id) => (
-            <select
-              id={id}
-              value={transport}
-              onChange={(event) => (setTransport(event.currentTarget.value as Transport), setTested(undefined))}
-            >
-              <option value="http">HTTP: the server runs elsewhere</option>
-              <option value="program">Program: the mesh starts it in its sandbox</option>
-            </select>
-          )}
-        </Field>
-        {transport === "http" ? (
-          <>
-            <Field label="URL">{text("url", { type: "url", placeholder: "https://example.com/mcp", required: true })}</Field>
-            <Field label="Token" hint="Sent as a bearer token. It is stored encrypted and never shown again.">
-              {text("token", { type: "password" })}
-            </Field>
-          </>
-        ) : (
-          <Field label="Command" hint="Such as “uvx mcp-server-time”. Its package is installed for it.">
-            {text("command", { required: true })}
-          </Field>
-        )}
-        {tested && <Tested answer={tested} />}
-        <ProblemBox problem={action.problem} />
-        <footer class="dialog-foot">
+    <FormDialog
+      title="Add an MCP server"
+      submit="Add server"
+      send={add}
+      onClose={onClose}
+      buttons={
+        <>
           <button type="button" disabled={action.busy || !(draft.url || draft.command)} onClick={() => void test()}>
             Test it
           </button>
           <span class="spacer" />
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" class="primary" disabled={action.busy}>
-            Add server
-          </button>
-        </footer>
-      </form>
-    </Dialog>
+        </>
+      }
+    >
+      <TextField label="Name" required autoFocus {...field("name")} />
+      <Field label="Transport">
+        {(id) => (
+          <select
+            id={id}
+            value={transport}
+            onChange={(event) => (setTransport(event.currentTarget.value as Transport), setTested(undefined))}
+          >
+            <option value="http">HTTP: the server runs elsewhere</option>
+            <option value="program">Program: the mesh starts it in its sandbox</option>
+          </select>
+        )}
+      </Field>
+      {transport === "http" ? (
+        <>
+          <TextField label="URL" type="url" placeholder="https://example.com/mcp" required {...field("url")} />
+          <Field label="Access">
+            {(id) => (
+              <select
+                id={id}
+                value={access}
+                onChange={(event) => (setAccess(event.currentTarget.value as Access), setTested(undefined))}
+              >
+                <option value="none">without a token</option>
+                <option value="token">with a token</option>
+                <option value="oauth">OAuth: a person authorizes mnemesh</option>
+              </select>
+            )}
+          </Field>
+          {access === "token" && (
+            <TextField
+              label="Token"
+              hint="Sent as a bearer token. It is stored encrypted and never shown again."
+              type="password"
+              required
+              {...field("token")}
+            />
+          )}
+          {access === "oauth" && <OAuthFields field={field} />}
+        </>
+      ) : (
+        <TextField
+          label="Command"
+          hint="Such as “uvx mcp-server-time”. Its package is installed for it."
+          required
+          {...field("command")}
+        />
+      )}
+      {tested && <Tested answer={tested} />}
+      <ProblemBox problem={action.problem} />
+    </FormDialog>
   );
 }
 
-function serverOf(
-  transport: Transport,
-  { name, url, token, command }: { name: string; url: string; token: string; command: string },
-): MessageInitShape<typeof McpServerSchema> {
+function OAuthFields({ field }: { field: (key: keyof Draft) => { value: string; onChange: (text: string) => void } }) {
+  return (
+    <>
+      <p class="hint">
+        Add the server, then press Authorize there. mnemesh registers itself if you give no client. The authorization server
+        sends the browser back to <code>{CALLBACK}</code>.
+      </p>
+      <div class="columns">
+        <TextField label="Client id" hint="May be empty." {...field("clientId")} />
+        <TextField label="Client secret" hint="May be empty." type="password" {...field("clientSecret")} />
+      </div>
+      <TextField label="Scope" hint="Empty means those that the server asks for." {...field("scope")} />
+    </>
+  );
+}
+
+function serverOf(transport: Transport, access: Access, draft: Draft): MessageInitShape<typeof McpServerSchema> {
+  const name = draft.name.trim();
   if (transport === "http") {
-    const auth = token ? { token: { value: token } } : undefined;
-    return { name: name.trim(), transport: { case: "streamableHttp", value: { url: url.trim(), auth } } };
+    const auth = access === "token" ? { token: { value: draft.token } } : undefined;
+    const oauth = {
+      clientId: draft.clientId.trim() || undefined,
+      clientSecret: draft.clientSecret ? { value: draft.clientSecret } : undefined,
+      scope: draft.scope.trim() || undefined,
+    };
+    const value = { url: draft.url.trim(), auth, oauth: access === "oauth" ? oauth : undefined };
+    return { name, transport: { case: "streamableHttp", value } };
   }
-  const [program = "", ...args] = command.trim().split(/\s+/);
-  return { name: name.trim(), transport: { case: "stdio", value: { command: program, args } } };
+  const [program = "", ...args] = draft.command.trim().split(/\s+/);
+  return { name, transport: { case: "stdio", value: { command: program, args } } };
 }
 
 function Tested({ answer }: { answer: TestMcpServerResponse }) {
@@ -288,33 +327,68 @@ function Tested({ answer }: { answer: TestMcpServerResponse }) {
   );
 }
 
-interface DeleteServerProps {
-  server: McpServer;
-  onClose: () => void;
-  onDeleted: () => Promise<void>;
+/** Where authorization servers send the browser: the gateway receives it without a token. */
+const CALLBACK = `${baseUrl}/v1/tools/mcp/oauth/callback`;
+const ASK_MS = 1_500;
+
+interface Asked {
+  url: string;
+  state: string;
 }
 
-function DeleteServer({ server, onClose, onDeleted }: DeleteServerProps) {
-  const [requestId] = useState(newRequestId);
+/** Lets a person authorize mnemesh at the server, in a page of the authorization server. */
+function Authorize({ server, onChange }: ServerProps) {
+  const [asked, setAsked] = useState<Asked>();
+  const [failure, setFailure] = useState("");
   const action = useAction();
-  const confirm = () =>
+  const { transport } = server;
+  const oauth = transport.case === "sse" || transport.case === "streamableHttp" ? transport.value.oauth : undefined;
+  const start = () =>
     action.run(async () => {
-      await mcpServers.deleteMcpServer({ requestId, mcpServerId: server.id });
-      onClose();
-      await onDeleted();
+      setFailure("");
+      const request = { mcpServerId: server.id, redirectUri: CALLBACK };
+      const { authorizationUrl, state } = await mcpServers.startMcpAuthorization(request, { timeoutMs: CONTACT_MS });
+      setAsked({ url: authorizationUrl, state });
     });
+  const look = () =>
+    action.run(async () => {
+      const { status, statusMessage } = await mcpServers.getMcpAuthorization({ mcpServerId: server.id, state: asked!.state });
+      if (status !== McpAuthorizationStatus.PENDING) {
+        setAsked(undefined);
+        setFailure(status === McpAuthorizationStatus.FAILED ? (statusMessage ?? "The authorization was refused.") : "");
+        await onChange();
+      }
+    });
+  useInterval(look, asked && !action.problem ? ASK_MS : 0);
+  if (!oauth || oauth.grant === McpAuthorizationGrant.CLIENT_CREDENTIALS) {
+    return null;
+  }
+  // The address comes from another server, and a link must lead to a page.
+  const isPage = asked && /^https?:/i.test(asked.url);
   return (
-    <Dialog title={`Delete ${server.name}?`} onClose={onClose}>
-      <p>Its {count(server.toolCount, "tool")} are deleted with it. Agents that hold one lose it.</p>
+    <div class="stack tight">
+      <div class="buttons">
+        <span class={oauth.authorized ? "tag good" : "tag warn"}>{oauth.authorized ? "authorized" : "not authorized"}</span>
+        {asked && isPage ? (
+          <>
+            <a class="button primary" href={asked.url} target="_blank" rel="noopener noreferrer">
+              Open the page of the authorization server
+            </a>
+            <Busy what="Waiting for your answer there" />
+          </>
+        ) : (
+          <button type="button" class={oauth.authorized ? "" : "primary"} disabled={action.busy} onClick={() => void start()}>
+            {oauth.authorized ? "Authorize again" : "Authorize"}
+          </button>
+        )}
+      </div>
+      {asked && !isPage && <p class="problem">The authorization server names an address that is not one of a page.</p>}
+      {failure && (
+        <p class="problem" role="alert">
+          {failure}
+        </p>
+      )}
       <ProblemBox problem={action.problem} />
-      <footer class="dialog-foot">
-        <button type="button" autoFocus onClick={onClose}>
-          Keep it
-        </button>
-        <button type="button" class="primary danger" disabled={action.busy} onClick={() => void confirm()}>
-          Delete server
-        </button>
-      </footer>
-    </Dialog>
+    </div>
   );
 }

@@ -98,7 +98,7 @@ export function MeshView() {
     <section class="page wide" aria-labelledby="mesh-title">
       <header class="page-head">
         <h1 id="mesh-title">Mesh</h1>
-        <span class="muted">{isPaused ? "paused" : `asked again every ${POLL_MS / 1000} seconds`}</span>
+        <span class="muted">{isPaused ? "paused" : `every ${POLL_MS / 1000} seconds`}</span>
         <button type="button" onClick={() => setPaused(!isPaused)}>
           {isPaused ? "Go on" : "Pause"}
         </button>

@@ -5,6 +5,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { problemOf, type Problem } from "./api";
 import { ago, exact, indented } from "./format";
+import { linkToSection, type Section } from "./route";
 
 /** What a panel has loaded so far. */
 export interface Loaded<T> {
@@ -37,7 +38,18 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: unkn
     void reload();
     return () => running.current?.abort();
   }, keys);
+  useRecovery(state.problem, reload);
   return { value: state.value, problem: state.problem, reload };
+}
+
+const RECOVERY_MS = 3_000;
+
+/** Tries again what failed because the mesh does not answer. */
+export function useRecovery(problem: Problem | undefined, again: () => unknown): void {
+  useEffect(() => {
+    const timer = problem?.reason === "UNAVAILABLE" ? setTimeout(() => void again(), RECOVERY_MS) : undefined;
+    return () => clearTimeout(timer);
+  }, [problem]);
 }
 
 /** Calls a function again and again while the panel is open and the page is visible. An interval of 0 pauses. */
@@ -74,17 +86,30 @@ export function useAction(): { busy: boolean; problem?: Problem; run: (action: (
   return { ...state, run };
 }
 
-export function ProblemBox({ problem, retry }: { problem: Problem | undefined; retry?: () => unknown }) {
+interface ProblemProps {
+  problem: Problem | undefined;
+  retry?: () => unknown;
+  /** The list that has what the address does not name. */
+  list?: Section;
+}
+
+export function ProblemBox({ problem, retry, list }: ProblemProps) {
   if (!problem) {
     return null;
   }
+  const isMissing = list !== undefined && ["NOT_FOUND", "INVALID_ARGUMENT"].includes(problem.reason);
   return (
     <div class="problem" role="alert">
       <p>
         {problem.reason && <code>{problem.reason}</code>} {problem.message}
       </p>
       {problem.next && <p class="muted">{problem.next}</p>}
-      {retry && (
+      {isMissing && (
+        <a class="button" href={linkToSection(list)}>
+          Show all {list}
+        </a>
+      )}
+      {retry && !isMissing && (
         <button type="button" onClick={() => void retry()}>
           Try again
         </button>
@@ -140,32 +165,41 @@ export function Field({ label, hint, children }: FieldProps) {
   );
 }
 
-interface DialogProps {
-  title: string;
-  onClose: () => void;
-  children: ComponentChildren;
+interface TextFieldProps {
+  label: string;
+  hint?: string;
+  value: string;
+  onChange: (value: string) => void;
+  /** Absent: one line. */
+  rows?: number;
+  type?: "text" | "password" | "url" | "number";
+  required?: boolean;
+  autoFocus?: boolean;
+  placeholder?: string;
+  min?: number;
 }
 
-/** A modal dialog: the browser keeps the focus inside, and Escape closes it. */
-export function Dialog({ title, onClose, children }: DialogProps) {
-  // A chooser of files that is left tells it with an event of the same name, which bubbles.
-  const cancel = (event: Event) => event.target === event.currentTarget && onClose();
-  const element = useRef<HTMLDialogElement>(null);
-  const id = useId();
-  useEffect(() => {
-    const dialog = element.current!;
-    dialog.showModal();
-    return () => dialog.close();
-  }, []);
+export function TextField({ label, hint, value, onChange, rows, type = "text", ...settings }: TextFieldProps) {
+  const onInput = (event: JSX.TargetedInputEvent<HTMLInputElement | HTMLTextAreaElement>) => onChange(event.currentTarget.value);
   return (
-    <dialog ref={element} aria-labelledby={id} onCancel={cancel}>
-      <header class="dialog-head">
-        <h2 id={id}>{title}</h2>
-        <button type="button" class="quiet" aria-label="Close" onClick={onClose}>
-          ✕
-        </button>
-      </header>
+    <Field label={label} hint={hint}>
+      {(id) =>
+        rows ? (
+          <textarea id={id} rows={rows} value={value} onInput={onInput} {...settings} />
+        ) : (
+          <input id={id} type={type} autocomplete="off" value={value} onInput={onInput} {...settings} />
+        )
+      }
+    </Field>
+  );
+}
+
+/** A check box with its words. */
+export function Check({ checked, onChange, children }: { checked: boolean; onChange: (checked: boolean) => void; children: ComponentChildren }) {
+  return (
+    <label class="inline">
+      <input type="checkbox" checked={checked} onChange={(event) => onChange(event.currentTarget.checked)} />
       {children}
-    </dialog>
+    </label>
   );
 }

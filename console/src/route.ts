@@ -6,11 +6,12 @@ import { signal } from "@preact/signals";
 /** What the mesh has, each with a list and a page per item. */
 export const SECTIONS = ["agents", "tools", "files", "groups", "mesh"] as const;
 export type Section = (typeof SECTIONS)[number];
-export const PANELS = ["chat", "context", "memory", "runs"] as const;
+export const PANELS = ["chat", "context", "memory", "runs", "settings"] as const;
 export type Panel = (typeof PANELS)[number];
 
 export interface Route {
-  section: Section;
+  /** Undefined: the address names no view. */
+  section: Section | undefined;
   /** The tool, folder or group that is shown; empty for their list. */
   itemId: string;
   agentId: string;
@@ -22,11 +23,11 @@ export interface Route {
 }
 
 function parse(fragment: string): Route {
-  const [, root, id = "", panel = "", conversationId = "", messageId = ""] = fragment.replace(/^#/, "").split("/");
-  const section = SECTIONS.find((name) => name === root) ?? "agents";
-  const known = PANELS.find((name) => name === panel);
+  const [, root = "", id = "", panel = "", conversationId = "", messageId = ""] = fragment.replace(/^#/, "").split("/");
+  const section = root === "" ? "agents" : SECTIONS.find((name) => name === root);
+  const known = panel === "" ? "chat" : PANELS.find((name) => name === panel);
   return {
-    section,
+    section: section === "agents" && !known ? undefined : section,
     itemId: section === "agents" ? "" : decoded(id),
     agentId: root === "agents" ? decoded(id) : "",
     panel: known ?? "chat",

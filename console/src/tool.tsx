@@ -4,15 +4,18 @@ import { create } from "@bufbuild/protobuf";
 import { useEffect, useState } from "preact/hooks";
 import { type ExecuteToolResponse, ExecutionStatus } from "../gen/mnemesh/tools/v1/execution_service_pb";
 import { PackagesState, SourceType, type Tool, ToolSchema, ToolType } from "../gen/mnemesh/tools/v1/tools_pb";
-import { executions, newRequestId, type Problem, problemOf, tools } from "./api";
+import { agents, executions, newRequestId, type Problem, problemOf, tools } from "./api";
+import { FormDialog } from "./dialog";
 import { duration, milliseconds, words } from "./format";
-import { Busy, Dialog, Field, Json, ProblemBox, Time, useAction, useLoad } from "./parts";
+import { Holders, ItemHead } from "./list";
+import { Busy, Check, Field, Json, ProblemBox, TextField, Time, useAction, useLoad } from "./parts";
 import { linkToSection } from "./route";
 import { descriptionOf, exampleArguments, parseSchema } from "./schema";
-import { ToolAgents } from "./tool_agents";
+import { Secrets } from "./secrets";
 import { typeName } from "./tools";
 
 const PREVIEW_MS = 400;
+const MOST_AGENTS = 200;
 /** A trial may take as long as a tool: the longest deadline is that of the tool itself. */
 const TRIAL_MS = 200_000;
 const TEMPLATES: Partial<Record<SourceType, string>> = {
@@ -50,7 +53,7 @@ export function ToolPage({ toolId }: { toolId: string }) {
   }, [toolId]);
   return (
     <section class="page wide" aria-labelledby="tool-name">
-      <ProblemBox problem={problem} retry={reload} />
+      <ProblemBox problem={problem} retry={reload} list="tools" />
       {!value && !problem && <Busy what="Loading the tool" />}
       {value && <ToolView key={`${value.id}/${value.revision}`} tool={value} onChange={reload} />}
     </section>
@@ -65,33 +68,75 @@ interface ToolViewProps {
 function ToolView({ tool, onChange }: ToolViewProps) {
   const [isDeleting, setDeleting] = useState(false);
   const isNew = tool.id === "";
+  const remove = async (requestId: string) => {
+    await tools.deleteTool({ requestId, toolId: tool.id });
+    location.hash = linkToSection("tools");
+  };
   return (
     <>
-      <header class="page-head">
-        <div class="title">
-          <a href={linkToSection("tools")} class="muted">
-            All tools
-          </a>
-          <h1 id="tool-name" class="mono">
-            {isNew ? "New tool" : tool.name}
-          </h1>
-          <span class="tag">{typeName(tool.type)}</span>
-          {!isNew && (
-            <span class="muted">
-              revision {String(tool.revision)}, <Time at={tool.updateTime} />
-            </span>
-          )}
-        </div>
+      <ItemHead
+        section="tools"
+        back="All tools"
+        id="tool-name"
+        name={isNew ? "New tool" : tool.name}
+        isMono={!isNew}
+        about={
+          <>
+            <span class="tag">{typeName(tool.type)}</span>
+            {!isNew && (
+              <span class="muted">
+                revision {String(tool.revision)}, <Time at={tool.updateTime} />
+              </span>
+            )}
+          </>
+        }
+      >
         {!isNew && tool.type !== ToolType.BUILTIN && (
           <button type="button" class="danger" onClick={() => setDeleting(true)}>
             Delete
           </button>
         )}
-      </header>
+      </ItemHead>
       {tool.type === ToolType.CUSTOM ? <Editor tool={tool} onChange={onChange} /> : <Described tool={tool} />}
+      {!isNew && tool.type === ToolType.CUSTOM && (
+        <Secrets
+          names={tool.secrets.map(({ name }) => name)}
+          hint="Environment variables of the tool. Values are stored encrypted and never shown again. An agent's own variables override them."
+          save={async (requestId, values) => {
+            const secrets = values.map(({ name, value }) => ({ name, value }));
+            await tools.updateTool({ requestId, tool: { id: tool.id, secrets }, updateMask: { paths: ["secrets"] } });
+            await onChange();
+          }}
+        />
+      )}
       {!isNew && <ToolAgents tool={tool} />}
-      {isDeleting && <DeleteTool tool={tool} onClose={() => setDeleting(false)} />}
+      {isDeleting && (
+        <FormDialog title={`Delete ${tool.name}?`} submit="Delete tool" isDanger send={remove} onClose={() => setDeleting(false)}>
+          <p>Agents that hold the tool lose it. A call that waits for it returns an error to the model.</p>
+        </FormDialog>
+      )}
     </>
+  );
+}
+
+/** The agents that hold a tool. */
+function ToolAgents({ tool }: { tool: Tool }) {
+  const { value, problem, reload } = useLoad(
+    async (signal) => (await agents.listAgents({ filter: { toolId: tool.id }, pageSize: MOST_AGENTS }, { signal })).agents,
+    [tool.id],
+  );
+  const toolKey = { case: "toolId" as const, value: tool.id };
+  return (
+    <Holders
+      of="tool"
+      holders={value}
+      problem={problem}
+      reload={reload}
+      words={{ give: "Give it", take: "Take it" }}
+      give={(requestId, agentId) => agents.attachTool({ requestId, agentId, tool: toolKey })}
+      take={(requestId, agentId) => agents.detachTool({ requestId, agentId, tool: toolKey })}
+      note={({ model }) => <span class="mono">{model}</span>}
+    />
   );
 }
 
@@ -192,25 +237,24 @@ function Editor({ tool, onChange }: ToolViewProps) {
       >
         <SourceField draft={draft} change={change} changeType={changeType} />
         <div class="columns">
-          <Field label="Packages" hint="Such as “requests, pydantic >=2,<3”.">
-            {(id) => (
-              <input id={id} value={draft.packages} onInput={(event) => change({ packages: event.currentTarget.value })} />
-            )}
-          </Field>
-          <Field label="Hosts that it may connect to" hint="Such as “api.example.com”. Others are refused.">
-            {(id) => <input id={id} value={draft.hosts} onInput={(event) => change({ hosts: event.currentTarget.value })} />}
-          </Field>
+          <TextField
+            label="Packages"
+            hint="Such as “requests, pydantic >=2,<3”."
+            value={draft.packages}
+            onChange={(packages) => change({ packages })}
+          />
+          <TextField
+            label="Hosts that it may connect to"
+            hint="Such as “api.example.com”. Others are refused."
+            value={draft.hosts}
+            onChange={(hosts) => change({ hosts })}
+          />
         </div>
         <PackagesLine tool={tool} />
         <div class="buttons">
-          <label class="inline">
-            <input
-              type="checkbox"
-              checked={draft.asks}
-              onChange={(event) => change({ asks: event.currentTarget.checked })}
-            />
+          <Check checked={draft.asks} onChange={(asks) => change({ asks })}>
             Ask a person before each call
-          </label>
+          </Check>
           <span class="spacer" />
           <button type="submit" class="primary" disabled={action.busy || !isChanged}>
             {tool.id ? "Save" : "Create tool"}
@@ -439,29 +483,5 @@ function Outcome({ outcome }: { outcome: ExecuteToolResponse }) {
         </p>
       ))}
     </div>
-  );
-}
-
-function DeleteTool({ tool, onClose }: { tool: Tool; onClose: () => void }) {
-  const [requestId] = useState(newRequestId);
-  const action = useAction();
-  const confirm = () =>
-    action.run(async () => {
-      await tools.deleteTool({ requestId, toolId: tool.id });
-      location.hash = linkToSection("tools");
-    });
-  return (
-    <Dialog title={`Delete ${tool.name}?`} onClose={onClose}>
-      <p>Agents that hold the tool lose it. A call that waits for it returns an error to the model.</p>
-      <ProblemBox problem={action.problem} />
-      <footer class="dialog-foot">
-        <button type="button" autoFocus onClick={onClose}>
-          Keep it
-        </button>
-        <button type="button" class="primary danger" disabled={action.busy} onClick={() => void confirm()}>
-          Delete tool
-        </button>
-      </footer>
-    </Dialog>
   );
 }

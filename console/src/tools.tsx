@@ -6,8 +6,9 @@ import { PackagesState, type Tool, ToolType } from "../gen/mnemesh/tools/v1/tool
 import { ToolOrderBy } from "../gen/mnemesh/tools/v1/tools_service_pb";
 import { tools } from "./api";
 import { words } from "./format";
+import { Filter, Listing, Row, usePages } from "./list";
 import { McpServers } from "./mcp";
-import { Busy, Empty, ProblemBox, Time, useAction, useLoad } from "./parts";
+import { Empty, Time } from "./parts";
 import { linkToSection } from "./route";
 import { descriptionOf } from "./schema";
 import { ToolPage } from "./tool";
@@ -18,9 +19,9 @@ type Shown = "added" | "all" | ToolType;
 /** The id in the address of a tool that does not exist yet. */
 export const NEW = "new";
 
-export function Tools({ toolId }: { toolId: string }) {
-  if (toolId) {
-    return <ToolPage toolId={toolId === NEW ? "" : toolId} />;
+export function Tools({ itemId }: { itemId: string }) {
+  if (itemId) {
+    return <ToolPage toolId={itemId === NEW ? "" : itemId} />;
   }
   return (
     <div class="page">
@@ -33,41 +34,25 @@ export function Tools({ toolId }: { toolId: string }) {
 function ToolList() {
   const [search, setSearch] = useState("");
   const [shown, setShown] = useState<Shown>("added");
-  const [more, setMore] = useState<{ rows: Tool[]; token: string }>({ rows: [], token: "" });
-  const action = useAction();
-  const page = async (pageToken: string, signal?: AbortSignal) => {
-    const filter = {
-      ...(search ? { textSearch: search } : {}),
-      types: typeof shown === "number" ? [shown] : [],
-      excludeTypes: shown === "added" ? [ToolType.BUILTIN] : [],
-    };
-    const orderBy = ToolOrderBy.UPDATE_TIME;
-    const request = { pageSize: PAGE, pageToken, filter, orderBy, order: SortOrder.DESCENDING };
-    const found = await tools.listTools(request, { signal });
-    return { rows: found.tools, token: found.nextPageToken };
-  };
-  const { value, problem, reload } = useLoad(async (signal) => {
-    const first = await page("", signal);
-    setMore({ rows: [], token: first.token });
-    return first.rows;
-  }, [search, shown]);
-  const rows = [...(value ?? []), ...more.rows];
-  const loadMore = () =>
-    action.run(async () => {
-      const next = await page(more.token);
-      setMore({ rows: [...more.rows, ...next.rows], token: next.token });
-    });
+  const pages = usePages(
+    async (pageToken, signal) => {
+      const filter = {
+        ...(search ? { textSearch: search } : {}),
+        types: typeof shown === "number" ? [shown] : [],
+        excludeTypes: shown === "added" ? [ToolType.BUILTIN] : [],
+      };
+      const orderBy = ToolOrderBy.UPDATE_TIME;
+      const request = { pageSize: PAGE, pageToken, filter, orderBy, order: SortOrder.DESCENDING };
+      const found = await tools.listTools(request, { signal });
+      return { rows: found.tools, token: found.nextPageToken };
+    },
+    [search, shown],
+  );
   return (
     <section class="stack" aria-labelledby="tools-title">
       <header class="page-head">
         <h1 id="tools-title">Tools</h1>
-        <input
-          type="search"
-          placeholder="Search tools"
-          aria-label="Search tools"
-          value={search}
-          onChange={(event) => setSearch(event.currentTarget.value.trim())}
-        />
+        <Filter label="Search tools" value={search} onChange={setSearch} />
         <select
           class="narrow"
           aria-label="Type of tools"
@@ -86,21 +71,9 @@ function ToolList() {
           New tool
         </a>
       </header>
-      <ProblemBox problem={problem ?? action.problem} retry={problem && reload} />
-      {!value && !problem && <Busy what="Loading tools" />}
-      {value && rows.length === 0 && <NoTools isFiltered={search !== "" || shown !== "added"} />}
-      {rows.length > 0 && (
-        <ul class="rows" aria-label="Tools">
-          {rows.map((tool) => (
-            <ToolRow key={tool.id} tool={tool} />
-          ))}
-        </ul>
-      )}
-      {more.token && (
-        <button type="button" disabled={action.busy} onClick={() => void loadMore()}>
-          More tools
-        </button>
-      )}
+      <Listing pages={pages} of="Tools" empty={<NoTools isFiltered={search !== "" || shown !== "added"} />}>
+        {(tool) => <ToolRow key={tool.id} tool={tool} />}
+      </Listing>
     </section>
   );
 }
@@ -119,22 +92,21 @@ function NoTools({ isFiltered }: { isFiltered: boolean }) {
 }
 
 function ToolRow({ tool }: { tool: Tool }) {
-  const packages = tool.packages?.state;
   return (
-    <li class="row">
-      <a class="row-name mono" href={linkToSection("tools", tool.id)}>
-        {tool.name}
-      </a>
-      <span class="row-text muted">{firstLine(descriptionOf(tool))}</span>
-      <span class="row-tags">
-        <span class="tag">{typeName(tool.type)}</span>
-        {tool.defaultRequiresApproval && <span class="tag warn">asks for approval</span>}
-        {packages === PackagesState.FAILED && <span class="tag bad">packages failed</span>}
-      </span>
-      <span class="row-end muted">
-        <Time at={tool.updateTime} />
-      </span>
-    </li>
+    <Row
+      name={tool.name}
+      isMono
+      href={linkToSection("tools", tool.id)}
+      text={firstLine(descriptionOf(tool))}
+      tags={
+        <>
+          <span class="tag">{typeName(tool.type)}</span>
+          {tool.defaultRequiresApproval && <span class="tag warn">asks for approval</span>}
+          {tool.packages?.state === PackagesState.FAILED && <span class="tag bad">packages failed</span>}
+        </>
+      }
+      end={<Time at={tool.updateTime} />}
+    />
   );
 }
 

@@ -7,8 +7,9 @@ import type { Agent } from "../gen/mnemesh/agents/v1/agents_pb";
 import { type ImportAgentResponse, ImportOptionsSchema } from "../gen/mnemesh/agents/v1/agents_service_pb";
 import { type AgentFile, download, exportLetta, exportRecords, FileProblem, importLetta, importRecords, readAgentFile } from "./agent_files";
 import { newRequestId, type Problem, problemOf } from "./api";
+import { Dialog } from "./dialog";
 import { bytes as size, count, words } from "./format";
-import { Busy, Dialog, Field, Json, ProblemBox } from "./parts";
+import { Busy, Check, Field, Json, ProblemBox, TextField } from "./parts";
 import { linkTo } from "./route";
 
 /** Runs one transfer at a time. Closing the dialog ends it. */
@@ -73,10 +74,9 @@ export function ExportAgent({ agent, onClose }: { agent: Agent; onClose: () => v
           </label>
         </fieldset>
         {format === "mnemesh" && (
-          <label class="inline">
-            <input type="checkbox" checked={vectors} onChange={(event) => setVectors(event.currentTarget.checked)} />
+          <Check checked={vectors} onChange={setVectors}>
             With the vectors of passages, so that an import embeds nothing again
-          </label>
+          </Check>
         )}
         <p class="hint">Values of secrets and contents of uploaded files are in no export.</p>
         <ProblemBox problem={transfer.problem} />
@@ -149,23 +149,15 @@ export function ImportAgent({ onClose, onImported }: { onClose: () => void; onIm
         {file && <Contents file={file} />}
         {file && (
           <>
-            <Field label="Name" hint="Empty keeps the name.">
-              {(id) => <input id={id} value={name} onInput={(event) => setName(event.currentTarget.value)} />}
-            </Field>
+            <TextField label="Name" hint="Empty keeps the name." value={name} onChange={setName} />
             {file.format === "mnemesh" && (
-              <label class="inline">
-                <input type="checkbox" checked={keepIds} onChange={(event) => setKeepIds(event.currentTarget.checked)} />
+              <Check checked={keepIds} onChange={setKeepIds}>
                 Keep the ids, if no agent of this mesh has or had them
-              </label>
+              </Check>
             )}
-            <label class="inline">
-              <input
-                type="checkbox"
-                checked={stripMessages}
-                onChange={(event) => setStripMessages(event.currentTarget.checked)}
-              />
+            <Check checked={stripMessages} onChange={setStripMessages}>
               Without messages and runs
-            </label>
+            </Check>
             {file.format === "mnemesh" && (
               <details>
                 <summary>The options that will be sent</summary>

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.services import STORE_NAMES
+from mnemesh_testkit.fakes.mcp_server import protected
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
@@ -71,7 +73,7 @@ async def test_a_tool_is_written_tried_and_saved(page: Page, console_mesh: Mesh)
     await expect(page.get_by_text("revision 2")).to_be_visible()
     agent = await console_mesh.client.agents.create(new_name("weigher"))
     await page.reload()
-    await page.get_by_label("Agent to give the tool to").select_option(agent.name)
+    await page.get_by_label("Agent that gets the tool").select_option(agent.name)
     await page.get_by_role("button", name="Give it").click()
     await expect(page.get_by_role("list", name="Agents that hold the tool")).to_contain_text(agent.name)
     held = (await console_mesh.client.agents.find(agent.name)).proto.tools
@@ -137,7 +139,7 @@ async def test_files_are_uploaded_processed_and_opened_by_an_agent(page: Page, c
     files = {file.name: file async for file in console_mesh.client.files.list(folder_id=found.id)}
     assert await console_mesh.client.files.read(files["large.bin"].id) == large
 
-    await page.get_by_label("Agent to attach the folder to").select_option(agent.name)
+    await page.get_by_label("Agent that gets the folder").select_option(agent.name)
     await page.get_by_role("button", name="Attach").click()
     await expect(page.get_by_role("list", name="Agents that hold the folder")).to_contain_text("no file open")
     await console_mesh.client.agent_files(agent.id).open(f"{folder}/launch.md")
@@ -240,3 +242,109 @@ async def test_the_metrics_of_the_mesh_are_not_shown_to_other_organizations(brow
             await expect(page.get_by_text("Turns per second")).to_have_count(int(is_shown))
             await expect(page.get_by_text("shown to tokens of the default organization")).to_have_count(1 - is_shown)
             await page.close()
+
+
+async def test_secrets_of_tools_and_agents_are_set_and_never_shown(page: Page, console_mesh: Mesh) -> None:
+    client, name = console_mesh.client, new_name("spell")
+    source = (
+        f'def {name}() -> str:\n    """Spell the key."""\n    import os\n\n    return "-".join(os.environ["API_KEY"])\n'
+    )
+    tool = await client.tools.create(source)
+    agent = await client.agents.create(new_name("speller"), tools=[tool.name])
+    for address, value in ((f"tools/{tool.id}", "abc"), (f"agents/{agent.id}/settings", "xyz")):
+        await page.goto(f"/console/#/{address}")
+        await page.get_by_role("button", name="Set a secret").click()
+        await page.get_by_label("Name of the variable").fill("API_KEY")
+        await page.get_by_label("Value").fill(value)
+        await page.get_by_role("button", name="Save secret").click()
+        await expect(page.get_by_role("list", name="Secrets")).to_contain_text("API_KEY")
+        assert value not in await page.inner_text("main section:has(#secrets-title)")
+        spelled = (await agent.run_tool(tool.name, {})).content[0].text.text
+        assert spelled == "-".join(value)
+    await page.get_by_role("button", name="Remove API_KEY").click()
+    await page.get_by_role("button", name="Remove secret").click()
+    await expect(page.get_by_text("There is no secret yet.")).to_be_visible()
+    assert (await agent.run_tool(tool.name, {})).content[0].text.text == "a-b-c"
+
+
+async def test_the_settings_of_an_agent_are_changed(page: Page, console_mesh: Mesh) -> None:
+    agent = await console_mesh.client.agents.create(new_name("old"))
+    await page.goto(f"/console/#/agents/{agent.id}/settings")
+    await page.get_by_label("Name", exact=True).fill("renamed")
+    await page.get_by_label("System prompt").fill("You answer briefly. {CORE_MEMORY}")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("heading", level=1, name="renamed")).to_be_visible()
+    await page.get_by_label("Tool to give to the agent").select_option("grep_files")
+    await page.get_by_role("button", name="Give it").click()
+    held = page.get_by_role("list", name="Tools of the agent").get_by_role("listitem")
+    await held.filter(has_text="grep_files").get_by_label("asks a person first").check()
+    await page.get_by_role("button", name="Take conversation_search away").click()
+    await expect(held.filter(has_text="conversation_search")).to_have_count(0)
+    stored = (await console_mesh.client.agents.get(agent.id)).proto
+    assert (stored.name, stored.system) == ("renamed", "You answer briefly. {CORE_MEMORY}")
+    tools = {tool.name: tool.requires_approval for tool in stored.tools}
+    assert tools["grep_files"]
+    assert "conversation_search" not in tools
+
+
+async def test_a_group_is_edited(page: Page, console_mesh: Mesh) -> None:
+    """Its members and the settings of its manager. Settings that the form does not have stay."""
+    client = console_mesh.client
+    manager, first, second = [await client.agents.create(new_name("worker")) for _ in range(3)]
+    group = await client.groups.create(
+        [first.id],
+        description="night",
+        manager_type="sleeptime",
+        manager_agent_id=manager.id,
+        interval=timedelta(minutes=10),
+    )
+    await page.goto(f"/console/#/groups/{group.id}")
+    await page.get_by_role("button", name="Edit").click()
+    await page.get_by_role("checkbox", name=second.name).check()
+    await page.get_by_label("Turns between runs of the members").fill("5")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("group", name="The graph of night").get_by_role("link")).to_have_count(3)
+    stored = (await client.groups.get(group.id)).proto
+    assert list(stored.agent_ids) == [first.id, second.id]
+    assert stored.manager_config.sleeptime.sleeptime_agent_frequency == 5
+    assert stored.manager_config.sleeptime.interval.seconds == 600
+
+
+async def test_a_block_is_shared_with_another_agent(page: Page, console_mesh: Mesh) -> None:
+    owner, other = [
+        await console_mesh.client.agents.create(new_name(name), blocks=blocks)
+        for name, blocks in (("owner", {"human": "Ada."}), ("other", {"persona": ""}))
+    ]
+    await page.goto(f"/console/#/agents/{owner.id}/memory")
+    await page.get_by_text("Who holds it").click()
+    holders = page.get_by_role("list", name="Agents that hold the block")
+    await expect(holders.get_by_role("link")).to_have_text([owner.name])
+    await page.get_by_label("Agent that gets the block").select_option(other.name)
+    await page.get_by_role("button", name="Share").click()
+    await expect(holders.get_by_role("link")).to_have_count(2)
+    assert [block.value for block in (await other.memory()).blocks if block.label == "human"] == ["Ada."]
+    await page.get_by_role("button", name=f"Detach from {other.name}").click()
+    await expect(holders.get_by_role("link")).to_have_count(1)
+
+
+async def test_an_mcp_server_is_authorized_by_a_person(browser: Browser, tmp_path: Path) -> None:
+    """In a page of the authorization server, which sends the browser back to the gateway."""
+    settings = {"tools": {"private_networks": "127.0.0.0/8"}}
+    async with protected() as remote, Mesh(tmp_path, gateway=True, in_memory=True, settings=settings) as mesh:
+        page = await browser.new_page()
+        await page.goto(f"http://{mesh.addresses['gateway']}/console/#/tools")
+        await page.get_by_role("button", name="Add a server").click()
+        await page.get_by_label("Name").fill("protected")
+        await page.get_by_label("URL").fill(remote.url)
+        await page.get_by_label("Access").select_option("oauth")
+        await page.get_by_role("button", name="Add server").click()
+        await page.get_by_text("protected").click()
+        await page.get_by_role("button", name="Authorize").click()
+        link = page.get_by_role("link", name="Open the page of the authorization server")
+        answer = await remote.approve(await link.get_attribute("href") or "")
+        callback = f"http://{mesh.addresses['gateway']}/v1/tools/mcp/oauth/callback"
+        returned = await page.context.request.get(callback, params={**answer})
+        assert (await returned.json())["status"] == "success"
+        await expect(page.get_by_text("authorized", exact=True)).to_be_visible()
+        await expect(page.locator("summary", has_text="protected")).to_contain_text("reachable")
+        await page.close()

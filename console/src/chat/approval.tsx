@@ -37,7 +37,7 @@ function Waiting({ asked, state }: ApprovalProps) {
   };
   const isClient = (call: ToolCall) => clientTools.value?.has(call.name) ?? false;
   return (
-    <section class="entry approval" aria-label="Approval">
+    <section class="entry approval" aria-label="Approval" tabIndex={-1}>
       <h3>{asked.calls.every(isClient) ? "The agent waits for a tool of yours" : "The agent asks for your approval"}</h3>
       {asked.calls.map((call) => (
         <div key={call.id} class="approval-call">

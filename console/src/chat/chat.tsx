@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Agent } from "../../gen/mnemesh/agents/v1/agents_pb";
-import { Busy, ProblemBox, useAction } from "../parts";
+import { Busy, ProblemBox, useAction, useRecovery } from "../parts";
 import { linkTo, route } from "../route";
 import { ConversationState, drafts, type Image } from "./conversation";
 import { Timeline } from "./timeline";
@@ -17,12 +17,18 @@ export function Chat({ agent, conversationId }: { agent: Agent; conversationId: 
     void state.open();
     return () => state.close();
   }, [state]);
+  useRecovery(state.isLoaded.value ? undefined : state.problem.value, () => state.open());
   const [sent, setSent] = useState(0);
   const entries = state.entries.value;
-  const waiting = entries.some((entry) => entry.kind === "approval" && !entry.decisions);
+  const asked = entries.find((entry) => entry.kind === "approval" && !entry.decisions);
   return (
     <div class="chat">
       <Timeline key={messageId} state={state} entries={entries} sent={sent} />
+      {asked?.kind === "approval" && (
+        <p class="unseen" role="alert">
+          The agent waits for you: {asked.calls.map(({ name }) => name).join(", ")}
+        </p>
+      )}
       <div class="chat-foot">
         <ProblemBox problem={state.problem.value} retry={state.isLoaded.value ? undefined : () => state.open()} />
         {state.isLost.value && <Busy what="The connection is lost. The run continues; connecting again" />}
@@ -34,9 +40,9 @@ export function Chat({ agent, conversationId }: { agent: Agent; conversationId: 
           <Composer
             key={conversationId}
             state={state}
-            isWaiting={waiting}
+            isWaiting={asked !== undefined}
             name={agent.name}
-            onSend={() => setSent(sent + 1)}
+            toEnd={() => setSent(sent + 1)}
           />
         )}
       </div>
@@ -54,10 +60,11 @@ interface ComposerProps {
   state: ConversationState;
   isWaiting: boolean;
   name: string;
-  onSend: () => void;
+  /** Shows the end of the conversation. */
+  toEnd: () => void;
 }
 
-function Composer({ state, isWaiting, name, onSend }: ComposerProps) {
+function Composer({ state, isWaiting, name, toEnd }: ComposerProps) {
   const [text, setText] = useState(() => drafts.get(state.conversationId)?.text ?? "");
   const [images, setImages] = useState<Image[]>(() => drafts.get(state.conversationId)?.images ?? []);
   useEffect(() => void drafts.set(state.conversationId, { text, images }), [text, images]);
@@ -65,12 +72,12 @@ function Composer({ state, isWaiting, name, onSend }: ComposerProps) {
   const undoing = useAction();
   const running = state.running.value;
   const isEmpty = !text.trim() && images.length === 0;
-  const isBlocked = running !== undefined || isWaiting || isEmpty || !state.isLoaded.value;
+  const isBlocked = running !== undefined || isWaiting || isEmpty;
   const send = () => {
     if (!isBlocked) {
       setText("");
       setImages([]);
-      onSend();
+      toEnd();
       void state.send(text.trim(), images).then((arrived) => !arrived && restore());
     }
   };
@@ -92,17 +99,21 @@ function Composer({ state, isWaiting, name, onSend }: ComposerProps) {
         location.hash = linkTo(state.agentId, "chat", id);
       }
     });
+  const toApproval = () => {
+    toEnd();
+    requestAnimationFrame(() => document.querySelector<HTMLElement>(".approval")?.focus());
+  };
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
-      send();
+      (isWaiting ? toApproval : send)();
     }
   };
   return (
     <form class="composer" onSubmit={(event) => (event.preventDefault(), send())}>
       <textarea
         aria-label={`Message to ${name}`}
-        placeholder={isWaiting ? "Answer the approval first" : `Message to ${name.length > 40 ? `${name.slice(0, 40)}…` : name}`}
+        placeholder={isWaiting ? "Answer the approval first: Enter leads to it" : `Message to ${name.length > 40 ? `${name.slice(0, 40)}…` : name}`}
         rows={2}
         value={text}
         onInput={(event) => setText(event.currentTarget.value)}
@@ -142,17 +153,23 @@ function Composer({ state, isWaiting, name, onSend }: ComposerProps) {
             Undo
           </button>
         )}
-        {running === undefined ? (
-          <button type="submit" class="primary" disabled={isBlocked}>
-            Send
+        {isWaiting && (
+          <button type="button" class="primary" onClick={toApproval}>
+            Go to the approval
           </button>
-        ) : (
+        )}
+        {running !== undefined && (
           <button
             type="button"
             disabled={!running || cancelling.busy}
             onClick={() => void cancelling.run(() => state.cancel())}
           >
             Cancel the run
+          </button>
+        )}
+        {running === undefined && !isWaiting && (
+          <button type="submit" class="primary" disabled={isBlocked}>
+            Send
           </button>
         )}
       </div>

@@ -20,8 +20,8 @@ import {
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
 import { conversations, messages, newRequestId, type Problem, problemOf, problemOfRun, runs } from "../api";
 import { number, words } from "../format";
-import { addEvent, addMessage, type Asked, type Entries, type Entry, type Said } from "./entries";
-import { follow } from "./follow";
+import { addEvent, addMessage, type Asked, type Entries, type Entry, imagesOf, type Said } from "./entries";
+import { follow, start } from "./follow";
 
 const PAGE = 50;
 /** What one call returns at most: a window seldom has more messages. */
@@ -66,6 +66,19 @@ export interface Draft {
   images: Image[];
 }
 
+/** A message on its way. */
+interface Unsent extends Draft {
+  requestId: string;
+}
+
+/** The messages by conversation that the mesh has not taken yet. Another panel does not lose them. */
+const outbox = new Map<string, Unsent>();
+addEventListener("beforeunload", (event) => {
+  if (outbox.size) {
+    event.preventDefault();
+  }
+});
+
 /** The drafts of this page by conversation: another panel, or a message that was taken back, does not lose them. */
 export const drafts = new Map<string, Draft>();
 
@@ -89,6 +102,8 @@ export class ConversationState {
   private around: bigint | undefined;
   private readonly closing = new AbortController();
   private isDrawing = false;
+  /** What can be done with the message that waits for the mesh. */
+  private unsent: { tryNow: () => void; discard: () => void } | undefined;
 
   constructor(
     readonly agentId: string,
@@ -99,6 +114,10 @@ export class ConversationState {
 
   /** Loads the newest messages, or those around one, and continues with the run that goes on, if there is one. */
   async open(): Promise<void> {
+    const unsent = outbox.get(this.conversationId);
+    if (unsent) {
+      this.showUnsent(unsent, "again");
+    }
     try {
       this.problem.value = undefined;
       // Before the messages: a run that ends meanwhile is then among them.
@@ -107,6 +126,9 @@ export class ConversationState {
       this.isLoaded.value = true;
       if (!this.hasNewer.value) {
         await this.goOn(newest);
+        if (unsent) {
+          await this.deliver(unsent);
+        }
       }
     } catch (error) {
       this.fail(error);
@@ -198,21 +220,69 @@ export class ConversationState {
     return found;
   }
 
-  /** Returns whether the message arrived; false if the mesh refused it. */
-  async send(text: string, images: Image[]): Promise<boolean> {
-    const requestId = newRequestId();
+  /** Shows a message, and sends it. Returns false if the mesh refused it. */
+  send(text: string, images: Image[]): Promise<boolean> {
+    const unsent = { requestId: newRequestId(), text, images };
+    outbox.set(this.conversationId, unsent);
+    this.showUnsent(unsent, "first");
+    return this.deliver(unsent);
+  }
+
+  /** Sends a message until the mesh takes it. However often that is tried, it is one run. */
+  private async deliver(unsent: Unsent): Promise<boolean> {
+    const { requestId, text, images } = unsent;
     const content = [
       ...images.map(({ data, mediaType }) => imagePart(data, mediaType)),
       ...(text ? [create(ContentPartSchema, { part: { case: "text", value: { text } } })] : []),
     ];
-    const request = {
-      requestId,
-      agentId: this.agentId,
-      conversationId: this.conversationId,
-      messages: [{ content }],
-      config: RUN_CONFIG,
+    const messages = [{ content, otid: requestId }];
+    const request = { requestId, agentId: this.agentId, conversationId: this.conversationId, messages, config: RUN_CONFIG };
+    const leaving = new AbortController();
+    const signal = AbortSignal.any([this.closing.signal, leaving.signal]);
+    const onWait = (tryNow: () => void) => {
+      this.unsent = { tryNow, discard: () => leaving.abort() };
+      this.showUnsent(unsent, "again");
     };
-    return this.follow({ open: (signal) => runs.sendMessage(request, { signal }) });
+    this.problem.value = undefined;
+    this.running.value = "";
+    try {
+      const runId = await start(request, { signal, onWait });
+      outbox.delete(this.conversationId);
+      this.showUnsent(unsent);
+      await this.follow({ runId });
+      return true;
+    } catch (error) {
+      this.running.value = undefined;
+      if (this.closing.signal.aborted) {
+        return true;
+      }
+      outbox.delete(this.conversationId);
+      this.shown.delete(requestId);
+      this.draw();
+      if (!leaving.signal.aborted) {
+        this.fail(error);
+      }
+      return leaving.signal.aborted;
+    } finally {
+      this.unsent = undefined;
+    }
+  }
+
+  private showUnsent({ requestId, text, images }: Unsent, sending?: Said["sending"]): void {
+    const shown = imagesOf(images.map(({ data, mediaType }) => imagePart(data, mediaType)));
+    const said = { kind: "user" as const, text, images: shown, sending };
+    // The event of the message has its otid, and takes its place.
+    this.shown.set(requestId, { key: requestId, messageId: "", runId: "", ...said });
+    this.draw();
+  }
+
+  /** Tries at once to send the message that waits. */
+  tryNow(): void {
+    this.unsent?.tryNow();
+  }
+
+  discard(): void {
+    this.unsent?.discard();
   }
 
   async answer(asked: Asked, decisions: Decisions): Promise<void> {
@@ -417,18 +487,18 @@ export class ConversationState {
       const key = `call/${delta.value.toolCallId}`;
       const known = this.shown.get(key);
       const call = known?.kind === "call" ? known : undefined;
-      const input = joined(call?.input ?? "", offset, delta.value.arguments);
+      const { text: input, characters } = joined(call?.input, call?.characters, offset, delta.value.arguments);
       const name = delta.value.name || call?.name || "";
       this.shown.set(key, {
         ...{ key, kind: "call", messageId, runId, live: true },
-        ...{ callId: delta.value.toolCallId, name, input, result: call?.result },
+        ...{ callId: delta.value.toolCallId, name, input, characters, result: call?.result },
       });
     } else if (delta.case) {
       const known = this.shown.get(otid);
-      const before = known && "text" in known ? known.text : "";
+      const said = known && "text" in known ? known : undefined;
       const kind = delta.case === "reasoningText" ? "reasoning" : "assistant";
-      const text = joined(before, offset, delta.value);
-      this.shown.set(otid, { key: otid, kind, messageId, runId, live: true, text, images: [] });
+      const text = joined(said?.text, said?.characters, offset, delta.value);
+      this.shown.set(otid, { key: otid, kind, messageId, runId, live: true, ...text, images: [] });
     }
   }
 
@@ -513,12 +583,17 @@ function decided({ id: toolCallId }: ToolCall, decision: Decision | undefined): 
   }
 }
 
-/** Returns a text with a piece at an offset, which counts Unicode characters. */
-function joined(text: string, offset: bigint, piece: string): string {
-  const at = Number(offset);
-  if (at === 0) {
-    return piece;
+/** Returns a text with a piece at an offset, and the length of both. These count Unicode characters. */
+function joined(text = "", characters = 0, offset: bigint, piece: string): { text: string; characters: number } {
+  const at = Math.min(Number(offset), characters);
+  const kept = at === characters ? text : Array.from(text).slice(0, at).join("");
+  return { text: kept + piece, characters: at + lengthOf(piece) };
+}
+
+function lengthOf(text: string): number {
+  let length = 0;
+  for (const _ of text) {
+    length += 1;
   }
-  const characters = Array.from(text);
-  return characters.length > at ? characters.slice(0, at).join("") + piece : text + piece;
+  return length;
 }

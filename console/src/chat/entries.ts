@@ -30,6 +30,10 @@ export interface Said extends Base {
   text: string;
   images: string[];
   name?: string;
+  /** A message that the mesh has not taken yet. */
+  sending?: "first" | "again";
+  /** The length of the text in Unicode characters, while tokens arrive. */
+  characters?: number;
 }
 
 export interface Called extends Base {
@@ -37,6 +41,7 @@ export interface Called extends Base {
   callId: string;
   name: string;
   input: string;
+  characters?: number;
   progress?: string;
   result?: Result;
   /** The stored message of the result. */
@@ -272,7 +277,7 @@ function sentText(input: string): string | undefined {
 const SHOWN_IMAGES = /^image\/(png|jpeg|gif|webp)$/;
 
 /** Returns inline images as data addresses. The page loads nothing from other hosts. */
-function imagesOf(content: ContentPart[]): string[] {
+export function imagesOf(content: ContentPart[]): string[] {
   return content.flatMap(({ part }) => (part.case === "image" ? [imageOf(part.value)].flat() : []));
 }
 

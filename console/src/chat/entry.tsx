@@ -72,7 +72,32 @@ function SaidView({ said, state }: { said: Said; state: ConversationState }) {
       </header>
       {said.kind === "assistant" ? <Markdown text={said.text} /> : <p class="text">{said.text}</p>}
       <Images sources={said.images} />
+      {said.sending && <Sending isWaiting={said.sending === "again"} state={state} />}
     </article>
+  );
+}
+
+/** What can be done with a message that the mesh has not taken yet. */
+function Sending({ isWaiting, state }: { isWaiting: boolean; state: ConversationState }) {
+  if (!isWaiting) {
+    return <p class="hint">Sending…</p>;
+  }
+  return (
+    <div class="buttons unsent" role="status">
+      <span class="tag warn">not sent yet</span>
+      <span class="hint">The mesh does not answer. It is tried again.</span>
+      <button type="button" onClick={() => state.tryNow()}>
+        Try now
+      </button>
+      <button
+        type="button"
+        class="quiet"
+        title="If the mesh has received the message without an answer, it appears after a reload."
+        onClick={() => state.discard()}
+      >
+        Discard
+      </button>
+    </div>
   );
 }
 

@@ -1,11 +1,46 @@
 // The events of a run, each durable one once, across broken connections.
 
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { RunEvent } from "../../gen/mnemesh/agents/v1/runs_pb";
-import { isTransient, runs } from "../api";
+import type { StartRunRequestSchema } from "../../gen/mnemesh/agents/v1/runs_service_pb";
+import { isTransient, isUnauthenticated, runs } from "../api";
 
 const PATIENCE_MS = 120_000;
 const FIRST_DELAY_MS = 200;
 const LONGEST_DELAY_MS = 5_000;
+
+interface StartOptions {
+  signal: AbortSignal;
+  /** Called when the mesh does not answer, with a function that tries again at once. */
+  onWait: (tryNow: () => void) => void;
+}
+
+/**
+ * Starts a run in the background, so that its tokens are stored, and returns its id. While the mesh does not answer, the
+ * request is sent again. It has the same request_id then, so it is the same run.
+ */
+export async function start(
+  request: MessageInitShape<typeof StartRunRequestSchema>,
+  { signal, onWait }: StartOptions,
+): Promise<string> {
+  for (let failures = 1; ; failures += 1) {
+    try {
+      return (await runs.startRun(request, { signal })).run!.id;
+    } catch (error) {
+      if (signal.aborted || !isTransient(error)) {
+        throw error;
+      }
+      await new Promise<void>((resolve) => {
+        onWait(resolve);
+        void delay(delayAfter(failures), signal).then(resolve);
+      });
+    }
+  }
+}
+
+function delayAfter(failures: number): number {
+  return Math.min(FIRST_DELAY_MS * 2 ** failures, LONGEST_DELAY_MS);
+}
 
 type Responses = AsyncIterable<{ event?: RunEvent }>;
 
@@ -52,6 +87,9 @@ export async function* follow({ open, runId = "", signal, onLost }: Options): As
         return;
       }
     } catch (error) {
+      if (!signal.aborted && isUnauthenticated(error)) {
+        continue;
+      }
       if (signal.aborted || !isTransient(error)) {
         throw error;
       }
@@ -65,7 +103,7 @@ export async function* follow({ open, runId = "", signal, onLost }: Options): As
     }
     failures += 1;
     onLost(true);
-    await delay(Math.min(FIRST_DELAY_MS * 2 ** failures, LONGEST_DELAY_MS), signal);
+    await delay(delayAfter(failures), signal);
   }
 }
 

@@ -29,6 +29,19 @@ const TITLES: Record<Kind, string> = {
   [Kind.TOOL_SCHEMAS]: "Tools",
 };
 
+/** What a section has a number of. */
+const UNITS: Record<Kind, [string, string?]> = {
+  [Kind.UNSPECIFIED]: ["part"],
+  [Kind.SYSTEM_PROMPT]: ["part"],
+  [Kind.CORE_MEMORY]: ["block"],
+  [Kind.TOOL_RULES]: ["rule"],
+  [Kind.DIRECTORIES]: ["folder"],
+  [Kind.MEMORY_METADATA]: ["part"],
+  [Kind.SUMMARY]: ["summary", "summaries"],
+  [Kind.MESSAGES]: ["message"],
+  [Kind.TOOL_SCHEMAS]: ["tool"],
+};
+
 interface PanelProps {
   agent: Agent;
   conversationId: string;
@@ -100,7 +113,7 @@ function Window({ shown }: { shown: ContextWindow }) {
               <span class={`swatch kind-${section.kind}`} aria-hidden="true" />
               <span class="section-title">
                 {TITLES[section.kind]}
-                {section.count > 0 && <span class="muted"> {number(section.count)}</span>}
+                {section.count > 0 && <span class="muted"> {count(section.count, ...UNITS[section.kind])}</span>}
               </span>
               <span class="share" aria-hidden="true">
                 <span

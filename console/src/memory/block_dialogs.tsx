@@ -7,7 +7,8 @@ import { BlockOrderBy } from "../../gen/mnemesh/blocks/v1/blocks_service_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
 import { agents, blocks, newRequestId } from "../api";
 import { count } from "../format";
-import { Busy, Dialog, Empty, Field, ProblemBox, Time, useAction, useLoad } from "../parts";
+import { Dialog, FormDialog } from "../dialog";
+import { Busy, Empty, ProblemBox, TextField, Time, useAction, useLoad } from "../parts";
 import { SearchBox } from "./search";
 
 /** How many blocks the dialog lists; a search finds others. */
@@ -20,43 +21,18 @@ interface AddBlockProps {
 }
 
 export function AddBlock({ agent, onClose, onAdded }: AddBlockProps) {
-  const [requestId] = useState(newRequestId);
   const [label, setLabel] = useState("");
   const [value, setValue] = useState("");
-  const action = useAction();
-  const add = (event: Event) => {
-    event.preventDefault();
-    void action.run(async () => {
-      const block = { label: label.trim(), value };
-      await blocks.createBlock({ requestId, block, agentIds: [agent.id], createdForAgentId: agent.id });
-      onClose();
-      await onAdded();
-    });
+  const add = async (requestId: string) => {
+    const block = { label: label.trim(), value };
+    await blocks.createBlock({ requestId, block, agentIds: [agent.id], createdForAgentId: agent.id });
+    await onAdded();
   };
   return (
-    <Dialog title="Add a block" onClose={onClose}>
-      <form onSubmit={add}>
-        <Field label="Label" hint="Unique among the blocks of the agent.">
-          {(id) => (
-            <input id={id} required autoFocus value={label} onInput={(event) => setLabel(event.currentTarget.value)} />
-          )}
-        </Field>
-        <Field label="Text">
-          {(id) => (
-            <textarea id={id} rows={4} value={value} onInput={(event) => setValue(event.currentTarget.value)} />
-          )}
-        </Field>
-        <ProblemBox problem={action.problem} />
-        <footer class="dialog-foot">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" class="primary" disabled={action.busy}>
-            Add block
-          </button>
-        </footer>
-      </form>
-    </Dialog>
+    <FormDialog title="Add a block" submit="Add block" send={add} onClose={onClose}>
+      <TextField label="Label" hint="Unique among the blocks of the agent." required autoFocus value={label} onChange={setLabel} />
+      <TextField label="Text" rows={4} value={value} onChange={setValue} />
+    </FormDialog>
   );
 }
 

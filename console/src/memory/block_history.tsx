@@ -5,10 +5,11 @@ import { type Author, type Block, BlockOperation, type BlockRevision } from "../
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
 import { agents, blocks, newRequestId } from "../api";
 import { words } from "../format";
+import { Holders } from "../list";
 import { Busy, ProblemBox, Time, useAction, useLoad } from "../parts";
-import { linkTo } from "../route";
 
 const REVISIONS = 20;
+const MOST_HOLDERS = 200;
 
 interface HistoryProps {
   agent: Agent;
@@ -16,19 +17,13 @@ interface HistoryProps {
   onChange: () => Promise<void>;
 }
 
-/** Who else holds a block, and its revisions with what they changed. */
+/** The revisions of a block with what they changed. */
 export function BlockHistory({ agent, block, onChange }: HistoryProps) {
   const action = useAction();
   const { value, problem, reload } = useLoad(
     async (signal) => {
       const listed = { blockId: block.id, includeDiff: true, pageSize: REVISIONS, order: SortOrder.DESCENDING };
-      const [{ revisions }, { agentIds }] = await Promise.all([
-        blocks.listBlockRevisions(listed, { signal }),
-        blocks.listBlockAgents({ blockId: block.id, pageSize: 50 }, { signal }),
-      ]);
-      const others = agentIds.filter((id) => id !== agent.id);
-      const held = others.length ? await agents.listAgents({ filter: { agentIds: others } }, { signal }) : undefined;
-      return { revisions, holders: held?.agents ?? [] };
+      return (await blocks.listBlockRevisions(listed, { signal })).revisions;
     },
     [block.id, block.revision],
   );
@@ -45,19 +40,9 @@ export function BlockHistory({ agent, block, onChange }: HistoryProps) {
   }
   return (
     <div class="stack">
-      <p>
-        {value.holders.length === 0 && <span class="muted">No other agent holds this block.</span>}
-        {value.holders.length > 0 && "Also held by "}
-        {value.holders.map((holder, index) => (
-          <span key={holder.id}>
-            {index > 0 && ", "}
-            <a href={linkTo(holder.id, "memory")}>{holder.name}</a>
-          </span>
-        ))}
-      </p>
       <ProblemBox problem={action.problem} />
       <ol class="revisions">
-        {value.revisions.map((revision) => (
+        {value.map((revision) => (
           <li key={String(revision.revision)}>
             <div class="buttons">
               <strong>Revision {String(revision.revision)}</strong>
@@ -81,6 +66,32 @@ export function BlockHistory({ agent, block, onChange }: HistoryProps) {
         ))}
       </ol>
     </div>
+  );
+}
+
+/** The agents that hold a block: each sees what the others write. */
+export function BlockHolders({ block, onChange }: Omit<HistoryProps, "agent">) {
+  const { value, problem, reload } = useLoad(
+    async (signal) => {
+      const { agentIds } = await blocks.listBlockAgents({ blockId: block.id, pageSize: MOST_HOLDERS }, { signal });
+      const filter = { agentIds };
+      return agentIds.length ? (await agents.listAgents({ filter, pageSize: MOST_HOLDERS }, { signal })).agents : [];
+    },
+    [block.id],
+  );
+  const key = { case: "blockId" as const, value: block.id };
+  return (
+    <Holders
+      of="block"
+      panel="memory"
+      holders={value}
+      problem={problem}
+      reload={async () => void (await Promise.all([reload(), onChange()]))}
+      words={{ give: "Share", take: "Detach" }}
+      give={(requestId, agentId) => blocks.attachBlock({ requestId, agentId, blockId: block.id })}
+      take={(requestId, agentId) => blocks.detachBlock({ requestId, agentId, block: key })}
+      note={({ model }) => <span class="mono">{model}</span>}
+    />
   );
 }
 

@@ -1,15 +1,15 @@
 // The blocks of an agent, edited in place.
 
 import { create } from "@bufbuild/protobuf";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { Agent } from "../../gen/mnemesh/agents/v1/agents_pb";
 import type { Block } from "../../gen/mnemesh/blocks/v1/blocks_pb";
 import { UpdateBlockRequestSchema } from "../../gen/mnemesh/blocks/v1/blocks_service_pb";
 import { blocks, newRequestId } from "../api";
 import { number } from "../format";
-import { Busy, Empty, ProblemBox, Time, useAction, useLoad } from "../parts";
+import { Busy, Check, Empty, ProblemBox, Time, useAction, useLoad } from "../parts";
 import { AddBlock, AttachBlock, RemoveBlock } from "./block_dialogs";
-import { BlockHistory } from "./block_history";
+import { BlockHistory, BlockHolders } from "./block_history";
 
 export function Blocks({ agent }: { agent: Agent }) {
   const [dialog, setDialog] = useState<"add" | "attach">();
@@ -41,7 +41,7 @@ export function Blocks({ agent }: { agent: Agent }) {
       )}
       <div class="blocks">
         {value?.blocks.map((block) => (
-          <BlockView key={`${block.id}/${block.revision}`} agent={agent} block={block} onChange={reload} />
+          <BlockView key={block.id} agent={agent} block={block} onChange={reload} />
         ))}
       </div>
       {dialog === "add" && <AddBlock agent={agent} onClose={close} onAdded={reload} />}
@@ -63,7 +63,7 @@ function BlockView({ agent, block, onChange }: BlockProps) {
   const [value, setValue] = useState(block.value);
   const [limit, setLimit] = useState(block.limit);
   const [readOnly, setReadOnly] = useState(block.readOnly);
-  const [isOpen, setOpen] = useState(false);
+  const [opened, setOpened] = useState({ history: false, holders: false });
   const [isRemoving, setRemoving] = useState(false);
   const action = useAction();
   const paths = [
@@ -88,6 +88,7 @@ function BlockView({ agent, block, onChange }: BlockProps) {
     setLimit(block.limit);
     setReadOnly(block.readOnly);
   };
+  useEffect(reset, [block.revision]);
   return (
     <article class="card block" aria-label={`Block ${block.label}`}>
       <header>
@@ -122,14 +123,9 @@ function BlockView({ agent, block, onChange }: BlockProps) {
             onInput={(event) => setLimit(event.currentTarget.valueAsNumber || 0)}
           />
         </label>
-        <label class="inline">
-          <input
-            type="checkbox"
-            checked={readOnly}
-            onChange={(event) => setReadOnly(event.currentTarget.checked)}
-          />
+        <Check checked={readOnly} onChange={setReadOnly}>
           Agents may not edit it
-        </label>
+        </Check>
         <span class="spacer" />
         {paths.length > 0 && (
           <>
@@ -146,11 +142,15 @@ function BlockView({ agent, block, onChange }: BlockProps) {
       {isRemoving && (
         <RemoveBlock agent={agent} block={block} onClose={() => setRemoving(false)} onRemoved={onChange} />
       )}
-      <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <details onToggle={(event) => setOpened({ ...opened, history: event.currentTarget.open })}>
         <summary class="muted">
           Revision {String(block.revision)}, <Time at={block.updateTime} />
         </summary>
-        {isOpen && <BlockHistory agent={agent} block={block} onChange={onChange} />}
+        {opened.history && <BlockHistory agent={agent} block={block} onChange={onChange} />}
+      </details>
+      <details onToggle={(event) => setOpened({ ...opened, holders: event.currentTarget.open })}>
+        <summary class="muted">Who holds it</summary>
+        {opened.holders && <BlockHolders block={block} onChange={onChange} />}
       </details>
     </article>
   );

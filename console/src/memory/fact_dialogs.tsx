@@ -1,114 +1,59 @@
 // Dialogs of facts: a new one, a correction, and how one is forgotten.
 
-import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { Fact, MemoryScope } from "../../gen/mnemesh/recall/v1/episodes_pb";
 import { episodes, newRequestId } from "../api";
-import { Dialog, Field, ProblemBox, useAction } from "../parts";
+import { Dialog, FormDialog } from "../dialog";
+import { ProblemBox, TextField, useAction } from "../parts";
 
 interface DoneProps {
   onClose: () => void;
   onDone: () => Promise<void>;
 }
 
-interface FactFormProps extends DoneProps {
-  title: string;
-  submit: string;
-  isReady: boolean;
-  send: (requestId: string) => Promise<unknown>;
-  children: ComponentChildren;
-}
-
-function FactForm({ title, submit, isReady, send, onClose, onDone, children }: FactFormProps) {
-  const [requestId] = useState(newRequestId);
-  const action = useAction();
-  const onSubmit = (event: Event) => {
-    event.preventDefault();
-    void action.run(async () => {
-      await send(requestId);
-      await onDone();
-    });
+export function AddFact({ scope, onClose, onDone }: DoneProps & { scope: MemoryScope["scope"] }) {
+  const [text, setText] = useState("");
+  const send = async (requestId: string) => {
+    await episodes.createFact({ requestId, fact: { scope: { scope }, text: text.trim() } });
+    await onDone();
   };
   return (
-    <Dialog title={title} onClose={onClose}>
-      <form onSubmit={onSubmit}>
-        {children}
-        <ProblemBox problem={action.problem} />
-        <footer class="dialog-foot">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" class="primary" disabled={action.busy || !isReady}>
-            {submit}
-          </button>
-        </footer>
-      </form>
-    </Dialog>
-  );
-}
-
-interface TextFieldProps {
-  label: string;
-  hint?: string;
-  value: string;
-  autoFocus?: boolean;
-  onChange: (value: string) => void;
-}
-
-function TextField({ label, hint, value, autoFocus, onChange }: TextFieldProps) {
-  return (
-    <Field label={label} hint={hint}>
-      {(id) => (
-        <textarea
-          id={id}
-          rows={2}
-          autoFocus={autoFocus}
-          value={value}
-          onInput={(event) => onChange(event.currentTarget.value)}
-        />
-      )}
-    </Field>
-  );
-}
-
-export function AddFact({ scope, ...done }: DoneProps & { scope: MemoryScope["scope"] }) {
-  const [text, setText] = useState("");
-  const send = (requestId: string) => episodes.createFact({ requestId, fact: { scope: { scope }, text: text.trim() } });
-  return (
-    <FactForm title="Add a fact" submit="Add fact" isReady={text.trim() !== ""} send={send} {...done}>
-      <TextField label="Fact" hint="One statement, such as “Ada drinks tea.”" value={text} autoFocus onChange={setText} />
-    </FactForm>
+    <FormDialog title="Add a fact" submit="Add fact" isReady={text.trim() !== ""} send={send} onClose={onClose}>
+      <TextField label="Fact" hint="One statement, such as “Ada drinks tea.”" rows={2} value={text} autoFocus onChange={setText} />
+    </FormDialog>
   );
 }
 
 /** Replaces a fact by another one. The old one stays in the history. */
-export function CorrectFact({ fact, ...done }: DoneProps & { fact: Fact }) {
+export function CorrectFact({ fact, onClose, onDone }: DoneProps & { fact: Fact }) {
   const [text, setText] = useState(fact.text);
   const [reason, setReason] = useState("");
-  const send = (requestId: string) =>
-    episodes.supersedeFact({
-      requestId,
-      operation: { factId: fact.id, fact: { text: text.trim() }, reason: reason.trim() || undefined },
-    });
+  const send = async (requestId: string) => {
+    const operation = { factId: fact.id, fact: { text: text.trim() }, reason: reason.trim() || undefined };
+    await episodes.supersedeFact({ requestId, operation });
+    await onDone();
+  };
   const isReady = text.trim() !== "" && text.trim() !== fact.text;
   return (
-    <FactForm title="Correct the fact" submit="Correct" isReady={isReady} send={send} {...done}>
+    <FormDialog title="Correct the fact" submit="Correct" isReady={isReady} send={send} onClose={onClose}>
       <p class="hint">From now on, the new statement holds. The old one stays in the history.</p>
-      <TextField label="What is true" value={text} autoFocus onChange={setText} />
-      <TextField label="Why" hint="May be empty." value={reason} onChange={setReason} />
-    </FactForm>
+      <TextField rows={2} label="What is true" value={text} autoFocus onChange={setText} />
+      <TextField rows={2} label="Why" hint="May be empty." value={reason} onChange={setReason} />
+    </FormDialog>
   );
 }
 
-export function RestoreFact({ fact, ...done }: DoneProps & { fact: Fact }) {
+export function RestoreFact({ fact, onClose, onDone }: DoneProps & { fact: Fact }) {
   const [reason, setReason] = useState("");
-  const send = (requestId: string) =>
-    episodes.restoreFact({ requestId, factId: fact.id, reason: reason.trim() || undefined });
+  const send = async (requestId: string) => {
+    await episodes.restoreFact({ requestId, factId: fact.id, reason: reason.trim() || undefined });
+    await onDone();
+  };
   return (
-    <FactForm title="Restore the fact" submit="Restore" isReady send={send} {...done}>
+    <FormDialog title="Restore the fact" submit="Restore" isReady send={send} onClose={onClose}>
       <p>“{fact.text}” holds again. If another fact took its place, that one is superseded.</p>
-      <TextField label="Why" hint="May be empty." value={reason} autoFocus onChange={setReason} />
-    </FactForm>
+      <TextField rows={2} label="Why" hint="May be empty." value={reason} autoFocus onChange={setReason} />
+    </FormDialog>
   );
 }
 
@@ -120,6 +65,7 @@ export function ForgetFact({ fact, onClose, onDone }: DoneProps & { fact: Fact }
   const end = (work: () => Promise<unknown>) =>
     action.run(async () => {
       await work();
+      onClose();
       await onDone();
     });
   const withdraw = () =>
@@ -135,7 +81,7 @@ export function ForgetFact({ fact, onClose, onDone }: DoneProps & { fact: Fact }
                 <strong>Withdraw</strong> says that it does not hold from now on. The history keeps it, and it can be
                 restored.
               </p>
-              <TextField label="Why" hint="May be empty." value={reason} autoFocus onChange={setReason} />
+              <TextField rows={2} label="Why" hint="May be empty." value={reason} autoFocus onChange={setReason} />
             </div>
             <button type="button" disabled={action.busy} onClick={() => void end(withdraw)}>
               Withdraw

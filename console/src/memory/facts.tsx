@@ -29,10 +29,6 @@ export function Facts({ agent }: { agent: Agent }) {
     [scope, query],
   );
   const close = () => setDialog(undefined);
-  const refresh = async () => {
-    close();
-    await reload();
-  };
   return (
     <section class="stack" aria-labelledby="facts-title">
       <header class="page-head">
@@ -60,10 +56,10 @@ export function Facts({ agent }: { agent: Agent }) {
       <ProblemBox problem={scopes.problem ?? problem} retry={scopes.problem ? scopes.reload : reload} />
       {!value && !problem && !scopes.problem && <Busy what="Loading facts" />}
       {value && <TimeLine agent={agent} query={query} shown={value} onDialog={setDialog} onChange={reload} />}
-      {dialog?.kind === "add" && scope && <AddFact scope={scope} onClose={close} onDone={refresh} />}
-      {dialog?.kind === "correct" && <CorrectFact fact={dialog.fact} onClose={close} onDone={refresh} />}
-      {dialog?.kind === "forget" && <ForgetFact fact={dialog.fact} onClose={close} onDone={refresh} />}
-      {dialog?.kind === "restore" && <RestoreFact fact={dialog.fact} onClose={close} onDone={refresh} />}
+      {dialog?.kind === "add" && scope && <AddFact scope={scope} onClose={close} onDone={reload} />}
+      {dialog?.kind === "correct" && <CorrectFact fact={dialog.fact} onClose={close} onDone={reload} />}
+      {dialog?.kind === "forget" && <ForgetFact fact={dialog.fact} onClose={close} onDone={reload} />}
+      {dialog?.kind === "restore" && <RestoreFact fact={dialog.fact} onClose={close} onDone={reload} />}
     </section>
   );
 }

@@ -187,3 +187,22 @@ async def test_run_of_another_organization_is_not_found(world: World, process: P
         async for _ in process.runs.follow(stranger, run.id, 0, 30):
             pass
     assert process.event_broker._followers == {}
+
+
+async def test_follower_receives_live_events_that_are_not_stored_yet(world: World, process: Process) -> None:
+    """They were published before the follower came, and the next one may come much later."""
+    agent = await world.agent(process)
+    held = Held(say("At last."))
+    world.model.follow(held)
+    run = await process.start(agent, stream_tokens=True)
+    await held.asked.wait()
+    follower = process.runs.streamer
+    stream = each(follower.follow(run, follower.subscribe(run.id), deltas=True, keepalive_seconds=0))
+    received = []
+    async with aclosing(stream):
+        async for event in stream:
+            received.append(event.body)
+            if isinstance(event.body, Keepalive):
+                held.released.set()
+                break
+    assert [type(body) for body in received] == [RunAccepted, MessageEvent, StepStarted, Keepalive]

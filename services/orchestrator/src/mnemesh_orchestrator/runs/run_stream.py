@@ -171,6 +171,9 @@ class RunStreamer:
             if not fresh:
                 yield ready
                 ready = []
+                if replays_live:
+                    # Those that wait were published before the subscription: nothing else would bring them.
+                    await self.log.flush(run.id)
                 async for events in self._read_stored(run.id, position):
                     yield events
                 if position.is_last or run.status.ended:
