@@ -61,11 +61,10 @@ class Writer:
             self.done[self.request_id(self.sent)] = result
 
 
-async def command(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """Runs the command line beside the mesh. Returns its notices."""
-    code, _, error = await asyncio.to_thread(run_command, *arguments, environment=env)
-    assert code == 0, error
-    return error
+async def command(*arguments: str) -> None:
+    """Runs the command line beside the mesh."""
+    code, output, error = await asyncio.to_thread(run_command, *arguments)
+    assert code == 0, f"{output}{error}"
 
 
 @pytest_asyncio.fixture
@@ -115,6 +114,7 @@ async def test_mesh_is_backed_up_under_load_and_continues_on_postgresql(
             await asyncio.sleep(0.01)
         acknowledged = {key: each for writer in writers for key, each in writer.done.items()}
         await command("backup", str(kept), *with_key, "--data-dir", str(tmp_path / "data"))
+        await command("verify", "--data-dir", str(tmp_path / "data"))
         stopping.set()
         await asyncio.gather(*working)
 
@@ -123,6 +123,8 @@ async def test_mesh_is_backed_up_under_load_and_continues_on_postgresql(
     monkeypatch.setenv("MNEMESH_SECRETS_KEY_FILE", str(key_file))
     target = tmp_path / "target"
     await command("restore", str(kept), *with_key, "--data-dir", str(target))
+    await command("verify", str(kept), "--data-dir", str(target))
+    await command("verify", str(kept), "--mesh", "--data-dir", str(target))
     # The id of the instance, with which the restored mesh continues at once what the first one had begun.
     shutil.copy(tmp_path / "data" / "orchestrator.owner", target / "orchestrator.owner")
     settings: dict[str, dict[str, Any]] = {service: {"database_url": url} for service, url in urls.items()}

@@ -69,6 +69,12 @@ def store_content(stores: MeshStores, content_id: str, content: bytes) -> None:
 def _row(table: sa.Table, number: int) -> dict[str, Any]:
     row = {column.key: _value(column, number) for column in table.columns}
     content = content_of(number)
+    if table.name in ("agents", "conversations") and "state" in row:
+        row |= {"state": "active"}
+    if table.name == "approvals":
+        row |= {"state": "pending"}
+    if table.name == "files":
+        row |= {"deleted_at": None, "blob_id": f"blob-{number:02}"}
     if table.name == "blobs":
         row |= {"id": f"blob-{number:02}", "stored": True, "removing_at": None}
         row |= {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}

@@ -13,6 +13,7 @@ from mnemesh_cli.backups.backup import keep_newest, make_backup
 from mnemesh_cli.backups.places import BackupError, DirectoryPlace, Place, open_place
 from mnemesh_cli.backups.restore import restore_backup
 from mnemesh_cli.backups.stores import MeshStores
+from mnemesh_cli.backups.verify import CHECKS, verify_backup, verify_mesh
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.services import STORE_NAMES
@@ -258,6 +259,51 @@ def test_keys_of_secrets_are_in_a_backup_if_asked(tmp_path: Path, source: MeshSt
     assert json.loads(restored_output)["id"] == json.loads(output)["id"]
     assert (Path(new) / "secrets.key").read_text() == f"{key}\n"
     assert (Path(new) / "secrets.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_rows_that_refer_to_nothing_are_findings(source: MeshStores, place: Place) -> None:
+    """The rows of these stores agree within a table only, so nearly every check finds something."""
+    content_path(source, "blob-02").unlink()
+    store_content(source, "blob-01", b"other")
+    findings = verify_mesh(source)
+    impossible = {"the block {} of an agent does not exist"}  # a foreign key
+    for kind in CHECKS:
+        before, after = kind.split("{}")
+        found = any(finding.startswith(before) and finding.endswith(after) for finding in findings)
+        assert found == (kind not in impossible), kind
+    assert "the content blob-01 is damaged" in findings
+    assert "the content blob-02 of an upload does not exist" in findings
+
+
+def test_damage_of_a_backup_and_differences_of_a_mesh_are_findings(
+    source: MeshStores, place: Place, tmp_path: Path
+) -> None:
+    manifest = make_backup(source, place, ignore)
+    kept, data = str(tmp_path / "kept"), ("--data-dir", str(source.data_path))
+    before = set(verify_backup(source, place, manifest))
+    assert not [finding for finding in before if "damaged" in finding]
+    content_path(source, "blob-00").unlink()
+    for name in ("contents/01/blob-01", f"backups/{manifest.id}/tools.tools.gz"):
+        path = tmp_path / "kept" / name
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    new = set(verify_backup(source, place, manifest)) - before
+    assert {finding.split(" ")[0] for finding in new if "damaged" in finding} == {
+        "contents/01/blob-01",
+        f"backups/{manifest.id}/tools.tools.gz",
+    }
+    with connect(source.urls["blocks"]) as connection, transaction(connection):
+        connection.execute(sa.text("UPDATE blocks SET read_only = NOT read_only"))
+    code, output, _ = run_command("--json", "verify", kept, "--mesh", *data)
+    assert code == 1
+    differing = [finding for finding in json.loads(output)["findings"] if "differs" in finding]
+    assert differing == [f"blocks.blocks differs from the backup: {ROWS} rows, and {ROWS} there"]
+
+
+def test_empty_mesh_has_no_findings(target: MeshStores) -> None:
+    for store in target.services.values():
+        store.migrate()
+    code, output, _ = run_command("verify", "--data-dir", str(target.data_path))
+    assert (code, output) == (0, "no findings: the mesh\n")
 
 
 def test_two_backups_into_one_directory_do_not_mix(place: DirectoryPlace, source: MeshStores) -> None:

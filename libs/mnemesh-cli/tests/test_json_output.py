@@ -21,6 +21,7 @@ ELSEWHERE = {
     "up": "test_up.py starts it as a process",
     "backup": "test_backups.py reads it",
     "restore": "test_backups.py reads it",
+    "verify": "test_backups.py reads it",
     "maintain": "test_up.py runs it on the databases of a stopped mesh",
 }
 ADD = '''def add_numbers(left: int, right: int = 1) -> int:

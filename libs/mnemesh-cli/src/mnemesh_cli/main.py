@@ -67,6 +67,7 @@ _COMMANDS: Final = {
     "maintain": "maintain:maintain",
     "backup": "backup:backup",
     "restore": "backup:restore",
+    "verify": "backup:verify",
     "chat": "chat:chat",
     "search": "messages:search",
     "sleep": "sleep:sleep",

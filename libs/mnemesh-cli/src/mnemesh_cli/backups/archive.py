@@ -90,6 +90,12 @@ class Sum:
         self.rows += 1
         self._sum += int.from_bytes(hashlib.blake2b(line, digest_size=_SUM_BYTES).digest())
 
+    def counted(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Yields lines, and adds each."""
+        for line in lines:
+            self.add(line)
+            yield line
+
     def __str__(self) -> str:
         """Returns the sum in hexadecimal digits."""
         return f"{self._sum % (1 << 8 * _SUM_BYTES):0{2 * _SUM_BYTES}x}"

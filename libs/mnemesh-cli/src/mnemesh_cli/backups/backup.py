@@ -75,7 +75,7 @@ def make_backup(stores: MeshStores, place: Place, report: Report, *, passphrase:
         # Contents are copied before the watermark as well, so that few are left, and hardly one is removed meanwhile.
         with connect(stores.urls["files"]) as connection:
             _require_newest(stores.services["files"], connection)
-            copier.copy(_contents_of(stores, connection))
+            copier.copy(contents_of(stores, connection))
         lost: set[str] = set()
         for _ in range(ATTEMPTS):
             try:
@@ -106,7 +106,7 @@ def _write_at_watermark(
         taken_at = datetime.now(UTC)
         backup_id = f"{taken_at:%Y%m%dT%H%M%S}.{taken_at.microsecond // 1000:03}Z"
         report(f"watermark {taken_at.isoformat(' ', 'seconds')}")
-        contents = list(_contents_of(stores, connections["files"]))
+        contents = list(contents_of(stores, connections["files"]))
         copied = copier.copy(contents)
         gone = {content.id for content in contents if content.id not in copied}
         if gone - lost:
@@ -147,7 +147,7 @@ def _require_newest(store: ServiceStore, connection: sa.Connection) -> None:
         )
 
 
-def _contents_of(stores: MeshStores, connection: sa.Connection) -> Iterator[Content]:
+def contents_of(stores: MeshStores, connection: sa.Connection) -> Iterator[Content]:
     """Yields the contents that files and unfinished uploads have."""
     tables = stores.services["files"].metadata.tables
     blobs, parts = tables["blobs"].c, tables["upload_parts"].c

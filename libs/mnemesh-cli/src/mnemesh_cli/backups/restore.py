@@ -52,7 +52,7 @@ def restore_backup(
         BackupError: the target is not empty or in use; the backup is damaged, or of another version.
         StartupError: a database cannot be reached.
     """
-    _require_fitting(stores, manifest)
+    require_fitting(stores, manifest)
     keys = None if passphrase is None else opened_keys(manifest, passphrase)
     waiting = [store for store in stores.services.values() if _must_be_filled(store, manifest)]
     if keys is not None:
@@ -68,7 +68,7 @@ def restore_backup(
         _set_revision(store, store.newest_revision)
 
 
-def _require_fitting(stores: MeshStores, manifest: Manifest) -> None:
+def require_fitting(stores: MeshStores, manifest: Manifest) -> None:
     """Raises BackupError if the backup was made by a version with other tables."""
     for name, store in stores.services.items():
         stored = manifest.services.get(name)
@@ -114,8 +114,8 @@ def _must_be_filled(store: ServiceStore, manifest: Manifest) -> bool:
 def is_equal(connection: sa.Connection, table: sa.Table, part: Part) -> bool:
     """Returns whether a table has exactly the rows of a part."""
     total = Sum()
-    for line in lines_of(connection, table):
-        total.add(line)
+    for _ in total.counted(lines_of(connection, table)):
+        pass
     return (total.rows, str(total)) == (part.rows, part.sum)
 
 

@@ -1,4 +1,4 @@
-"""`mnemesh backup` and `mnemesh restore`: a whole mesh, from its databases and the contents of its files."""
+"""`mnemesh backup`, `restore` and `verify`: a whole mesh, from its databases and the contents of its files."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,6 +72,42 @@ def restore(
     finally:
         lock.release()
     print_done(f"backup {manifest.id} restored: start the mesh with `mnemesh up`", _record(manifest))
+
+
+def verify(
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[DIR|s3://…]", help="Directory or bucket of the backups.", show_default="the mesh"),
+    ] = None,
+    backup_id: BackupOption = None,
+    mesh: Annotated[
+        bool, typer.Option("--mesh", help="Verify the mesh, and compare it with the backup, row by row.")
+    ] = False,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Verify a backup, or all stores of the mesh: checksums, and what services refer to. The mesh may run.
+
+    Each finding is a line; the exit code is then 1.
+    """
+    from mnemesh_cli.backups.archive import choose_backup  # noqa: PLC0415
+    from mnemesh_cli.backups.places import open_place  # noqa: PLC0415
+    from mnemesh_cli.backups.restore import require_fitting  # noqa: PLC0415
+    from mnemesh_cli.backups.stores import MeshStores  # noqa: PLC0415
+    from mnemesh_cli.backups.verify import verify_backup, verify_mesh  # noqa: PLC0415
+
+    if place is None and (mesh or backup_id is not None):
+        raise typer.BadParameter("name the place of the backup, too")
+    stores = MeshStores.of(mesh_config(data_dir))
+    if place is None:
+        findings, subject = verify_mesh(stores), "the mesh"
+    else:
+        kept = open_place(place)
+        manifest = choose_backup(kept, backup_id)
+        require_fitting(stores, manifest)
+        subject = f"{'the mesh and ' if mesh else ''}backup {manifest.id}"
+        findings = verify_mesh(stores, manifest) if mesh else verify_backup(stores, kept, manifest)
+    print_done("\n".join(findings) or f"no findings: {subject}", {"findings": findings})
+    raise typer.Exit(1 if findings else 0)
 
 
 def _passphrase(file: Path | None, *, confirm: bool) -> str:
