@@ -3,6 +3,7 @@
 `grpc_addr`, `grpc_server` and `grpc_stub_cls` are that plugin's seams; `grpc_channel` and `grpc_stub` follow from them.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -10,8 +11,17 @@ from typing import Any
 import pytest
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.auth import mint_token
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal, Role
+from mnemesh_kit.revocations import revocation_file, revoke
+from mnemesh_kit.services import SERVICES
+from mnemesh_testkit.fakes.issuer import AUDIENCE, FakeIssuer
 from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
+
+KEY = b"k" * 32
+REVOKED = "lost"
+"""The id of a revoked token."""
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +59,38 @@ def grpc_stub_cls(service: str) -> Any:
 def known(threaded_mesh: MeshThread) -> Mapping[str, Sequence[str]]:
     """Ids of existing resources, so that invalid requests pass the first check."""
     return threaded_mesh.run(population(threaded_mesh.mesh))  # type: ignore[no-any-return]
+
+
+def token(role: Role, seconds: float = 600, agents: frozenset[str] | None = None, id_: str | None = None) -> str:
+    """Returns a token that the guarded mesh accepts."""
+    organization, subject = DEFAULT_PRINCIPAL.organization_id, DEFAULT_PRINCIPAL.subject_id
+    return mint_token(KEY, Principal(organization, subject, agents=agents), seconds, role=role, token_id=id_)
+
+
+def bearer(role: Role) -> dict[str, str]:
+    """Returns the headers of an HTTP request."""
+    return {"Authorization": f"Bearer {token(role)}"}
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[FakeIssuer]:
+    """An issuer whose tokens the mesh accepts."""
+    with FakeIssuer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, issuer: FakeIssuer) -> Iterator[MeshThread]:
+    """A running mesh that requires tokens."""
+    directory = tmp_path_factory.mktemp("mesh")
+    keys = directory / "keys"
+    keys.write_bytes(KEY)
+    revoke(revocation_file(str(keys)), "token", REVOKED, time.time())
+    shared = {"auth_key_file": str(keys), "oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
+    settings: dict[str, dict[str, Any]] = {spec.name: dict(shared) for spec in SERVICES}
+    settings["orchestrator"]["provider_hosts"] = ("127.0.0.1",)
+    with MeshThread(Mesh(directory, in_memory=True, gateway=True, settings=settings)) as running:
+        yield running
 
 
 async def population(mesh: Mesh, word: str = "mat") -> dict[str, list[str]]:

@@ -3,61 +3,30 @@
 A call carries bytes that are no request. A caller who may call the RPC learns that; another one is refused before.
 """
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import grpc
 import pytest
 from mnemesh_kit.access import RpcRule, rules_of
-from mnemesh_kit.auth import mint_token
-from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal, Role
+from mnemesh_kit.call_context import Role
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.revocations import revocation_file, revoke
-from mnemesh_kit.services import SERVICES
-from mnemesh_testkit.fakes.issuer import AUDIENCE, FakeIssuer
+from mnemesh_testkit.fakes.issuer import FakeIssuer
 from mnemesh_testkit.fuzzing.contract import methods, new_request, reads, reason_of
-from mnemesh_testkit.mesh.in_process import Mesh, MeshThread
+from mnemesh_testkit.mesh.in_process import MeshThread
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
+from .conftest import REVOKED, token
 from .resources import everything
 from .test_tenancy import places
 from .valid_requests import Ids, least_request
 
-KEY = b"k" * 32
-REVOKED = "lost"
 SECRET = "heronKp4tRs9"
 ADMIN_READS = {"CheckProvider", "TestMcpServer"}
 """They send the keys of the organization to a server."""
 COSTLY_READS = {"GenerateText", "EmbedTexts", "SearchWeb", "FetchWebpage"}
 """They call a model or other servers with each call."""
-
-
-@pytest.fixture(scope="module")
-def issuer() -> Iterator[FakeIssuer]:
-    """An issuer whose tokens the mesh accepts."""
-    with FakeIssuer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, issuer: FakeIssuer) -> Iterator[MeshThread]:
-    """A running mesh that requires tokens."""
-    directory = tmp_path_factory.mktemp("mesh")
-    keys = directory / "keys"
-    keys.write_bytes(KEY)
-    revoke(revocation_file(str(keys)), "token", REVOKED, time.time())
-    shared = {"auth_key_file": str(keys), "oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
-    settings: dict[str, dict[str, Any]] = {spec.name: dict(shared) for spec in SERVICES}
-    settings["orchestrator"]["provider_hosts"] = ("127.0.0.1",)
-    with MeshThread(Mesh(directory, in_memory=True, gateway=True, settings=settings)) as running:
-        yield running
-
-
-def token(role: Role, seconds: float = 600, agents: frozenset[str] | None = None, id_: str | None = None) -> str:
-    organization, subject = DEFAULT_PRINCIPAL.organization_id, DEFAULT_PRINCIPAL.subject_id
-    return mint_token(KEY, Principal(organization, subject, agents=agents), seconds, role=role, token_id=id_)
 
 
 def as_bearer(token: str | None) -> list[tuple[str, str]]:

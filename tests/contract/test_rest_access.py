@@ -1,0 +1,152 @@
+"""Roles over HTTP: each route of the gateway with each role.
+
+The RPCs that a route calls for an admin are noted. Another caller gets 403 if the role that one of them requires, which
+its contract says, is higher; else the route answers as before.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from mnemesh_kit.access import rules_of
+from mnemesh_kit.call_context import Role, current_correlation_id, current_principal
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.interceptors import Call, Pipeline
+from mnemesh_testkit.fakes.issuer import FakeIssuer
+from mnemesh_testkit.mesh.in_process import MeshThread
+from mnemesh_testkit.timeouts import scaled
+
+from .conftest import bearer
+
+OPENAI = (
+    ("GET", "/v1/models", None),
+    ("GET", f"/v1/models/{new_id('agent')}", None),
+    ("POST", "/v1/chat/completions", {"model": new_id("agent"), "messages": [{"role": "user", "content": "Hi"}]}),
+    ("POST", "/v1/responses", {"model": new_id("agent"), "input": "Hi"}),
+    ("POST", "/v1/embeddings", {"model": "mnemesh/hash-64", "input": "Hi"}),
+)
+BROWSERS = "/v1/tools/mcp/oauth/callback"
+"""The route that needs no token: the state in the request proves that it may end an authorization."""
+STREAMED = "/v1/tools/mcp/servers/connect"
+"""The route that answers with events before its first RPC. The refusal is one of them."""
+WITHOUT_RPC = (
+    *("/v1/orgs/", "/v1/admin/", "/v1/users/", "/v1/health/", "/v1/ready/", BROWSERS),
+    "/v1/agents/import",  # its body is a form
+)
+UNSUPPORTED = 501
+KINDS = {"conversation_id": "conv", "job_id": "job"}
+"""The prefixes of ids that the document does not say."""
+GIVEN = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "passages": [{"text": "Hi"}],
+    "source_code": 'def ping() -> str:\n    """Answers."""\n    return "pong"\n',
+    "config": {"mcp_server_type": "sse", "server_url": "http://127.0.0.1:1"},
+    "server_url": "http://127.0.0.1:1",
+    "message_type": "user_message",
+    "content": "Hi",
+    "requires_approval": True,
+}
+"""Fields of bodies, also optional ones, without which a request ends before its first RPC."""
+Calls = dict[str, list[tuple[str, grpc.StatusCode]]]
+Request = tuple[str, str, Any]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """The RPCs that the gateway calls for each request, by its correlation id, with their status."""
+    noted: Calls = {}
+    report = Pipeline._report
+
+    def note(pipeline: Pipeline, call: Call, seconds: float) -> None:
+        if current_principal().role is not Role.SERVICE and call.method in rules_of():
+            noted.setdefault(current_correlation_id(), []).append((call.method, call.code))
+        report(pipeline, call, seconds)
+
+    monkeypatch.setattr(Pipeline, "_report", note)
+    return noted
+
+
+@pytest.fixture
+def http(guarded: MeshThread) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://{guarded.mesh.addresses['gateway']}", timeout=scaled(60)) as client:
+        yield client
+
+
+def routes(http: httpx.Client) -> list[Request]:
+    """Returns a request for each route: with ids of nothing, and what its body needs at least."""
+    document = http.get("/openapi.json", headers=bearer(Role.ADMIN)).json()
+    schemas = document["components"]["schemas"]
+    found: list[Request] = list(OPENAI)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+            filled = path
+            if any(parameter["in"] == "query" and parameter["required"] for parameter in operation["parameters"]):
+                filled += f"?agent_id={new_id('agent')}&query=hello"
+            for parameter in operation["parameters"]:
+                if parameter["in"] == "path":
+                    kind = KINDS.get(parameter["name"], "x")
+                    prefix = parameter["schema"].get("pattern", f"^{kind}-").removeprefix("^").partition("-")[0]
+                    filled = filled.replace(f"{{{parameter['name']}}}", new_id(prefix))
+            found.append((method.upper(), filled, None if body is None else least(body, schemas)))
+    return found
+
+
+def least(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
+    """Returns the smallest value of a schema."""
+    if "$ref" in schema:
+        return least(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if "default" in schema:
+        return schema["default"]
+    for name in ("anyOf", "oneOf"):
+        if name in schema:
+            return least(schema[name][0], schemas)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    kind = schema.get("type")
+    if kind == "object" or "properties" in schema:
+        properties = schema.get("properties", {})
+        needed = {name: least(properties[name], schemas) for name in schema.get("required", ())}
+        return needed | {name: value for name, value in GIVEN.items() if name in properties}
+    return {"array": [], "string": "hello", "integer": 1, "number": 1, "boolean": False}.get(str(kind))
+
+
+@pytest.mark.timeout(scaled(120))
+def test_every_route_needs_the_roles_of_its_rpcs(http: httpx.Client, calls: Calls, issuer: FakeIssuer) -> None:
+    rules, number = rules_of(), itertools.count()
+
+    def send(request: Request, headers: dict[str, str]) -> tuple[httpx.Response, list[tuple[str, grpc.StatusCode]]]:
+        method, path, body = request
+        correlation_id = f"route-{next(number)}"
+        answer = http.request(method, path, json=body, headers={**headers, "X-Request-Id": correlation_id})
+        return answer, calls.get(correlation_id, [])
+
+    tried = 0
+    for request in routes(http):
+        answer, made = send(request, bearer(Role.ADMIN))
+        assert answer.status_code not in (401, 403), (request, answer.text)
+        if not made:
+            known = answer.status_code == UNSUPPORTED or "no longer supported" in answer.text
+            assert known or request[1].startswith(WITHOUT_RPC), f"{request} ends before its first RPC: {answer.text}"
+            continue
+        if request[1] in (BROWSERS, STREAMED):
+            continue
+        needed = max((rules[method].role for method, _ in made), key=list(Role).index)
+        for role in (Role.READER, Role.WRITER):
+            if role.covers(needed):
+                continue
+            refused, seen = send(request, bearer(role))
+            shown = (role, needed, request, refused.text, seen)
+            assert refused.status_code == 403, shown
+            assert seen[-1][1] is grpc.StatusCode.PERMISSION_DENIED, shown
+            assert f"The caller has the role {role.value}" in json.dumps(refused.json()), shown
+            done = [method for method, code in seen if code is grpc.StatusCode.OK and rules[method].role is Role.WRITER]
+            assert done == [], f"{shown}: a part is done before the refusal"
+            tried += 1
+    assert tried > 50
+    assert http.get("/v1/agents/").status_code == 401
+    assert http.get("/v1/agents/", headers={"Authorization": f"Bearer {issuer.token()}"}).status_code == 200
