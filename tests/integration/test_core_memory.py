@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
@@ -47,41 +46,38 @@ async def test_edit_of_a_shared_block_is_visible_to_another_agent(mesh: Mesh, fa
     assert block.value == "Ship Friday."
 
 
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (("memory_insert", {"label": "notes", "new_str": "x" * 100}), "Exceeds 60 character limit (requested"),
-        (
-            ("memory_replace", {"label": "notes", "old_str": "tea", "new_str": "coffee"}),
-            "Multiple occurrences of old_str `tea` in lines [1, 3]",
-        ),
-        (("memory_replace", {"label": "notes", "old_str": "1→tea first", "new_str": "x"}), "line number prefix"),
-        (("memory_insert", {"label": "notes", "new_str": "x\n 2→milk"}), "line number prefix"),
-        (("memory_insert", {"label": "notes", "new_str": "x", "insert_line": 17}), "Invalid `insert_line` parameter"),
-        (("memory_replace", {"label": "notes", "old_str": "nowhere", "new_str": "x"}), "did not appear verbatim"),
-        (("memory_replace", {"label": "fixed", "old_str": "Law", "new_str": "x"}), "read-only"),
-        (("memory_insert", {"label": "fixed", "new_str": "x"}), "read-only"),
-        (("memory_replace", {"label": "missing", "old_str": "a", "new_str": "b"}), "does not exist"),
-    ],
-    ids=["limit", "ambiguous", "arrow", "arrow-insert", "range", "absent", "read-only", "read-only-insert", "label"],
-)
-async def test_refused_edit_is_an_error_return_and_changes_nothing(
-    mesh: Mesh, fake_openai: FakeOpenAI, call: tuple[str, dict[str, Any]], told: str
-) -> None:
-    agent = await create(
-        mesh,
-        blocks_pb2.Block(label="notes", value="tea first\nmilk\ntea last", limit=60),
-        blocks_pb2.Block(label="fixed", value="Law.", read_only=True),
-    )
-    before = {block.label: block.value for block in (await agent.memory()).blocks}
-    fake_openai.script = [Reply(tool_calls=[call]), "I could not."]
+REFUSED: list[tuple[tuple[str, dict[str, Any]], str]] = [
+    (("memory_insert", {"label": "notes", "new_str": "x" * 100}), "Exceeds 60 character limit (requested"),
+    (
+        ("memory_replace", {"label": "notes", "old_str": "tea", "new_str": "coffee"}),
+        "Multiple occurrences of old_str `tea` in lines [1, 3]",
+    ),
+    (("memory_replace", {"label": "notes", "old_str": "1→tea first", "new_str": "x"}), "line number prefix"),
+    (("memory_insert", {"label": "notes", "new_str": "x\n 2→milk"}), "line number prefix"),
+    (("memory_insert", {"label": "notes", "new_str": "x", "insert_line": 17}), "Invalid `insert_line` parameter"),
+    (("memory_replace", {"label": "notes", "old_str": "nowhere", "new_str": "x"}), "did not appear verbatim"),
+    (("memory_replace", {"label": "fixed", "old_str": "Law", "new_str": "x"}), "read-only"),
+    (("memory_insert", {"label": "fixed", "new_str": "x"}), "read-only"),
+    (("memory_replace", {"label": "missing", "old_str": "a", "new_str": "b"}), "does not exist"),
+]
 
-    result = await turn(agent, "Change it.")
 
-    assert result.status == "COMPLETED"
-    assert result.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
-    assert told.lower() in tool_texts(fake_openai.requests[1].body)[0].lower()
-    assert {block.label: block.value for block in (await agent.memory()).blocks} == before
+async def test_refused_edit_is_an_error_return_and_changes_nothing(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    for call, told in REFUSED:
+        agent = await create(
+            mesh,
+            blocks_pb2.Block(label="notes", value="tea first\nmilk\ntea last", limit=60),
+            blocks_pb2.Block(label="fixed", value="Law.", read_only=True),
+        )
+        before = {block.label: block.value for block in (await agent.memory()).blocks}
+        fake_openai.script = [Reply(tool_calls=[call]), "I could not."]
+
+        result = await turn(agent, "Change it.")
+
+        assert result.status == "COMPLETED"
+        assert result.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR, call
+        assert told.lower() in tool_texts(fake_openai.requests[-1].body)[0].lower()
+        assert {block.label: block.value for block in (await agent.memory()).blocks} == before
 
 
 async def test_concurrent_edit_during_a_model_call_is_shown_and_not_overwritten(

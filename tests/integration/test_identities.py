@@ -159,23 +159,23 @@ async def test_erasure_of_an_identity_keeps_agents_and_messages_of_others(mesh: 
         await mesh.client.identities.get(ada.id)
 
 
-@pytest.mark.parametrize(
-    ("field", "identity"),
-    [
-        ("identity.identifier_key", {"identifier_key": ""}),
-        ("identity.name", {"name": ""}),
-        ("identity.name", {"name": "a\0"}),
-        ("identity.type", {"type": 0}),
-        ("identity.type", {"type": 99}),
-        ("identity.agent_ids", {"agent_ids": ["x"]}),
-        ("identity.block_ids", {"block_ids": ["x"]}),
-        ("identity.properties[0].key", {"properties": [{"text": "a"}]}),
-        ("identity.properties[0].json", {"properties": [{"key": "a", "json": "{"}]}),
-        ("identity.properties[0].number", {"properties": [{"key": "a", "number": float("nan")}]}),
-    ],
-)
-async def test_invalid_request_is_refused_with_the_field(mesh: Mesh, field: str, identity: dict[str, Any]) -> None:
-    arguments = {"identifier_key": "k", "name": "n", "type": identities_pb2.IDENTITY_TYPE_USER, **identity}
-    with pytest.raises(InvalidArgument) as refused:
-        await created(mesh, identities_pb2.Identity(**arguments))
-    assert refused.value.field == field
+INVALID: list[tuple[str, dict[str, Any]]] = [
+    ("identity.identifier_key", {"identifier_key": ""}),
+    ("identity.name", {"name": ""}),
+    ("identity.name", {"name": "a\0"}),
+    ("identity.type", {"type": 0}),
+    ("identity.type", {"type": 99}),
+    ("identity.agent_ids", {"agent_ids": ["x"]}),
+    ("identity.block_ids", {"block_ids": ["x"]}),
+    ("identity.properties[0].key", {"properties": [{"text": "a"}]}),
+    ("identity.properties[0].json", {"properties": [{"key": "a", "json": "{"}]}),
+    ("identity.properties[0].number", {"properties": [{"key": "a", "number": float("nan")}]}),
+]
+
+
+async def test_invalid_request_is_refused_with_the_field(mesh: Mesh) -> None:
+    for field, identity in INVALID:
+        arguments = {"identifier_key": "k", "name": "n", "type": identities_pb2.IDENTITY_TYPE_USER, **identity}
+        with pytest.raises(InvalidArgument) as refused:
+            await created(mesh, identities_pb2.Identity(**arguments))
+        assert refused.value.field == field

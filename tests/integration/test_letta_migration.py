@@ -154,6 +154,7 @@ async def has_the_same_history(mesh: Mesh, database: Path) -> None:
         assert [found.summary, list(found.message_ids)] == [summary or "", window]
 
 
+@pytest.mark.full
 async def test_an_interrupted_migration_is_continued(mesh: Mesh, database: Path) -> None:
     add_messages(database, 1200)
     with pytest.raises(ConnectionError):

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
-import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -127,27 +126,27 @@ async def test_agent_is_named_if_there_are_several(mesh: Mesh) -> None:
     assert [passage.text async for passage in second.passages()] == ["Tea."]
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "named"),
-    [
-        ("search_memory", {"query": ""}, "query"),
-        ("search_memory", {"query": "key", "limit": 0}, "limit"),
-        ("search_memory", {"query": "key", "memory": "dreams"}, "memory"),
-        ("search_memory", {"query": "key", "start_date": "yesterday"}, "start_date"),
-        ("search_memory", {"query": "key", "further_queries": ["x"] * 10}, "further_queries"),
-        ("search_memory", {"query": "key", "further_queries": ["x" * 10_001]}, "further_queries[0]"),
-        ("search_memory", {"query": "key", "speakers": [" "]}, "speakers[0]"),
-        ("search_memory", {"query": "key", "speakers": ["Ada"], "memory": "passages"}, "speakers"),
-        ("search_memory", {"query": "key", "surrounding": -1}, "surrounding"),
-        ("remember", {"text": ""}, "text"),
-        ("edit_core_memory", {"label": "nothing", "new_text": "x"}, "nothing"),
-        ("rewrite_core_memory", {"label": "human", "value": "x"}, "revision"),
-    ],
-)
-async def test_bad_arguments_are_refused_by_name(mesh: Mesh, tool: str, arguments: dict[str, Any], named: str) -> None:
+BAD_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
+    ("search_memory", {"query": ""}, "query"),
+    ("search_memory", {"query": "key", "limit": 0}, "limit"),
+    ("search_memory", {"query": "key", "memory": "dreams"}, "memory"),
+    ("search_memory", {"query": "key", "start_date": "yesterday"}, "start_date"),
+    ("search_memory", {"query": "key", "further_queries": ["x"] * 10}, "further_queries"),
+    ("search_memory", {"query": "key", "further_queries": ["x" * 10_001]}, "further_queries[0]"),
+    ("search_memory", {"query": "key", "speakers": [" "]}, "speakers[0]"),
+    ("search_memory", {"query": "key", "speakers": ["Ada"], "memory": "passages"}, "speakers"),
+    ("search_memory", {"query": "key", "surrounding": -1}, "surrounding"),
+    ("remember", {"text": ""}, "text"),
+    ("edit_core_memory", {"label": "nothing", "new_text": "x"}, "nothing"),
+    ("rewrite_core_memory", {"label": "human", "value": "x"}, "revision"),
+]
+
+
+async def test_bad_arguments_are_refused_by_name(mesh: Mesh) -> None:
     agent = await agent_of(mesh)
     async with connected(mesh) as client:
-        assert named in await refusal(client, tool, **arguments)
+        for tool, arguments, named in BAD_ARGUMENTS:
+            assert named in await refusal(client, tool, **arguments), (tool, arguments)
     assert [passage async for passage in agent.passages()] == []
 
 

@@ -46,64 +46,46 @@ async def test_temporary_failures_are_retried(
     assert len(await stored(agent)) == 2
 
 
-@pytest.mark.parametrize(
-    ("fault", "stop", "reason"),
-    [
-        (server.rate_limited(3600), "LLM_API_ERROR", "PROVIDER_RATE_LIMITED"),
-        (server.status(401, "Incorrect API key"), "LLM_API_ERROR", "PROVIDER_AUTH"),
-        (server.status(402, "No credit"), "INSUFFICIENT_CREDITS", "PROVIDER_PAYMENT_REQUIRED"),
-        (server.status(400, "Bad tools"), "LLM_API_ERROR", "PROVIDER_REFUSED"),
-        (server.garbage(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (server.garbage(streamed=False), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (server.empty_answer(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (Reply(text=None), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (Reply(text=None, reasoning="Hm."), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (Reply(text=None, finish_reason="MALFORMED_FUNCTION_CALL"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (Reply(text=None, finish_reason="content_filter: SAFETY"), "CONTENT_FILTER", "PROVIDER_CONTENT_FILTER"),
-        (server.raw_stream(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (server.raw_stream("data: [DONE]", ""), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (server.raw_stream("upstream connect error"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
-        (server.raw_stream('data: {"error": {"code": 401, "message": "Nope."}}', ""), "LLM_API_ERROR", "PROVIDER_AUTH"),
-    ],
-    ids=[
-        "429",
-        "401",
-        "402",
-        "400",
-        "garbage",
-        "garbage-body",
-        "no-choice",
-        "no-content",
-        "reasoning",
-        "malformed-call",
-        "filter",
-        "empty-body",
-        "done-alone",
-        "text-body",
-        "401-in-stream",
-    ],
-)
-async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(
-    mesh: Mesh, fake_openai: FakeOpenAI, fault: Any, stop: str, reason: str
-) -> None:
-    agent = await create(mesh)
-    request = 2 if reason == "PROVIDER_BAD_ANSWER" else 1
-    fake_openai.script = ["Hello.", *[fault] * request, "I am back."]
-    await turn(agent, "Hello")
-    before = await window_of(mesh.client, agent)
+FAILURES: list[tuple[Any, str, str]] = [
+    (server.rate_limited(3600), "LLM_API_ERROR", "PROVIDER_RATE_LIMITED"),
+    (server.status(401, "Incorrect API key"), "LLM_API_ERROR", "PROVIDER_AUTH"),
+    (server.status(402, "No credit"), "INSUFFICIENT_CREDITS", "PROVIDER_PAYMENT_REQUIRED"),
+    (server.status(400, "Bad tools"), "LLM_API_ERROR", "PROVIDER_REFUSED"),
+    (server.garbage(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (server.garbage(streamed=False), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (server.empty_answer(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (Reply(text=None), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (Reply(text=None, reasoning="Hm."), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (Reply(text=None, finish_reason="MALFORMED_FUNCTION_CALL"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (Reply(text=None, finish_reason="content_filter: SAFETY"), "CONTENT_FILTER", "PROVIDER_CONTENT_FILTER"),
+    (server.raw_stream(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (server.raw_stream("data: [DONE]", ""), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (server.raw_stream("upstream connect error"), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    (server.raw_stream('data: {"error": {"code": 401, "message": "Nope."}}', ""), "LLM_API_ERROR", "PROVIDER_AUTH"),
+]
 
-    failed = await turn(agent, "Tell me more.")
 
-    assert (failed.status, failed.stop) == ("FAILED", stop)
-    assert failed.error is not None
-    assert failed.error.reason == reason
-    assert "sk-test" not in str(failed.error)
-    assert await window_of(mesh.client, agent) == before
-    assert len(fake_openai.requests) == 1 + request, "a failure for good was asked again"
+async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    for fault, stop, reason in FAILURES:
+        agent = await create(mesh)
+        request = 2 if reason == "PROVIDER_BAD_ANSWER" else 1
+        fake_openai.script = ["Hello.", *[fault] * request, "I am back."]
+        fake_openai.requests.clear()
+        await turn(agent, "Hello")
+        before = await window_of(mesh.client, agent)
 
-    again = await turn(agent, "Once more.")
-    assert again.said == "I am back."
-    assert "Tell me more." not in "".join(texts(fake_openai.requests[1 + request].body))
+        failed = await turn(agent, "Tell me more.")
+
+        assert (failed.status, failed.stop) == ("FAILED", stop), (fault, failed.error)
+        assert failed.error is not None
+        assert failed.error.reason == reason
+        assert "sk-test" not in str(failed.error)
+        assert await window_of(mesh.client, agent) == before
+        assert len(fake_openai.requests) == 1 + request, "a failure for good was asked again"
+
+        again = await turn(agent, "Once more.")
+        assert again.said == "I am back."
+        assert "Tell me more." not in "".join(texts(fake_openai.requests[1 + request].body))
 
 
 async def test_agents_runs_and_steps_have_their_cost_if_the_price_is_known(mesh: Mesh, fake_openai: FakeOpenAI) -> None:

@@ -11,6 +11,7 @@ from mnemesh_testkit.fakes.server import Reply
 from mnemesh_testkit.mesh.faulty_proxy import Delay, ExecuteThenTimeout, Fault, Unavailable
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, stored, turn, window_of
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import scaled
 
 MODEL = "openai/fake-model"
@@ -96,7 +97,7 @@ async def test_turn_waits_for_a_service_that_becomes_unavailable(
 )
 @pytest.mark.parametrize(
     "fault",
-    [ExecuteThenTimeout(), Unavailable(), Delay(0.3)],
+    sampled([ExecuteThenTimeout(), Unavailable(), Delay(0.3)], 3),
     ids=["lost", "away", "late"],
 )
 async def test_effect_with_a_lost_response_takes_place_once(

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from anthropic.types import MessageParam
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient, render_body
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
@@ -75,6 +74,8 @@ async def anthropic() -> AsyncIterator[FakeAnthropic]:
 async def test_anthropic_receives_them_in_the_result_of_the_tool(anthropic: FakeAnthropic) -> None:
     settings = at(anthropic.base_url, "anthropic", api_key="sk-ant-test")
     body = await _sent(anthropic, AnthropicMessagesClient(settings, sleep=_skip_wait), window(CLAUDE))
+    from anthropic.types import MessageParam  # it takes a second
+
     adapter: TypeAdapter[Any] = TypeAdapter(list[MessageParam])
     adapter.validate_python(body["messages"])
     first, second = (block for block in body["messages"][2]["content"] if block["type"] == "tool_result")
