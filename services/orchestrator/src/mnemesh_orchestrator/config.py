@@ -81,6 +81,9 @@ class Config(SqlConfig):
     """The number of sleeptime runs of an organization that execute at the same time; 0 executes none."""
     batch_runs: int = 8
     """The number of runs of batches of an organization that execute at the same time; 0 executes none."""
+    organization_runs: int = 0
+    """The runs of clients of an organization that execute at the same time, whatever its own budget allows; 0 is
+    unlimited."""
     organization_tokens_per_day: int = 0
     """The tokens that an organization may use per UTC day, whatever its own budget allows; 0 is unlimited."""
     extraction_tokens_per_day: int = 2_000_000

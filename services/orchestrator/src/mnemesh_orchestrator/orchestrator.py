@@ -338,7 +338,7 @@ class Orchestrator:
 
     @cached_property
     def budgets(self) -> BudgetService:
-        return BudgetService(self.stores.budgets)
+        return BudgetService(self.stores.budgets, self.worker)
 
     @cached_property
     def callbacks(self) -> CallbackService:

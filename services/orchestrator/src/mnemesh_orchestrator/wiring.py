@@ -54,7 +54,7 @@ from mnemesh_orchestrator.rpc.runs import RunsServicer
 from mnemesh_orchestrator.rpc.schedules import SchedulesServicer
 from mnemesh_orchestrator.runs.worker import Instance
 from mnemesh_orchestrator.store.budgets import Budgets
-from mnemesh_orchestrator.store.leases import QueueCounts
+from mnemesh_orchestrator.store.run_pools import QueueCounts
 from mnemesh_orchestrator.store.stores import Stores, sql_stores
 from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService, ImportEnds
 from mnemesh_orchestrator.usecases.import_batches import ImportWriter
@@ -88,8 +88,8 @@ async def assemble(
     stores = sql_stores(
         database,
         clock,
-        PoolLimits(sleeptime=config.sleeptime_runs, batch=config.batch_runs),
-        Budgets(tokens_per_day=config.organization_tokens_per_day),
+        PoolLimits(config.sleeptime_runs, config.batch_runs, config.organization_runs or None),
+        Budgets(config.organization_tokens_per_day, limits_runs=config.organization_runs > 0),
     )
     box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
     credentials = CredentialSealer(box)

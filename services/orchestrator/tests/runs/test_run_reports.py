@@ -8,7 +8,7 @@ from mnemesh_orchestrator.llm.errors import ProviderUnavailable
 from mnemesh_orchestrator.loop.services import MAX_MODELS, TurnMetrics
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_orchestrator.model.runs import Run, RunFilter
-from mnemesh_orchestrator.store.leases import QueueCounts
+from mnemesh_orchestrator.store.run_pools import QueueCounts
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.agents import ModelSettings
 from mnemesh_types.usage import Usage

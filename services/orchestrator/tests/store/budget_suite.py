@@ -12,9 +12,10 @@ from mnemesh_orchestrator.errors import BudgetExceeded
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.budgets import Payer, Spending
 from mnemesh_orchestrator.model.events import RunEnd, TurnClaim
-from mnemesh_orchestrator.model.runs import Step
+from mnemesh_orchestrator.model.runs import Ancestor, Lineage, RunOrigin, RunStatus, Step
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.budgets import Budgets, BudgetStore
+from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_types.agents import Budget, BudgetLimit, BudgetPeriod, BudgetUsage
 from mnemesh_types.usage import Usage
@@ -158,6 +159,46 @@ class BudgetStoreSuite:
             await runs.get(ORG, refused.id)
         assert (await runs.start(None, a_run(ada, clock, otid="o-1"), "me", reject_busy=False)).replayed
         assert not (await runs.start(None, a_run(bob, clock), "me", reject_busy=False)).replayed
+
+    async def test_runs_beyond_the_limit_wait_or_are_refused(
+        self, budgets: BudgetStore, runs: RunStore, leases: LeaseStore, agents: AgentStore, clock: FrozenClock
+    ) -> None:
+        ada, bob, eve = [await made(agents, an_agent(clock, name)) for name in ("Ada's", "Bob's", "Eve's")]
+        await budgets.set(None, ORG, Budget(max_concurrent_runs=2))
+        await budgets.set(None, ORG, Budget(agent_id=ada.id, max_concurrent_runs=1))
+        first = await claimed(runs, ada, clock)
+        second = await claimed(runs, bob, clock)
+        with pytest.raises(BudgetExceeded) as refused:
+            await runs.start(None, a_run(eve, clock), "me", reject_busy=False)
+        assert (refused.value.metadata["limit"], refused.value.retry_after_seconds) == ("concurrent_runs", 1)
+        waiting = (await runs.start(None, a_run(eve, clock, background=True), "me", reject_busy=True)).run
+        assert waiting.status is RunStatus.CREATED
+        assert await runs.claim_next(eve.default_conversation_id, "me") is None
+        assert await leases.startable(ORG) == ()
+        child = Lineage(second.run.id, RunOrigin.AGENT, (Ancestor(second.run.id, bob.default_conversation_id, bob.id),))
+        behind = await runs.start(None, a_run(eve, clock, lineage=child), "me", reject_busy=False)
+        assert behind.frees_first
+        assert await runs.claim_next(eve.default_conversation_id, "me") is not None
+        await runs.finish(first.lease, RunEnd(replace(an_end(first.run, clock), last_sequence=0)), ())
+
+    async def test_place_that_becomes_free_is_taken_by_the_oldest_run_of_an_agent_that_may(
+        self, budgets: BudgetStore, runs: RunStore, leases: LeaseStore, agents: AgentStore, clock: FrozenClock
+    ) -> None:
+        ada, bob, eve = [await made(agents, an_agent(clock, name)) for name in ("Ada's", "Bob's", "Eve's")]
+        await budgets.set(None, ORG, Budget(max_concurrent_runs=1))
+        await budgets.set(None, ORG, Budget(agent_id=bob.id, max_concurrent_runs=0))
+        first = await claimed(runs, ada, clock)
+        for agent in (bob, eve):
+            clock.advance(1)
+            await runs.start(None, a_run(agent, clock, background=True), "me", reject_busy=False)
+        await runs.finish(first.lease, RunEnd(replace(an_end(first.run, clock), last_sequence=0)), ())
+        assert await leases.startable(ORG) == (eve.default_conversation_id,)
+        assert await leases.claimable("me") == (eve.default_conversation_id,)
+        (budget,) = (await budgets.list(ORG, bob.id, ALL)).items
+        await budgets.delete(None, ORG, budget.id)
+        assert await leases.startable(ORG) == (bob.default_conversation_id,)
+        assert (await runs.claim_next(bob.default_conversation_id, "me")) is not None
+        assert await runs.claim_next(eve.default_conversation_id, "me") is None
 
     async def test_operators_limit_holds_whatever_the_organization_does(
         self, database: Database, agents: AgentStore, clock: FrozenClock

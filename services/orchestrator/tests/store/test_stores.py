@@ -17,7 +17,7 @@ from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.deltas import DeltaStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.identities import IdentityStore
-from mnemesh_orchestrator.store.leases import LeaseClock, LeaseStore
+from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore, RunRetention
 from mnemesh_orchestrator.store.run_rows import StepStore
@@ -25,6 +25,7 @@ from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.store.tables import conversations
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 from ..support.written_groups import WrittenGroups
 from .agent_suite import AgentStoreSuite

@@ -29,6 +29,7 @@ from mnemesh_orchestrator.processors import Processors
 from mnemesh_orchestrator.runs.leases import ConversationLock, LeaseRenewer
 from mnemesh_orchestrator.runs.run_stream import EventBroker
 from mnemesh_orchestrator.runs.worker import ReplicaWatcher, RunWorker
+from mnemesh_orchestrator.store.budgets import Budgets
 from mnemesh_orchestrator.store.stores import Stores, sql_stores
 from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService, ToolRunner
@@ -240,6 +241,7 @@ class World:
     call_seconds: float = 60.0
     processors: Processors = field(default_factory=Processors)
     limits: PoolLimits = PoolLimits()  # noqa: RUF009 -- frozen
+    budgets: Budgets = Budgets()  # noqa: RUF009 -- frozen
     on_wait: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -259,7 +261,9 @@ class World:
         """Starts a process with the current faults."""
         clock, faults = self.clock, self.faults
         self.model._faults = faults
-        stores = replace(sql_stores(self.database, clock, self.limits), groups=WrittenGroups(self.database, clock))
+        stores = replace(
+            sql_stores(self.database, clock, self.limits, self.budgets), groups=WrittenGroups(self.database, clock)
+        )
         own = {name: watched(getattr(stores, name), name, faults, DatabaseUnavailable) for name in WATCHED_STORES}
         stores = replace(stores, **own)
         services = Services(

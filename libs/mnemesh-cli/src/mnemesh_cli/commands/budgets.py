@@ -38,6 +38,7 @@ class _Row:
     period: str
     usage: budgets_pb2.BudgetUsage
     limit: Any
+    most_runs: str
 
     def amount(self, name: str) -> str:
         """Returns what was used of a limit, as `12 of 100`; without a limit, what was used."""
@@ -56,6 +57,7 @@ _COLUMNS = (
     Column("PER", lambda row: row.period),
     Column("REQUESTS", lambda row: row.amount("requests"), right=True),
     Column("TOKENS", lambda row: row.amount("tokens"), right=True),
+    Column("RUNS AT ONCE", lambda row: row.most_runs, right=True),
     Column("COST", lambda row: row.amount("cost_nano_usd"), right=True),
     id_column(),
 )
@@ -79,9 +81,11 @@ async def list_budgets(mnemesh: Mnemesh, agent: OfAgentOption = None) -> None:
 
 def _rows(budget: budgets_pb2.Budget, owner: str) -> Iterator[_Row]:
     usage = {item.period: item for item in budget.usage}
-    for limit in budget.limits:
+    most_runs = f"{budget.max_concurrent_runs:,}" if budget.HasField("max_concurrent_runs") else ""
+    # A budget without limits of a period shows what was used today.
+    for limit in budget.limits or [budgets_pb2.BudgetLimit(period=budgets_pb2.BUDGET_PERIOD_DAY)]:
         period = enum_text(budgets_pb2.BudgetPeriod, limit.period, "BUDGET_PERIOD_")
-        yield _Row(budget.id, owner, period, usage[limit.period], limit)
+        yield _Row(budget.id, owner, period, usage[limit.period], limit, most_runs)
 
 
 @app.command("set")
@@ -92,26 +96,34 @@ async def set_budget(
     requests: Annotated[int | None, typer.Option(min=0, help="The most calls of models.")] = None,
     tokens: Annotated[int | None, typer.Option(min=0, help="The most input and output tokens.")] = None,
     cost: Annotated[float | None, typer.Option(min=0, help="The highest cost in US dollars.")] = None,
+    concurrent_runs: Annotated[
+        int | None, typer.Option(min=0, help="The runs that execute at the same time, whatever the period.")
+    ] = None,
     agent: OfAgentOption = None,
 ) -> None:
-    """Set what your organization, or one agent, may use per period. Its limits for other periods stay.
+    """Set what your organization, or one agent, may use per period. Its other limits stay.
 
-    Without an amount, the limits of the period are removed.
+    Delete the budget to remove them.
     """
+    amounts = {"max_requests": requests, "max_tokens": tokens, "max_cost_nano_usd": _nano_usd(cost)}
+    is_limit = any(amount is not None for amount in amounts.values())
+    if not is_limit and concurrent_runs is None:
+        raise typer.BadParameter("Name at least one limit. See `mnemesh budgets set --help`.", param_hint="options")
     agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
     period = budgets_pb2.BudgetPeriod.Value(f"BUDGET_PERIOD_{per.name}")
-    limits = [
-        limit
-        async for budget in mnemesh.budgets.list(agent_id=agent_id)
-        if budget.agent_id == (agent_id or "")
-        for limit in budget.limits
-        if limit.period != period
-    ]
-    if any(amount is not None for amount in (requests, tokens, cost)):
-        nano_usd = None if cost is None else round(cost * _NANO)
-        amounts = {"max_requests": requests, "max_tokens": tokens, "max_cost_nano_usd": nano_usd}
+    limits: list[budgets_pb2.BudgetLimit] = []
+    async for budget in mnemesh.budgets.list(agent_id=agent_id):
+        if budget.agent_id == (agent_id or ""):
+            limits = [limit for limit in budget.limits if limit.period != period or not is_limit]
+            if concurrent_runs is None and budget.HasField("max_concurrent_runs"):
+                concurrent_runs = budget.max_concurrent_runs
+    if is_limit:
         limits.append(budgets_pb2.BudgetLimit(period=period, **amounts))
-    print_record(await mnemesh.budgets.set(limits, agent_id=agent_id))
+    print_record(await mnemesh.budgets.set(limits, max_concurrent_runs=concurrent_runs, agent_id=agent_id))
+
+
+def _nano_usd(dollars: float | None) -> int | None:
+    return None if dollars is None else round(dollars * _NANO)
 
 
 @app.command("delete")

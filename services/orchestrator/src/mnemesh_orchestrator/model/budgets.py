@@ -8,7 +8,7 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
-from mnemesh_types.agents import Budget, BudgetLimit, BudgetPeriod, BudgetUsage
+from mnemesh_types.agents import Budget, BudgetPeriod, BudgetUsage
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import BudgetExceeded
@@ -16,6 +16,7 @@ from mnemesh_orchestrator.model.runs import Step
 
 MAX_AMOUNT: Final = 10**18
 """The largest limit."""
+MAX_RUNS: Final = 100_000
 _LIMITED: Final = ("requests", "tokens", "cost_nano_usd")
 _UNITS: Final = {"requests": "calls of models", "tokens": "tokens", "cost_nano_usd": "billionths of a US dollar"}
 
@@ -144,10 +145,14 @@ def _reached(budget: Budget, now: datetime) -> Iterator[tuple[BudgetUsage, str, 
                 yield usage[limit.period], name, most
 
 
-def require_valid_limits(limits: Sequence[BudgetLimit]) -> tuple[BudgetLimit, ...]:
-    """Returns the limits of a budget. Raises InvalidArgument if there is none, or one cannot be used."""
-    if not limits:
+def require_valid_budget(budget: Budget) -> Budget:
+    """Returns a budget that can be set. Raises InvalidArgument if it has no limit, or one cannot be used."""
+    limits, most_runs = budget.limits, budget.max_concurrent_runs
+    if not limits and most_runs is None:
         raise InvalidArgument("budget.limits must have a limit. Delete the budget to remove it.", field="budget.limits")
+    if most_runs is not None and not 0 <= most_runs <= MAX_RUNS:
+        field = "budget.max_concurrent_runs"
+        raise InvalidArgument(f"{field} must be between 0 and {MAX_RUNS:,}.", field=field)
     periods = [limit.period for limit in limits]
     for index, limit in enumerate(limits):
         path = f"budget.limits[{index}]"
@@ -162,4 +167,4 @@ def require_valid_limits(limits: Sequence[BudgetLimit]) -> tuple[BudgetLimit, ..
             if most is not None and not 0 <= most <= MAX_AMOUNT:
                 field = f"{path}.max_{name}"
                 raise InvalidArgument(f"{field} must be between 0 and {MAX_AMOUNT:,}.", field=field)
-    return tuple(limits)
+    return budget

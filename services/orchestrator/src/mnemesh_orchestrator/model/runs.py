@@ -15,12 +15,17 @@ from mnemesh_orchestrator.model.conversations import Resumption
 from mnemesh_orchestrator.model.groups import GroupPlan, TranscriptRange
 from mnemesh_orchestrator.model.inputs import CallbackResult, InputMessage, OnBusy, RunConfig, SentMessage
 
+UNLIMITED: Final = 1_000_000
+"""More places than a pool ever needs."""
+
 
 class RunPool(StrEnum):
-    """The pools of an organization. Runs that a client waits for are in none."""
+    """The pools of an organization. Runs that others wait for are in none."""
 
     SLEEPTIME = "sleeptime"
     BATCH = "batch"
+    CLIENT = "client"
+    """The runs of clients, if a budget or the operator limits how many execute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +34,19 @@ class PoolLimits:
 
     sleeptime: int = 8
     batch: int = 8
+    client: int | None = None
+    """The operator's limit, which holds beside that of the organization's budget. None is unlimited."""
 
-    def places(self, pool: RunPool) -> int:
-        """Returns the number of runs of a pool that execute at the same time."""
+    def places(self, pool: RunPool, own: int | None) -> int:
+        """Returns the number of runs of a pool that execute at the same time.
+
+        Args:
+            own: the organization's own limit, if it has one.
+        """
+        if pool is RunPool.CLIENT:
+            return min((most for most in (own, self.client) if most is not None), default=UNLIMITED)
+        if own is not None:
+            return own
         return self.sleeptime if pool is RunPool.SLEEPTIME else self.batch
 
 
@@ -174,6 +189,8 @@ class Run:
     """The result of the callback, if the config has one. Read by `get` and by lists."""
     input_unrecorded: bool = False
     """The run has ended, and recall may not have its input yet."""
+    is_limited: bool = False
+    """The run of a client needs a place among those of its organization and its agent."""
     sent: tuple[SentMessage, ...] = field(default=(), compare=False)
     """The input as the client sent it, by which a repeat is recognised. Known only until the run is stored."""
 
@@ -187,7 +204,9 @@ class Run:
         """The pool that limits how many such runs execute at the same time; None if nothing does."""
         if self.lineage.origin is RunOrigin.SLEEPTIME:
             return RunPool.SLEEPTIME
-        return None if self.batch_id is None else RunPool.BATCH
+        if self.batch_id is not None:
+            return RunPool.BATCH
+        return RunPool.CLIENT if self.is_limited else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from mnemesh_types.twin import optional_field, written
 from mnemesh_orchestrator.usecases.budgets import BudgetService
 
 Context = grpc.aio.ServicerContext[Any, Any]
-_WRITABLE: Final = ("agent_id", "limits")
+_WRITABLE: Final = ("agent_id", "limits", "max_concurrent_runs")
 
 
 class BudgetsServicer(budgets_service_pb2_grpc.BudgetServiceServicer):

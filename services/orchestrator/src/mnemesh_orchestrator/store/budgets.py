@@ -41,10 +41,12 @@ class Budgets:
 
     tokens_per_day: int = 0
     """The operator's limit on the tokens of an organization per day; 0 is none."""
+    limits_runs: bool = False
+    """Whether the operator limits the runs of an organization that execute at the same time."""
 
     def payer(self, conversation: Any, run: Run) -> Payer | None:
         """Returns who pays for a turn in a locked conversation; None if nothing limits it. A run of a group is free."""
-        is_limited = run.agent_id and (conversation.has_budget or self.tokens_per_day)
+        is_limited = run.agent_id and (conversation.has_budget or self.tokens_per_day or self.limits_runs)
         return Payer(run.organization_id, run.agent_id) if is_limited else None
 
     def require(self, conn: sa.Connection, payer: Payer, now: datetime) -> None:
@@ -73,7 +75,13 @@ class Budgets:
 
 def decode_budget(row: Any) -> Budget:
     return Budget(
-        row.id, row.agent_id, _LIMITS.decode(row.limits), _USAGE.decode(row.usage), row.created_at, row.updated_at
+        id=row.id,
+        agent_id=row.agent_id,
+        limits=_LIMITS.decode(row.limits),
+        max_concurrent_runs=row.max_concurrent_runs,
+        usage=_USAGE.decode(row.usage),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
     )
 
 
@@ -83,6 +91,7 @@ def _row(organization_id: str, budget: Budget) -> dict[str, Any]:
         "organization_id": organization_id,
         "agent_id": budget.agent_id,
         "limits": _ENCODE(budget.limits),
+        "max_concurrent_runs": budget.max_concurrent_runs,
         "usage": _ENCODE(budget.usage),
         "created_at": budget.created_at,
         "updated_at": budget.updated_at,
@@ -116,10 +125,11 @@ class BudgetStore:
         def effect(conn: sa.Connection) -> Sequence[str]:
             if budget.agent_id is not None:
                 active(conn, organization_id, budget.agent_id)
-            values = {"limits": _ENCODE(budget.limits), "updated_at": now}
+            new = replace(budget, id=id_, usage=(), created_at=now, updated_at=now)
+            row = _row(organization_id, new)
+            values = {name: row[name] for name in ("limits", "max_concurrent_runs", "updated_at")}
             if conn.execute(budgets.update().where(budgets.c.id == id_).values(values)).rowcount == 0:
-                new = Budget(id_, budget.agent_id, budget.limits, created_at=now, updated_at=now)
-                conn.execute(budgets.insert(), _row(organization_id, new))
+                conn.execute(budgets.insert(), row)
             return [id_]
 
         def read(conn: sa.Connection, _: Sequence[str]) -> Budget:
@@ -146,7 +156,7 @@ class BudgetStore:
         """Deletes a budget. A missing one is not an error. What an operator's limit has counted stays."""
         where = (budgets.c.organization_id == organization_id, budgets.c.id == id_)
         keeps = self._rules.tokens_per_day and id_ == budget_id(organization_id, None)
-        statement = budgets.update().values(limits=_ENCODE(())) if keeps else budgets.delete()
+        statement = budgets.update().values(limits=_ENCODE(()), max_concurrent_runs=None) if keeps else budgets.delete()
 
         def effect(conn: sa.Connection) -> Sequence[str]:
             conn.execute(statement.where(*where))

@@ -30,8 +30,9 @@ from mnemesh_orchestrator.store.agent_rows import (
     conversation_of,
     new_conversation_row,
 )
-from mnemesh_orchestrator.store.leases import LeaseClock, busy_error, first_unfinished_run
+from mnemesh_orchestrator.store.leases import busy_error, first_unfinished_run
 from mnemesh_orchestrator.store.tables import agents, conversations, request_ledger
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 _c: Final = conversations.c
 _UNFINISHED: Final = sa.text("conversations.state <> 'active'")  # exactly the predicate of the partial indexes

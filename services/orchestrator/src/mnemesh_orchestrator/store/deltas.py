@@ -13,9 +13,10 @@ from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_orchestrator.model.events import Lease, LiveBody, RunEvent
 from mnemesh_orchestrator.store import turn_statements as sql
-from mnemesh_orchestrator.store.leases import LeaseClock, lease_parameters, under_lease
+from mnemesh_orchestrator.store.leases import lease_parameters, under_lease
 from mnemesh_orchestrator.store.run_rows import decode_event
 from mnemesh_orchestrator.store.tables import events, run_deltas
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 _LIMIT: Final = 500
 _d: Final = run_deltas.c

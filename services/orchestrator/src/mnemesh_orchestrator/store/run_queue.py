@@ -20,15 +20,13 @@ from mnemesh_orchestrator.model.events import (
 )
 from mnemesh_orchestrator.model.groups import GroupState, buffer_of
 from mnemesh_orchestrator.model.inputs import KnownMessage, repeated_run_id
-from mnemesh_orchestrator.model.runs import Run, RunOrigin, RunStatus
+from mnemesh_orchestrator.model.runs import Run, RunOrigin, RunPool, RunStatus
 from mnemesh_orchestrator.store import approvals
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.agent_rows import decode_agent, decode_conversation
 from mnemesh_orchestrator.store.budgets import Budgets
 from mnemesh_orchestrator.store.groups import VISIBLE_STATES, decode_document, group_missing
 from mnemesh_orchestrator.store.leases import (
-    LeaseClock,
-    RunPools,
     busy_error,
     find_conversation,
     first_unfinished_run,
@@ -36,6 +34,7 @@ from mnemesh_orchestrator.store.leases import (
     missing_error,
     take_lease,
 )
+from mnemesh_orchestrator.store.run_pools import RunPools
 from mnemesh_orchestrator.store.run_rows import (
     approvals_awaited,
     decode_run,
@@ -44,6 +43,7 @@ from mnemesh_orchestrator.store.run_rows import (
     progress,
 )
 from mnemesh_orchestrator.store.tables import runs
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 
 def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:
@@ -165,19 +165,36 @@ class RunQueue:
         if answer is not None:
             return self._answer(conn, key, run, instance_id, conversation, answer)
         require_no_approval(conversation.pending_approval)
-        if (payer := self.budgets.payer(conversation, run)) is not None and run.lineage.origin is RunOrigin.CLIENT:
-            self.budgets.require(conn, payer, self.clock.now())
+        run, must_wait = self._within_budgets(conn, run, conversation)
         ahead = None if conversation.first_unfinished is None else first_unfinished_run(conn, run.conversation_id)
         is_busy = ahead is not None or conversation.held or conversation.next_wait is not None
         if is_busy and reject_busy and not _is_held_by_ended_run(conn, conversation, ahead):
             raise busy_error(run.conversation_id, ahead)
         number = conversation.next_queue_number
-        if is_busy:
+        if is_busy or must_wait:
             insert_run(conn, key, run, number)
             conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
-            waited = ahead is not None and ahead.pool is not None and ahead.status == RunStatus.CREATED
-            return StartedRun(run, frees_first=waited and run.pool is None)
+            # A client waits for its own places only, never for those of background work.
+            waits = ahead is not None and ahead.status == RunStatus.CREATED and ahead.pool not in (None, run.pool)
+            return StartedRun(run, frees_first=waits and run.pool in (None, RunPool.CLIENT))
         return self._claim_new(conn, key, run, instance_id, conversation, number)
+
+    def _within_budgets(self, conn: sa.Connection, run: Run, conversation: Any) -> tuple[Run, bool]:
+        """Returns a run that a client starts, and whether it must wait for a place.
+
+        Raises:
+            BudgetExceeded: A budget is used up, or the client waits for the run and there is no place.
+        """
+        payer = self.budgets.payer(conversation, run)
+        if payer is None or run.lineage.origin is not RunOrigin.CLIENT:
+            return run, False
+        self.budgets.require(conn, payer, self.clock.now())
+        places = self.pools.client_limit(conn, payer)
+        if places is None:
+            return run, False
+        if not run.background and conversation.first_unfinished is None:
+            places.require_free()
+        return replace(run, is_limited=True), not places.is_free
 
     def claim_next(self, conn: sa.Connection, conversation_id: str, instance_id: str) -> Claim | None:
         first = first_unfinished_run(conn, conversation_id)

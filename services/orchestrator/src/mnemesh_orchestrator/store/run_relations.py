@@ -30,7 +30,7 @@ from mnemesh_orchestrator.model.runs import (
 )
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store.approvals import ApprovalState
-from mnemesh_orchestrator.store.leases import LeaseClock, first_unfinished_run
+from mnemesh_orchestrator.store.leases import first_unfinished_run
 from mnemesh_orchestrator.store.run_queue import queue_runs
 from mnemesh_orchestrator.store.run_rows import (
     approvals_awaited,
@@ -40,6 +40,7 @@ from mnemesh_orchestrator.store.run_rows import (
     insert_callback,
 )
 from mnemesh_orchestrator.store.tables import approvals, callbacks, run_batches, runs
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 _RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")
 _CHILDREN: Final = (

@@ -28,6 +28,7 @@ from mnemesh_orchestrator.model.runs import (
     Lineage,
     MemberApproval,
     Run,
+    RunPool,
     RunStatus,
     SharedRequest,
     Step,
@@ -174,6 +175,7 @@ def decode_run(row: Any) -> Run:
         status=RunStatus(row.status),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         background=row.background,
+        is_limited=row.pool == RunPool.CLIENT,
     )
     return run if row.outcome is None else replace(run, **structs.asdict(_OUTCOME.decode(row.outcome)))
 

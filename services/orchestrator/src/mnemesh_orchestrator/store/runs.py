@@ -33,15 +33,9 @@ from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, Ste
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.budgets import Budgets
-from mnemesh_orchestrator.store.leases import (
-    LeaseClock,
-    RunPools,
-    lease_parameters,
-    next_unfinished_run,
-    require_lease,
-    under_lease,
-)
+from mnemesh_orchestrator.store.leases import lease_parameters, next_unfinished_run, require_lease, under_lease
 from mnemesh_orchestrator.store.memory_extractions import count_turn
+from mnemesh_orchestrator.store.run_pools import RunPools
 from mnemesh_orchestrator.store.run_queue import RunQueue, find_repeated_run, newest_attempt
 from mnemesh_orchestrator.store.run_rows import (
     approvals_awaited,
@@ -63,6 +57,7 @@ from mnemesh_orchestrator.store.run_rows import (
 )
 from mnemesh_orchestrator.store.sleeptime import start_after_turn, started_by, store_transcript
 from mnemesh_orchestrator.store.tables import events, journal, request_ledger, runs
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 
 def with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:

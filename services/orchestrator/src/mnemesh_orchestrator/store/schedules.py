@@ -20,9 +20,10 @@ from mnemesh_orchestrator.model.schedules import Schedule, ScheduleFilter, after
 from mnemesh_orchestrator.store import approvals
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.groups import VISIBLE_STATES, group_missing
-from mnemesh_orchestrator.store.leases import LeaseClock, find_conversation, missing_error
+from mnemesh_orchestrator.store.leases import find_conversation, missing_error
 from mnemesh_orchestrator.store.run_rows import insert_run
 from mnemesh_orchestrator.store.tables import request_ledger, runs, schedules
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 _ENCODE = msgspec.json.Encoder().encode
 _SCHEDULE = msgspec.json.Decoder(Schedule)

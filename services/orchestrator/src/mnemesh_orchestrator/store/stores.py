@@ -14,14 +14,16 @@ from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.deltas import DeltaStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.identities import IdentityStore
-from mnemesh_orchestrator.store.leases import LeaseClock, LeaseStore, RunPools
+from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.providers import ProviderStore
+from mnemesh_orchestrator.store.run_pools import RunPools
 from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore, RunRetention
 from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
+from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.sql import UtcDateTime
+from mnemesh_kit.sql import Database, UtcDateTime
 from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.time import Clock
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -312,3 +313,29 @@ NOTE_LAST_RUN: Final = Prepared(
         **_new(agents.c.last_stop_reason, agents.c.last_run_completed_at, agents.c.last_run_ms),
     )
 )
+
+
+class LeaseClock:
+    """The parameters of statements about leases: `p_now` and `new_lease_expires_at`.
+
+    Without a clock both are None, and PostgreSQL uses its own time instead. SQLite serves one process, whose clock is
+    used.
+    """
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock
+
+    @classmethod
+    def of(cls, database: Database, clock: Clock) -> "LeaseClock":
+        """Returns the lease clock of a database: PostgreSQL's own, or that of the process on SQLite."""
+        return cls(None if database.dialect == "postgresql" else clock)
+
+    @property
+    def now(self) -> dict[str, Any]:
+        """The parameter of a statement that checks whether a lease is held."""
+        return {"p_now": self._clock and self._clock.now()}
+
+    @property
+    def expiry(self) -> dict[str, Any]:
+        """The parameter of a statement that takes or extends a lease."""
+        return {"new_lease_expires_at": self._clock and self._clock.now() + LEASE_TIME}

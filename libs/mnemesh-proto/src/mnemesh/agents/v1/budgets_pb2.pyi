@@ -53,6 +53,7 @@ class Budget(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_RUNS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
@@ -60,6 +61,12 @@ class Budget(_message.Message):
     """Format: "budget-" followed by a version-4 UUID. Derived from the organization and the agent."""
     agent_id: _builtins.str
     """The agent. Absent means the whole organization."""
+    max_concurrent_runs: _builtins.int
+    """The runs of clients that execute at the same time, 0 to 100,000. A further one is refused with BUDGET_EXCEEDED if its
+    client waits for it, and waits if it was started in the background. Absent does not limit; 0 executes none.
+    Answers to approvals and runs that other runs start are not limited, so that no run waits for itself; runs of
+    batches and sleeptime runs have limits of their own.
+    """
     @_builtins.property
     def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___BudgetLimit]:
         """At most one per period."""
@@ -78,17 +85,23 @@ class Budget(_message.Message):
         id: _builtins.str = ...,
         agent_id: _builtins.str | None = ...,
         limits: _abc.Iterable[Global___BudgetLimit] | None = ...,
+        max_concurrent_runs: _builtins.int | None = ...,
         usage: _abc.Iterable[Global___BudgetUsage] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "agent_id", b"agent_id", "create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_max_concurrent_runs", b"_max_concurrent_runs", "agent_id", b"agent_id", "create_time", b"create_time", "max_concurrent_runs", b"max_concurrent_runs", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "agent_id", b"agent_id", "create_time", b"create_time", "id", b"id", "limits", b"limits", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_max_concurrent_runs", b"_max_concurrent_runs", "agent_id", b"agent_id", "create_time", b"create_time", "id", b"id", "limits", b"limits", "max_concurrent_runs", b"max_concurrent_runs", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
     _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015
+    _WhichOneofReturnType__max_concurrent_runs: _TypeAlias = _typing.Literal["max_concurrent_runs"]  # noqa: Y015
+    _WhichOneofArgType__max_concurrent_runs: _TypeAlias = _typing.Literal["_max_concurrent_runs", b"_max_concurrent_runs"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent_id) -> _WhichOneofReturnType__agent_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_concurrent_runs) -> _WhichOneofReturnType__max_concurrent_runs | None: ...
 
 Global___Budget: _TypeAlias = Budget  # noqa: Y015
 

@@ -183,9 +183,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_GROUP_REVISION_MISMATCH: _ErrorReason.ValueType  # 523
     """ABORTED. The group was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
     ERROR_REASON_BUDGET_EXCEEDED: _ErrorReason.ValueType  # 524
-    """RESOURCE_EXHAUSTED. A budget is used up. Nothing is stored. A google.rpc.RetryInfo has the time until the period ends.
-    Metadata: budget_id, resource_id (the agent, unless it is a budget of the organization), period (minute, hour, day,
-    month), limit (requests, tokens, cost_nano_usd), max, used, retry_after_seconds.
+    """RESOURCE_EXHAUSTED. A budget is used up, or as many runs execute as it allows. Nothing is stored. A
+    google.rpc.RetryInfo has the time until the period ends. Metadata: budget_id, resource_id (the agent, unless it is a
+    budget of the organization), limit (requests, tokens, cost_nano_usd, concurrent_runs), max, used, period (minute,
+    hour, day, month; not for concurrent_runs), retry_after_seconds.
     """
     ERROR_REASON_FILE_NOT_ATTACHED: _ErrorReason.ValueType  # 600
     """NOT_FOUND. The file is not attached to the agent. Metadata: file_name, file_names (of the agent's files)."""
@@ -391,9 +392,10 @@ ERROR_REASON_GROUP_UNUSABLE: ErrorReason.ValueType  # 522
 ERROR_REASON_GROUP_REVISION_MISMATCH: ErrorReason.ValueType  # 523
 """ABORTED. The group was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
 ERROR_REASON_BUDGET_EXCEEDED: ErrorReason.ValueType  # 524
-"""RESOURCE_EXHAUSTED. A budget is used up. Nothing is stored. A google.rpc.RetryInfo has the time until the period ends.
-Metadata: budget_id, resource_id (the agent, unless it is a budget of the organization), period (minute, hour, day,
-month), limit (requests, tokens, cost_nano_usd), max, used, retry_after_seconds.
+"""RESOURCE_EXHAUSTED. A budget is used up, or as many runs execute as it allows. Nothing is stored. A
+google.rpc.RetryInfo has the time until the period ends. Metadata: budget_id, resource_id (the agent, unless it is a
+budget of the organization), limit (requests, tokens, cost_nano_usd, concurrent_runs), max, used, period (minute,
+hour, day, month; not for concurrent_runs), retry_after_seconds.
 """
 ERROR_REASON_FILE_NOT_ATTACHED: ErrorReason.ValueType  # 600
 """NOT_FOUND. The file is not attached to the agent. Metadata: file_name, file_names (of the agent's files)."""
