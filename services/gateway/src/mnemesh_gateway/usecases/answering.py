@@ -125,8 +125,9 @@ class RunsClient:
         """Yields the events of a run. The first is `accepted`."""
         return runs.attach(self._stub, run_id, 0, PATIENCE)
 
-    async def newest(self, conversation_id: str) -> runs_pb2.Run | None:
-        async with aclosing(self.recent(rpc.RunFilter(conversation_id=conversation_id), 1)) as found:
+    async def newest(self, agent_id: str, conversation_id: str) -> runs_pb2.Run | None:
+        filter_ = rpc.RunFilter(agent_ids=[agent_id], conversation_id=conversation_id)
+        async with aclosing(self.recent(filter_, 1)) as found:
             return await anext(found, None)
 
     async def recent(self, filter_: rpc.RunFilter, count: int) -> AsyncGenerator[runs_pb2.Run, None]:

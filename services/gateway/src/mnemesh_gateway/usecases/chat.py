@@ -305,7 +305,7 @@ class ChatService:
             return f"after/{client.previous_run_id}"
         if delta.has_history or not positions:
             return ""
-        newest = await self._runs.newest(session.conversation_id)
+        newest = await self._runs.newest(session.agent_id, session.conversation_id)
         if newest is None:
             return "first"
         sent = _sent_by(newest)
@@ -315,7 +315,8 @@ class ChatService:
                 return sent.anchor
         elif client.is_retry:
             # Another client of the session may have started runs since the first attempt.
-            async with aclosing(self._runs.recent(RunFilter(conversation_id=session.conversation_id), _RECENT)) as runs:
+            filter_ = RunFilter(agent_ids=[session.agent_id], conversation_id=session.conversation_id)
+            async with aclosing(self._runs.recent(filter_, _RECENT)) as runs:
                 async for run in runs:
                     sent = _sent_by(run)
                     if sent.positions == positions and self._may_repeat(session, run):
@@ -371,7 +372,7 @@ class ChatService:
         Raises:
             ApprovalRequired: a person decides about the calls.
         """
-        waiting = await self._runs.newest(session.conversation_id)
+        waiting = await self._runs.newest(session.agent_id, session.conversation_id)
         if waiting is not None:
             if not has_ended(waiting):
                 return  # a parallel request has withdrawn them and begun a run, which must not be cancelled
