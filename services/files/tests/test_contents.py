@@ -71,6 +71,26 @@ async def test_full_disk_is_reported_and_leaves_nothing(service: Service, monkey
     assert await service.client.names() == []
 
 
+async def test_files_of_an_organization_are_bounded_together(tmp_path: Path, archival: Any, clock: FrozenClock) -> None:
+    async with opened(tmp_path, archival, clock, organization_mb=1) as service:
+        folder = await service.client.folder()
+        first = (await service.client.upload(folder.id, content=[bytes(700_000)])).file
+        assert await reason(service.client.upload(folder.id, content=[b"x" * 400_000])) == "RESOURCE_EXHAUSTED"
+        header = rpc.UploadFileHeader(folder_id=folder.id, original_name="b.bin")
+        upload = (await service.client.files.StartUpload(rpc.StartUploadRequest(header=header))).upload
+
+        async def data() -> AsyncIterator[rpc.WriteUploadRequest]:
+            yield rpc.WriteUploadRequest(upload_id=upload.id, data=b"y" * 400_000)
+
+        assert await reason(service.client.files.WriteUpload(data())) == "RESOURCE_EXHAUSTED"
+        assert (await service.client.get_folder(folder.id)).size_bytes == 700_000
+        with as_principal(Principal(new_id("org"), "user")):
+            own = await service.client.folder()
+            await service.client.upload(own.id, content=[b"x" * 400_000])
+        await service.client.files.DeleteFile(rpc.DeleteFileRequest(file_id=first.id))
+        await service.client.upload(folder.id, content=[b"x" * 400_000])
+
+
 async def test_unfinished_uploads_are_bounded_and_expire(tmp_path: Path, archival: Any, clock: FrozenClock) -> None:
     async with opened(tmp_path, archival, clock, max_uploads=2, max_file_mb=1) as service:
         folder = await service.client.folder()

@@ -127,7 +127,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
         6,
         (
             *_DATABASE_SETTINGS,
-            *("archival_target", "orchestrator_target", "max_file_mb"),
+            *("archival_target", "orchestrator_target", "max_file_mb", "organization_mb"),
             *("s3_bucket", "s3_prefix", "s3_endpoint_url", "s3_region", "s3_access_key_id", "s3_secret_access_key"),
             *("workers", "imports", "private_networks"),
             *("min_sandbox", "parse_memory_mb"),

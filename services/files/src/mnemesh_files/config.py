@@ -46,6 +46,8 @@ class Config(SqlConfig):
     """Networks such as "10.1.0.0/16,192.168.7.5/32" from which files may be downloaded although they are not public."""
     max_file_mb: int = 1024
     """The largest content of a file, in MB."""
+    organization_mb: int = 0
+    """The contents of all files of an organization together, in MB; 0 is unlimited."""
     min_sandbox: Literal["minimal", "restricted", "full"] = "restricted"
     """The lowest isolation level at which documents are parsed. Text files are parsed at any level."""
     parse_memory_mb: int = 1024
@@ -72,6 +74,8 @@ class Config(SqlConfig):
         for name in ("workers", "max_file_mb"):
             if getattr(self, name) < 1:
                 raise ValueError(f"MNEMESH_FILES_{name.upper()} must be at least 1.")
+        if self.organization_mb < 0:
+            raise ValueError("MNEMESH_FILES_ORGANIZATION_MB must not be negative.")
         if self.parse_memory_mb < 256:
             raise ValueError("MNEMESH_FILES_PARSE_MEMORY_MB must be at least 256.")
 

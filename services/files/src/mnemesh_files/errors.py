@@ -9,6 +9,7 @@ from mnemesh_kit.errors import (
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    MnemeshError,
     NotFound,
     ResourceExhausted,
 )
@@ -99,6 +100,19 @@ class FileTooLarge(ResourceExhausted):
         super().__init__(
             f"The file is larger than {limit:,} bytes, the limit of this server (MNEMESH_FILES_MAX_FILE_MB).",
             limit=str(limit),
+        )
+
+
+class FileSpaceFull(FileTooLarge):
+    """The files of the organization have as many bytes as it may store."""
+
+    def __init__(self, limit: int, used: int) -> None:
+        MnemeshError.__init__(
+            self,
+            f"The organization's files have {used:,} of {limit:,} bytes (MNEMESH_FILES_ORGANIZATION_MB), and this one "
+            "does not fit. Delete files.",
+            limit=str(limit),
+            used=str(used),
         )
 
 

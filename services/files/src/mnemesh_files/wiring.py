@@ -17,7 +17,7 @@ from mnemesh_sandbox import Isolation, Sandbox
 from mnemesh_sandbox.egress.downloads import Downloader
 from mnemesh_sandbox.egress.policy import Resolver
 
-from mnemesh_files.blobs.contents import BlobStore, Contents, LocalBlobStore
+from mnemesh_files.blobs.contents import BlobStore, Contents, LocalBlobStore, SizeLimits
 from mnemesh_files.blobs.s3 import S3BlobStore
 from mnemesh_files.clients import AgentsClient, ArchivalClient, PassageSearchClient, PictureReader
 from mnemesh_files.config import Config
@@ -153,7 +153,8 @@ def build(
     ids: IdSource,
 ) -> Parts:
     """Returns the stores and workers over an open database."""
-    contents = Contents(blobs, BlobRecords(database), clock, ids, config.max_file_mb * 1024 * 1024)
+    limits = SizeLimits(config.max_file_mb * 1024 * 1024, config.organization_mb * 1024 * 1024)
+    contents = Contents(blobs, BlobRecords(database), clock, ids, limits)
     ingestion = IngestionStore(database, clock)
     downloader = Downloader(config.egress, USER_AGENT)
     return Parts(

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -18,7 +19,7 @@ from mnemesh_kit.metrics import Counter
 from mnemesh_kit.time import Clock
 from mnemesh_types.files import FileHeader
 
-from mnemesh_files.errors import ContentMissing, FileTooLarge
+from mnemesh_files.errors import ContentMissing, FileSpaceFull, FileTooLarge
 from mnemesh_files.model.files import LIFETIME, Content, UploadPart, verify_content
 from mnemesh_files.store.file_rows import BlobRecords
 
@@ -94,6 +95,21 @@ class Pieces(Protocol):
         """Returns the next piece, not larger than this; b"" at the end."""
 
 
+@dataclass(frozen=True, slots=True)
+class SizeLimits:
+    """The largest content of a file, and of all files of an organization together, in bytes. 0 is unlimited."""
+
+    of_file: int
+    of_organization: int = 0
+
+    def require(self, size: int, used: int) -> None:
+        """Raises FileTooLarge or FileSpaceFull if a content is too large beside the other files, which use bytes."""
+        if size > self.of_file:
+            raise FileTooLarge(self.of_file)
+        if self.of_organization and size + used > self.of_organization:
+            raise FileSpaceFull(self.of_organization, used)
+
+
 class Contents:
     """The contents of files in the blob store.
 
@@ -102,22 +118,22 @@ class Contents:
         records: what the blob store has, and who refers to it.
         clock: the clock.
         ids: the source of ids.
-        max_bytes: the largest content.
+        limits: the largest contents.
     """
 
-    def __init__(self, blobs: BlobStore, records: BlobRecords, clock: Clock, ids: IdSource, max_bytes: int) -> None:
+    def __init__(self, blobs: BlobStore, records: BlobRecords, clock: Clock, ids: IdSource, limits: SizeLimits) -> None:
         self._blobs = blobs
         self._records = records
         self._clock = clock
         self._ids = ids
-        self._max_bytes = max_bytes
+        self._limits = limits
         self.received_bytes = Counter("mnemesh_files_received_bytes", "Bytes of contents that were received.")
         self.received_contents = Counter("mnemesh_files_received", "Contents that were received.", ["outcome"])
 
     def require_size(self, header: FileHeader) -> None:
         """Raises FileTooLarge if the announced size is beyond the limit."""
-        if header.size_bytes is not None and header.size_bytes > self._max_bytes:
-            raise FileTooLarge(self._max_bytes)
+        if header.size_bytes is not None:
+            self._limits.require(header.size_bytes, 0)
 
     async def receive(self, organization_id: str, header: FileHeader, pieces: AsyncIterator[bytes]) -> Content:
         """Stores a content and returns it, or an equal one that the organization has.
@@ -126,9 +142,12 @@ class Contents:
 
         Raises:
             FileTooLarge: it is beyond the limit.
+            FileSpaceFull: it does not fit into what the organization may store.
             ContentMismatch: the header announces another size or hash.
             StorageFull, Unavailable: the blob store failed.
         """
+        used = await self._used(organization_id)
+        self._limits.require(header.size_bytes or 0, used)
         blob_id = self._ids.new("blob")
         writer = await self._blobs.create(blob_id)
         try:
@@ -136,8 +155,7 @@ class Contents:
             async for piece in pieces:
                 size += len(piece)
                 self.received_bytes.inc(by=len(piece))
-                if size > self._max_bytes:
-                    raise FileTooLarge(self._max_bytes)
+                self._limits.require(size, used)
                 await asyncio.to_thread(digest.update, piece)
                 await writer.write(piece)
             sha256 = digest.hexdigest()
@@ -174,8 +192,10 @@ class Contents:
 
         Raises:
             FileTooLarge: the upload is beyond the limit.
+            FileSpaceFull: it does not fit into what the organization may store.
             StorageFull, Unavailable: the blob store failed.
         """
+        used = await self._used(organization_id)
         blob_id = self._ids.new("blob")
         until = self._clock.now() + LIFETIME
         await self._records.reserve(organization_id, blob_id, "", 0, until)
@@ -185,8 +205,7 @@ class Contents:
             while size < max_bytes and (piece := await pieces.take(max_bytes - size)):
                 size += len(piece)
                 self.received_bytes.inc(by=len(piece))
-                if offset + size > self._max_bytes:
-                    raise FileTooLarge(self._max_bytes)
+                self._limits.require(offset + size, used)
                 await writer.write(piece)
             await writer.finish()
         except BaseException:
@@ -195,6 +214,10 @@ class Contents:
             raise
         self.received_contents.inc("stored")
         return UploadPart(blob_id, offset, size)
+
+    async def _used(self, organization_id: str) -> int:
+        """Returns the bytes of an organization's files, if they are limited. Unfinished uploads are not files yet."""
+        return await self._records.used_bytes(organization_id) if self._limits.of_organization else 0
 
     async def discard(self, organization_id: str, blob_id: str) -> None:
         """Removes a content that nothing refers to."""

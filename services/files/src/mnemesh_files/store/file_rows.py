@@ -16,7 +16,7 @@ from mnemesh_types.provenance import Provenance
 from mnemesh_files.errors import FileNotFound
 from mnemesh_files.model.files import PROVENANCE, Content, File, media_type_of, suffixed
 from mnemesh_files.store import agent_rows
-from mnemesh_files.store.tables import blobs, files, removals, segments, upload_parts
+from mnemesh_files.store.tables import blobs, files, folders, removals, segments, upload_parts
 
 SEGMENT_BYTES: Final = 64 * 1024
 """About the size of the text of a segment: what one view decompresses at least."""
@@ -118,6 +118,13 @@ class BlobRecords:
             return found
 
         return await self._database.write(write)
+
+    async def used_bytes(self, organization_id: str) -> int:
+        """Returns the bytes of all files of an organization, from the counters of its folders."""
+        total = sa.select(sa.func.coalesce(sa.func.sum(folders.c.size_bytes), 0)).where(
+            folders.c.organization_id == organization_id, folders.c.deleted_at.is_(None)
+        )
+        return int(await self._database.read(lambda conn: conn.execute(total).scalar_one()))
 
     async def reserve(self, organization_id: str, blob_id: str, content_hash: str, size: int, until: datetime) -> None:
         """Records a content that is about to be stored."""
