@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from mnemesh_kit.config import ServerConfig
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import SERVICE_NAMES, STORE_NAMES
 from mnemesh_kit.services import service as spec_of
 from mnemesh_testkit.timeouts import scaled
 
@@ -226,6 +226,25 @@ def test_pods_scale_and_are_disrupted_one_at_a_time(render: Callable[..., Manife
     assert not set(kinds(render("small"), "PodDisruptionBudget")), "one pod could never be moved"
 
 
+def test_backup_has_the_stores_of_every_service_and_nothing_else(render: Callable[..., Manifests]) -> None:
+    assert not kinds(render("small"), "CronJob")
+    manifests = render("cluster")
+    job = kinds(manifests, "CronJob")["backup"]["spec"]
+    spec = job["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    given = {each["name"]: each for each in container["env"]}
+    of_services = [environment(each) for each in workloads(manifests).values()]
+    for name in STORE_NAMES:
+        url = f"MNEMESH_{name.upper()}_DATABASE_URL"
+        assert given[url]["value"] in {each.get(url) for each in of_services}
+    assert {name for name in given if not name.endswith("_DATABASE_URL")} == {
+        "PGPASSWORD",
+        *(name for each in of_services for name in each if name.startswith("MNEMESH_FILES_S3_")),
+    }
+    assert container["command"] == ["mnemesh", "backup", "s3://mnemesh-backups/agents", "--keep", "14"]
+    assert (job["concurrencyPolicy"], list(restricted_violations(spec))) == ("Forbid", [])
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
@@ -239,6 +258,9 @@ def test_pods_scale_and_are_disrupted_one_at_a_time(render: Callable[..., Manife
         (("services.blocks.replicas=16",), "could open 105 connections, and database.maxConnections is 100"),
         (("services.tools.sandbox=none",), "/services/tools/sandbox"),
         (("settings.log_level=debug",), "log_level"),
+        (("backup.schedule=0 3 * * *", "backup.target=s3://kept"), "backup.schedule needs s3.bucket"),
+        (("backup.schedule=0 3 * * *", "s3.bucket=files"), "backup.target is required"),
+        (("backup.target=kept",), "/backup/target"),
         (("ingress.enabled=true",), "ingress.host is required"),
     ],
 )

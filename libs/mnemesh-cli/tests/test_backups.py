@@ -306,6 +306,35 @@ def test_empty_mesh_has_no_findings(target: MeshStores) -> None:
     assert (code, output) == (0, "no findings: the mesh\n")
 
 
+@pytest.mark.full
+def test_backups_in_a_bucket(source: MeshStores, target: MeshStores, monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    variables = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}
+    for name, value in (*variables.items(), ("ENDPOINT_URL_S3", f"http://{host}:{port}")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    try:
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="kept")
+        place = open_place("s3://kept/mesh/")
+        first, second = make_backup(source, place, ignore), make_backup(source, place, ignore)
+        assert find_backups(place) == [first.id, second.id]
+        assert keep_newest(place, 1) == [first.id]
+        restored(target, place)
+        assert rows_of(target) == rows_of(source)
+        keys = [item["Key"] for item in client.list_objects_v2(Bucket="kept")["Contents"]]
+        assert all(key.startswith((f"mesh/backups/{second.id}/", "mesh/contents/")) for key in keys)
+        client.close()
+        with pytest.raises(BackupError, match=r"s3://absent/mesh.*NoSuchBucket"):
+            make_backup(source, open_place("s3://absent/mesh"), ignore)
+    finally:
+        server.stop()
+
+
 def test_two_backups_into_one_directory_do_not_mix(place: DirectoryPlace, source: MeshStores) -> None:
     with place.locked(), pytest.raises(BackupError, match=r"Another backup into .* is running"):
         make_backup(source, place, ignore)

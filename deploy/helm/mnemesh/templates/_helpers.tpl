@@ -52,6 +52,11 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 {{- if $facts.database }}{{ $connections = add $connections (mul $most (int $.Values.database.poolSize)) }}{{ end }}
 {{- end }}
+{{- if .Values.backup.schedule }}
+{{- $connections = add $connections 12 }}
+{{- if not .Values.backup.target }}{{ fail "backup.target is required with backup.schedule." }}{{ end }}
+{{- if not .Values.s3.bucket }}{{ fail "backup.schedule needs s3.bucket: another pod cannot read the contents of files on a volume." }}{{ end }}
+{{- end }}
 {{- if gt (int $connections) (int .Values.database.maxConnections) }}
 {{- fail (printf "The pods could open %d connections, and database.maxConnections is %d. Lower database.poolSize or the numbers of pods, or raise max_connections of PostgreSQL." (int $connections) (int .Values.database.maxConnections)) }}
 {{- end }}
