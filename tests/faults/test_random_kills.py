@@ -66,7 +66,7 @@ async def replicas(
             "MNEMESH_TAKEOVERS_WITHOUT_PROGRESS": "1000",
             "MNEMESH_ORCHESTRATOR_DATABASE_URL": postgres_server.url(name),
         },
-        orchestrators=2,
+        replicas={"orchestrator": 2},
         fork_server=fork_server,
     ) as running:
         yield running

@@ -41,7 +41,7 @@ async def mesh(
         openai_base_url=provider.base_url,
         proxied=("blocks", "recall", "archival"),
         environment={"MNEMESH_ORCHESTRATOR_DATABASE_URL": postgres_server.url(name)},
-        orchestrators=3,
+        replicas={"orchestrator": 3},
         fork_server=fork_server,
     ) as running:
         yield running

@@ -57,8 +57,8 @@ class ProcessMesh:
 
     Args:
         environment: variables of every process, which override all others.
-        orchestrators: how many replicas of the orchestrator run. The others are `orchestrator-2` and so on, each with
-            its own data directory; they need a shared database.
+        replicas: how many replicas of services run, by service. The others are `orchestrator-2` and so on, each with
+            its own data directory; they need a shared database. Services call all replicas of another.
         fork_server: forks the processes, which then start ten times faster.
         kill_orders: where such processes record their failpoints and find orders to kill themselves.
         gateway: whether the mesh has a gateway. Only tests of it need one.
@@ -75,7 +75,7 @@ class ProcessMesh:
         embedder: str = EMBEDDER,
         environment: Mapping[str, str] | None = None,
         proxied: Sequence[str] = (),
-        orchestrators: int = 1,
+        replicas: Mapping[str, int] | None = None,
         fork_server: ForkServer | None = None,
         kill_orders: KillOrders | None = None,
         gateway: bool = False,
@@ -86,10 +86,14 @@ class ProcessMesh:
             raise ValueError("kill_orders needs a fork_server")
         self.directory = directory
         self._tls = client_tls(certificates) if certificates is not None else TlsSettings()
-        replicas = tuple(f"orchestrator-{number}" for number in range(2, orchestrators + 1))
+        others = {
+            f"{service}-{number}": service
+            for service, count in (replicas or {}).items()
+            for number in range(2, count + 1)
+        }
         known = (*(("gateway",) if gateway else ()), *STORE_NAMES)
         services = tuple(sorted(known, key=SERVICE_NAMES.index, reverse=True))  # each after those that it calls
-        self._ports = {service: ReservedPort() for service in (*services, *replicas)}
+        self._ports = {service: ReservedPort() for service in (*services, *others)}
         self.proxies = {service: FaultyProxy(self._ports[service].address) for service in proxied}
         self.addresses = {
             service: self.proxies[service].address if service in self.proxies else port.address
@@ -107,7 +111,7 @@ class ProcessMesh:
                 for service, port in self._ports.items()
                 if service in services
             },
-            **{f"MNEMESH_{service.upper()}_TARGET": self.addresses[service] for service in services},
+            **{f"MNEMESH_{service.upper()}_TARGET": self.target(service) for service in services},
             **_provider("OPENAI", openai_base_url),
             **_provider("ANTHROPIC", anthropic_base_url),
             **({"TESTKIT_FAILPOINTS": str(kill_orders.directory)} if kill_orders is not None else {}),
@@ -117,13 +121,9 @@ class ProcessMesh:
         self._fork_server = fork_server
         self._served = {name: (name,) for name in services} if not one_process else {MESH: services}
         self._services = {name: self._service(name, name, self.environment) for name in self._served}
-        for name in replicas:
-            own = {
-                "MNEMESH_DATA_DIR": str(directory / name),
-                "MNEMESH_ORCHESTRATOR_PORT": str(self._ports[name].number),
-            }
+        for name in others:
             self._served[name] = (name,)
-            self._services[name] = self._service(name, "orchestrator", {**self.environment, **own})
+            self.change(name, {})
         self._exits = AsyncExitStack()
 
     def _service(self, name: str, service: str, environment: Mapping[str, str]) -> ServiceProcess | ForkedService:
@@ -152,6 +152,24 @@ class ProcessMesh:
         await asyncio.gather(*(service.stop(STOP_SECONDS) for service in self._services.values()))
         for port in self._ports.values():
             port.release()
+
+    def target(self, service: str) -> str:
+        """Returns the address of a service for gRPC: of all its replicas, whose calls are distributed."""
+        found = [address for name, address in self.addresses.items() if name.partition("-")[0] == service]
+        return found[0] if len(found) == 1 else f"ipv4:{','.join(found)}"
+
+    def change(self, name: str, environment: Mapping[str, str]) -> None:
+        """Sets variables of a process from its next start on."""
+        service = name.partition("-")[0]
+        own = (
+            {}
+            if name == service
+            else {
+                "MNEMESH_DATA_DIR": str(self.directory / name),
+                f"MNEMESH_{service.upper()}_PORT": str(self._ports[name].number),
+            }
+        )
+        self._services[name] = self._service(name, service, {**self.environment, **own, **environment})
 
     @property
     def names(self) -> tuple[str, ...]:
