@@ -10,6 +10,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2 as pb
 from mnemesh.server.v1 import server_service_pb2_grpc
+from mnemesh.types.v1 import access_pb2
 from mnemesh_kit import run
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
@@ -76,7 +77,15 @@ async def test_server_reports_its_metrics_to_the_default_organization_alone(tmp_
     assert sample in owned.metrics
     assert not owned.metrics_withheld
     assert seen == pb.GetServerStatusResponse(
-        service="blocks", version=owned.version, start_time=owned.start_time, metrics_withheld=True
+        service="blocks",
+        version=owned.version,
+        start_time=owned.start_time,
+        metrics_withheld=True,
+        caller=pb.Caller(
+            organization_id=tenant.organization_id,
+            subject_id=tenant.subject_id,
+            role=access_pb2.CALLER_ROLE_ADMIN,
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
+from mnemesh.types.v1 import access_pb2
 
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, current_principal
 from mnemesh_kit.errors import NotFound, Unavailable, from_rpc_error
@@ -93,8 +94,11 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
             return await self._status_of(name, context)
         status = server_service_pb2.GetServerStatusResponse(service=self._info.service, version=self._info.version)
         status.start_time.FromDatetime(self._started)
+        caller = current_principal()
+        status.caller.organization_id, status.caller.subject_id = caller.organization_id, caller.subject_id
+        status.caller.role = access_pb2.CallerRole.Value(f"CALLER_ROLE_{caller.role.name}")
         # A tenant could learn from them what others do, and the names of their models.
-        status.metrics_withheld = current_principal().organization_id != DEFAULT_PRINCIPAL.organization_id
+        status.metrics_withheld = caller.organization_id != DEFAULT_PRINCIPAL.organization_id
         if not status.metrics_withheld:
             status.metrics.extend(await asyncio.to_thread(_samples, self._metrics))
         return status

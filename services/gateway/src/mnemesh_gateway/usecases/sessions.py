@@ -227,9 +227,10 @@ class SessionService:
         self._cache.remove(_cache_key(caller, session.agent_id, session.name))
 
     def known(self, caller: Principal) -> Iterator[dict[str, Any]]:
-        """Yields the sessions of the caller's organization that this process knows, for /debug/sessions."""
+        """Yields the sessions of the caller's agents that this process knows, for /debug/sessions."""
         for (organization_id, agent_id, name), session, seconds in self._cache.items():
-            if organization_id == caller.organization_id:
+            is_reachable = caller.agents is None or agent_id in caller.agents
+            if organization_id == caller.organization_id and is_reachable:
                 yield {
                     "session": name,
                     "agent_id": agent_id,

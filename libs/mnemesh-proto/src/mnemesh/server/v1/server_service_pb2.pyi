@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from mnemesh.types.v1 import access_pb2 as _access_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -137,6 +138,7 @@ class GetServerStatusResponse(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     METRICS_WITHHELD_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     service: _builtins.str
     """Name of the service in the mesh."""
     version: _builtins.str
@@ -152,6 +154,8 @@ class GetServerStatusResponse(_message.Message):
     def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricSample]:
         """The service's own metrics, not those of its calls."""
 
+    @_builtins.property
+    def caller(self) -> Global___Caller: ...
     def __init__(
         self,
         *,
@@ -160,14 +164,42 @@ class GetServerStatusResponse(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         metrics: _abc.Iterable[Global___MetricSample] | None = ...,
         metrics_withheld: _builtins.bool = ...,
+        caller: Global___Caller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metrics", b"metrics", "metrics_withheld", b"metrics_withheld", "service", b"service", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "metrics", b"metrics", "metrics_withheld", b"metrics_withheld", "service", b"service", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerStatusResponse: _TypeAlias = GetServerStatusResponse  # noqa: Y015
+
+@_typing.final
+class Caller(_message.Message):
+    """Whom the token of a call names."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
+    SUBJECT_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    organization_id: _builtins.str
+    subject_id: _builtins.str
+    role: _access_pb2.CallerRole.ValueType
+    def __init__(
+        self,
+        *,
+        organization_id: _builtins.str = ...,
+        subject_id: _builtins.str = ...,
+        role: _access_pb2.CallerRole.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["organization_id", b"organization_id", "role", b"role", "subject_id", b"subject_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Caller: _TypeAlias = Caller  # noqa: Y015
 
 @_typing.final
 class MetricSample(_message.Message):

@@ -68,6 +68,8 @@ class ServerServiceServicer:
         """Returns the version of the server, or of a service whose calls it forwards,
         and what it counts and measures now. Of several replicas, one answers.
 
+        The response names the caller, as the server sees it.
+
         Metrics are of the whole mesh, without the organizations that caused them.
         Only callers of the default organization, which is the operator's, receive
         them.

@@ -46,6 +46,8 @@ class ServerServiceStub:
     """Returns the version of the server, or of a service whose calls it forwards,
     and what it counts and measures now. Of several replicas, one answers.
 
+    The response names the caller, as the server sees it.
+
     Metrics are of the whole mesh, without the organizations that caused them.
     Only callers of the default organization, which is the operator's, receive
     them.
@@ -70,6 +72,8 @@ class ServerServiceAsyncStub(ServerServiceStub):
     GetServerStatus: _aio.UnaryUnaryMultiCallable[_server_service_pb2.GetServerStatusRequest, _server_service_pb2.GetServerStatusResponse]  # type: ignore[assignment]
     """Returns the version of the server, or of a service whose calls it forwards,
     and what it counts and measures now. Of several replicas, one answers.
+
+    The response names the caller, as the server sees it.
 
     Metrics are of the whole mesh, without the organizations that caused them.
     Only callers of the default organization, which is the operator's, receive
@@ -102,6 +106,8 @@ class ServerServiceServicer:
     ) -> _typing.Union[_server_service_pb2.GetServerStatusResponse, _abc.Awaitable[_server_service_pb2.GetServerStatusResponse]]:
         """Returns the version of the server, or of a service whose calls it forwards,
         and what it counts and measures now. Of several replicas, one answers.
+
+        The response names the caller, as the server sees it.
 
         Metrics are of the whole mesh, without the organizations that caused them.
         Only callers of the default organization, which is the operator's, receive
