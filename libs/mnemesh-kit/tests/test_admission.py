@@ -189,6 +189,7 @@ async def test_clients_may_not_call_rpcs_for_services(key_file: str) -> None:
         ({"roles": ["client"]}, None),
         ({"agents": []}, None),
         ({"agents": "agent"}, None),
+        ({"agents": [""]}, None),
         ({"agents": [["agent"]]}, None),
         ({"roles": "service"}, None),
         ({"roles": {"service": True}, "aud": {"blocks": True}}, None),

@@ -101,6 +101,8 @@ async def test_claims_are_named_by_settings(issuer: FakeIssuer, key_file: str) -
     caller = await verifier.caller(issuer.token(claims=claims))
     acme, ada = issuer_id("org", issuer.url, "acme"), issuer_id("user", issuer.url, "ada@acme.example")
     assert standing(caller) == (acme, ada, Role.ADMIN, frozenset(agents))
+    nothing = await verifier.caller(issuer.token(claims={**claims, "https://mesh.example/agents": ["", "x", 1]}))
+    assert nothing.agents == frozenset()
     literal = {**claims, "tenant": new_id("org"), "email": new_id("user"), "realm_access": {"roles": "x mesh-staff"}}
     caller = await verifier.caller(issuer.token(claims=literal))
     assert standing(caller)[:3] == (literal["tenant"], literal["email"], Role.WRITER)

@@ -325,8 +325,8 @@ def _agents(claims: Mapping[str, Any]) -> frozenset[str] | None:
     agents = claims.get("agents")
     if agents is None:
         return None
-    if not isinstance(agents, list) or not agents or not all(isinstance(id_, str) for id_ in agents):
-        raise Unauthenticated("The claim agents of the token must be a list of ids.")
+    if not isinstance(agents, list) or not agents or not all(is_id(id_, "agent") for id_ in agents):
+        raise Unauthenticated("The claim agents of the token must be a list of ids of agents.")
     return frozenset(agents)
 
 

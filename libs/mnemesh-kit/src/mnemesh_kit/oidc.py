@@ -231,7 +231,7 @@ class Issuer:
             )
         agents = None
         if settings.agents_claim is not None and _claim(claims, settings.agents_claim) is not None:
-            agents = frozenset(_values(claims, settings.agents_claim))
+            agents = frozenset(id_ for id_ in _values(claims, settings.agents_claim) if is_id(id_, "agent"))
         return Principal(organization, subject, role, agents)
 
     def _id(self, kind: str, value: str) -> str:
