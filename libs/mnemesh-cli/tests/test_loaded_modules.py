@@ -23,15 +23,15 @@ from mnemesh_cli.supervisor.one_process import main
 sys.exit(main(sys.argv[1:]))
 """
 SUPERVISOR = """
-import asyncio, sys
-from mnemesh_cli import main
-from mnemesh_cli.commands import up
-async def run():
-    supervisor = up.Supervisor(up.mesh_config(None), lambda _: None, ("blocks",))
-    await supervisor.start()
+import sys
+from mnemesh_cli.__main__ import main
+from mnemesh_cli.supervisor import supervisor
+async def report(self):
     print(*sys.modules)
-    await supervisor.stop()
-asyncio.run(run())
+    raise KeyboardInterrupt
+supervisor.Supervisor.describe_models = report
+sys.argv = ["mnemesh", "up"]
+main()
 """
 OF_NEITHER = (
     *("openai", "anthropic", "aiohttp", "httpx", "httpx2", "qdrant_client", "boto3", "botocore", "aiobotocore"),
@@ -39,7 +39,10 @@ OF_NEITHER = (
     *("pypdf", "lxml", "docx", "prompt_toolkit", "markdown_it", "tokenizers", "safetensors", "wordllama"),
     *("packaging", "docstring_parser", "json_repair", "cryptography", "pytest"),
 )
-OF_SUPERVISOR = ("grpc", "google.protobuf", "sqlalchemy", "numpy", "structlog", "uvloop", "mnemesh", "mnemesh_client")
+OF_SUPERVISOR = (
+    *("grpc", "google.protobuf", "sqlalchemy", "numpy", "structlog", "uvloop", "mnemesh", "mnemesh_client"),
+    *("typer", "pydantic", "pydantic_core"),
+)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """The built-in embedders, and the HTTP embedder against a real server on a free port."""
 
 import asyncio
+import importlib.util
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,12 @@ import uvicorn
 from mnemesh_kit.retries import Backoff
 from mnemesh_retrieval.config import EmbedderConfig
 from mnemesh_retrieval.embedder import LoadedEmbedder, embed_counted
+from mnemesh_retrieval.embedders import built_in
 from mnemesh_retrieval.embedders.built_in import WordLlamaEmbedder
 from mnemesh_retrieval.embedders.openai_compatible import OpenAICompatibleEmbedder
 from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured, EmbedderRejected, EmbedderUnavailable
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
+from safetensors import safe_open
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -45,6 +49,16 @@ async def test_wordllama_places_related_texts_near_each_other() -> None:
     query, near, far = await embedder.embed(["my dog is ill", "the puppy feels sick", "taxes are due in April"])
     assert query @ near > query @ far + 0.2
     await embedder.close()
+
+
+def test_the_weights_of_wordllama_stay_in_their_file() -> None:
+    rows = built_in._load()._rows
+    package = importlib.util.find_spec("wordllama")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    with safe_open(Path(package.submodule_search_locations[0]) / built_in.WEIGHTS, framework="np") as weights:
+        assert np.array_equal(rows, weights.get_tensor("embedding.weight"))
+    assert isinstance(rows.base, np.memmap)
 
 
 async def test_a_query_waits_for_no_model_that_is_loaded() -> None:

@@ -1,13 +1,11 @@
 """The `mnemesh` command: its subcommands, and how errors are printed."""
 
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any, Final, cast
 
 import typer
-from mnemesh_cli.display.terminal import is_json, is_wide, print_error
+from mnemesh_cli.display.terminal import is_json, is_wide, reported_errors
 from mnemesh_cli.global_options import MeshGroup, connection_of
 from mnemesh_kit.private_files import make_new_files_private
 
@@ -150,18 +148,5 @@ def main() -> None:
     make_new_files_private()
     is_json.set(False)
     is_wide.set(False)
-    try:
+    with reported_errors():
         app(prog_name="mnemesh")
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of stdout is gone. Without this, Python would report a second error when it flushes stdout at exit.
-        sys.stdout = None
-        sys.exit(1)
-    except Exception as error:
-        if os.environ.get("MNEMESH_DEBUG"):
-            raise
-        from mnemesh_cli.display.error_text import any_error_text, exit_code  # noqa: PLC0415  (as _COMMANDS)
-
-        print_error(any_error_text(error))
-        sys.exit(exit_code(error))

@@ -1,22 +1,20 @@
 """`mnemesh up` and `mnemesh down`: start and stop the mesh on this machine."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, BinaryIO, Final
 
 import typer
+from mnemesh_cli.commands.foreground import print_json, print_ready, run_mesh
 from mnemesh_cli.display.terminal import MODEL_LINE, is_json, notice, print_error
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import MeshConfig, lock_holder, mesh_config
-from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.private_files import private_directory
-from mnemesh_kit.services import SERVICE_NAMES
 
 _POLL_SECONDS: Final = 0.05
 _PREFIX: Final = "mnemesh: "
@@ -42,7 +40,7 @@ def up(
     if background:
         raise typer.Exit(_start_in_background(config, processes=processes))
     try:
-        code = asyncio.run(_up(config, processes=processes, chat=chat))
+        code = asyncio.run(run_mesh(config, processes=processes, chat=chat))
     except (KeyboardInterrupt, asyncio.CancelledError):
         code = 0
     raise typer.Exit(code)
@@ -68,51 +66,9 @@ def down(data_dir: DataDirOption = None) -> None:
 def _print_stopped(config: MeshConfig, pid: int | None, text: str) -> None:
     """Reports the process that was stopped; None if there was none."""
     if is_json.get():
-        _print_json({"data_dir": str(config.data_path), "stopped_pid": pid})
+        print_json({"data_dir": str(config.data_path), "stopped_pid": pid})
     else:
         notice(text)
-
-
-async def _up(config: MeshConfig, *, processes: bool, chat: bool) -> int:
-    """Runs a mesh until the chat ends or a signal cancels this task."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None  # noqa: S101  (a coroutine always runs in one)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    started = time.monotonic()
-    supervisor = Supervisor(config, notice, processes=processes)
-    await supervisor.start()
-    try:
-        _announce(config, time.monotonic() - started)
-        supervisor.declare_ready()
-        if is_json.get():
-            _print_ready(config, os.getpid())
-        if chat:
-            from mnemesh_cli.commands.model_report import chat_with_first_agent  # noqa: PLC0415
-
-            return await chat_with_first_agent(config)
-        await supervisor.describe_models()
-        return await asyncio.Future()
-    finally:
-        notice("stopping")
-        try:
-            await supervisor.stop()
-        finally:
-            supervisor.kill()
-
-
-def _announce(config: MeshConfig, seconds: float) -> None:
-    ports = ", ".join(f"{name} {config.port(name)}" for name in SERVICE_NAMES)
-    notice(f"ready after {seconds:.1f} s, listening on {config.host}: {ports}")
-    scheme = "https" if os.environ.get("MNEMESH_GATEWAY_TLS_CERT_FILE") else "http"
-    notice(f"console at {scheme}://{config.address('gateway')}/ (in a browser)")
-    notice(f"embedder {config.embedder} (change it with MNEMESH_EMBEDDER=provider/model)")
-    notice("run `mnemesh chat` to talk to an agent; Ctrl-C or `mnemesh down` stops the mesh")
-
-
-def _print_ready(config: MeshConfig, pid: int) -> None:
-    addresses = {name: config.address(name) for name in SERVICE_NAMES}
-    _print_json({"data_dir": str(config.data_path), "pid": pid, "addresses": addresses})
 
 
 def _start_in_background(config: MeshConfig, *, processes: bool) -> int:
@@ -132,8 +88,8 @@ def _start_in_background(config: MeshConfig, *, processes: bool) -> int:
         start = log_file.tell()
         process = subprocess.Popen(  # noqa: S603  (this program)
             # -P: the directory in which the command runs has no modules of ours.
-            [sys.executable, "-P", "-m", "mnemesh_cli", "up", "--data-dir", str(config.data_path)]
-            + (["--processes"] if processes else []),
+            [sys.executable, "-P", "-m", "mnemesh_cli", "up", *(["--processes"] if processes else [])],
+            env={**os.environ, "MNEMESH_DATA_DIR": str(config.data_path)},
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=log_file,
@@ -152,7 +108,7 @@ def _start_in_background(config: MeshConfig, *, processes: bool) -> int:
         while not _repeat_notices(lines) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
     if is_json.get() and process.returncode is None:
-        _print_ready(config, process.pid)
+        print_ready(config, process.pid)
     return process.returncode or 0
 
 
@@ -168,7 +124,3 @@ def _repeat_notices(log: BinaryIO) -> bool:
         text = line.decode(errors="replace").rstrip().removeprefix(_PREFIX)
         notice(text)
         is_last = is_last or text.startswith(MODEL_LINE)
-
-
-def _print_json(row: dict[str, Any]) -> None:
-    print(json.dumps(row, ensure_ascii=False), flush=True)  # noqa: T201  (stdout has the results of commands)

@@ -1,6 +1,9 @@
 """The output of the command line: results go to stdout, messages about the program itself to stderr."""
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TextIO
 
@@ -40,6 +43,26 @@ def print_error(text: str) -> None:
     """Prints an error to stderr, as one line. A terminal wraps it between words."""
     line = " ".join(text.split())
     _stderr().print(Text("mnemesh: ", style="bold red"), Text(line), sep="", end="\n")
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Prints the error that ends the program, and exits with the code for it: see `mnemesh_cli.main.main`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of stdout is gone. Without this, Python would report a second error when it flushes stdout at exit.
+        sys.stdout = None
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("MNEMESH_DEBUG"):
+            raise
+        from mnemesh_cli.display.error_text import any_error_text, exit_code  # noqa: PLC0415  (only after an error)
+
+        print_error(any_error_text(error))
+        sys.exit(exit_code(error))
 
 
 def print_labelled(label: Text, text: Text) -> None:

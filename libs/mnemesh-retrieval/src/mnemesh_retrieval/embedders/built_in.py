@@ -111,8 +111,19 @@ def _load() -> _Model:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     with safe_open(package / WEIGHTS, framework="np") as weights:
-        rows: npt.NDArray[np.float16] = weights.get_tensor("embedding.weight")
+        stored = weights.get_slice("embedding.weight")
+        count, width = stored.get_shape()
+        rows = _mapped(package / WEIGHTS, count, width)
+        # Whether the numbers are the end of the file, as the library reads it.
+        if not all(np.array_equal(rows[at], stored[at : at + 1][0]) for at in (0, count - 1)):
+            rows = weights.get_tensor("embedding.weight")
     return _Model(tokenizer, rows)
+
+
+def _mapped(path: Path, count: int, width: int) -> npt.NDArray[np.float16]:
+    """Returns the numbers at the end of a file. Only those that are used take memory, which processes share."""
+    offset = path.stat().st_size - 2 * count * width
+    return np.asarray(np.memmap(path, np.float16, "r", offset, (count, width)))
 
 
 WORD = re.compile(r"\w+")
