@@ -1,6 +1,7 @@
 """Resources of every kind, in a mesh."""
 
-from mnemesh.agents.v1 import budgets_pb2
+from mnemesh.agents.v1 import budgets_pb2, models_pb2
+from mnemesh.agents.v1.models_service_pb2 import CreateProviderRequest
 from mnemesh.files.v1.files_service_pb2 import StartUploadRequest, UploadFileHeader
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
@@ -26,8 +27,11 @@ async def everything(mesh: Mesh, word: str) -> Ids:
     budget = await mesh.client.budgets.set([limit])
     identity = await mesh.client.identities.upsert(word, f"Of the {word}", agent_ids=found["agent"])
     place = f"http://127.0.0.1:1/{word}"
-    provider = await mesh.client.providers.create(f"of-{word.lower()}", "vllm", api_key=word, base_url=place)
     schedule = await mesh.client.schedules.create(f"From {word}", agent_id=found["agent"][0], cron="0 9 1 1 *")
+    unreachable = models_pb2.Provider(name=f"of-{word.lower()}", type="vllm", base_url=place)
+    created = await mesh.stubs["mnemesh.agents.v1.ModelService"].CreateProvider(
+        CreateProviderRequest(provider=unreachable, credentials={"api_key": word}), timeout=60.0
+    )
     folder = await mesh.client.folders.create(f"on the {word}", description=f"Of the {word}.")
     file = (await mesh.client.files.upload(folder.id, word.encode(), name=f"{word}.txt")).file
     await mesh.client.files.wait(file.id)
@@ -43,7 +47,7 @@ async def everything(mesh: Mesh, word: str) -> Ids:
         "fact": [done.facts[0].id],
         "identity": [identity.id],
         "budget": [budget.id],
-        "provider": [provider.id],
         "schedule": [schedule.id],
+        "provider": [created.provider.id],
         "version": [str(version)],
     }

@@ -107,6 +107,6 @@ async def test_round_trips_of_the_creation_of_an_agent(mesh: Mesh, costs: Costs)
     await mesh.client.agents.create(blocks={"human": "", "persona": ""})
     assert costs.found() == {
         "write blocks": (3, 16),
-        "write orchestrator": (4, 10),
+        "write orchestrator": (4, 11),
         "write recall": (2, 11),
     }

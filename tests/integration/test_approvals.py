@@ -78,6 +78,8 @@ async def test_answer_with_gated_calls_waits_and_continues_after_the_decision(
     again = await told(agent.answer([approve(one.id), deny(two.id, "too much")]))
     assert again[0].accepted.replayed
     assert again[-1].run_id == events[-1].run_id
+    (decision,) = [entry async for entry in mesh.client.audit.list(method="AnswerApproval")]
+    assert {agent.id, first[-1].run_id, events[-1].run_id} <= set(decision.resource_ids)
     await agent.refresh()
     assert not agent.proto.HasField("pending_approval_request_id")
 

@@ -113,6 +113,8 @@ async def test_compaction_on_demand_equals_its_preview(mesh: Mesh, provider: Fak
     after = await window_of(mesh.client, agent)
     assert len(after) + 1 == done.messages_after == shown.messages_after < len(before) + 1
     assert await agent.compact(request_id="by-hand") == done
+    changes = [entry async for entry in mesh.client.audit.list(method="CompactConversation")]
+    assert [entry.request_id for entry in changes] == ["by-hand"]
     assert await window_of(mesh.client, agent) == after
 
 

@@ -169,6 +169,8 @@ async def test_imported_agent_has_all_data_of_the_exported_one(
     assert turns.count(side.id) == 1
     await import_(mesh, tmp_path)
     assert f"ada: exists already as {restored.id}" in capsys.readouterr().out
+    imports = [entry async for entry in mesh.client.audit.list(method="ImportAgent")]
+    assert [restored.id in entry.resource_ids for entry in imports] == [True]
     assert await contents(mesh, restored) == before
     fake_openai.script = [Reply(tool_calls=[("send_message", {"message": "Yes."})])]
     assert (await turn(restored, "Still there?")).said == "Yes."

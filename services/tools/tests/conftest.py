@@ -8,6 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 import pytest_asyncio
+from mnemesh.server.v1.audit_service_pb2 import AuditEntry, ListAuditEntriesRequest
+from mnemesh.server.v1.audit_service_pb2_grpc import AuditServiceStub
 from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
@@ -37,6 +39,12 @@ class Stubs:
     executions: ExecutionServiceStub
     mcp: McpServerServiceStub
     web: WebServiceStub
+    audit: AuditServiceStub
+
+    async def changes(self, method: str) -> list[AuditEntry]:
+        """Returns the entries of the audit log by an RPC, oldest first."""
+        request = ListAuditEntriesRequest(order="SORT_ORDER_ASCENDING", filter={"method": method})
+        return list((await self.audit.ListAuditEntries(request)).entries)
 
 
 @asynccontextmanager
@@ -54,6 +62,7 @@ async def serve(config: Config, mcp_limits: McpLimits | None = None) -> AsyncIte
                 ExecutionServiceStub(channel),
                 McpServerServiceStub(channel),
                 WebServiceStub(channel),
+                AuditServiceStub(channel),
             )
     finally:
         await server.stop()

@@ -73,6 +73,7 @@ _COMMANDS: Final = {
     "mcp": "mcp_servers:mcp",
     "export": "export_import:export",
     "import": "export_import:import_",
+    "audit": "audit:audit",
     "version": "version:version",
     "agents": "agents:app",
     "approvals": "runs:approvals_app",

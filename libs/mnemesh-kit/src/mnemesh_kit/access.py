@@ -46,6 +46,8 @@ class RpcRule:
     """
     is_polled: bool = False
     """True if services poll this RPC. Its successful calls are logged at the level debug."""
+    is_audited: bool = False
+    """True if calls of clients have entries in the audit log."""
     agent_path: tuple[str, ...] = ()
     """The field of the request that names agents, as a path. Without it, callers that are limited to some agents may
     not call the RPC."""
@@ -125,7 +127,8 @@ def largest_request(services: tuple[str, ...]) -> int:
 
 
 def _read_rule(method: str) -> RpcRule:
-    from mnemesh.types.v1 import access_pb2  # noqa: PLC0415  (servers only: a client checks nothing)
+    from google.protobuf.descriptor_pb2 import MethodOptions  # noqa: PLC0415  (servers only: a client checks nothing)
+    from mnemesh.types.v1 import access_pb2  # noqa: PLC0415
 
     service, _, name = method.removeprefix("/").partition("/")
     descriptor = service_descriptor(service)
@@ -133,10 +136,13 @@ def _read_rule(method: str) -> RpcRule:
     if found is None or not found.GetOptions().HasExtension(access_pb2.access):
         return UNLISTED
     option = found.GetOptions().Extensions[access_pb2.access]
+    role = Role[access_pb2.CallerRole.Name(option.role).removeprefix("CALLER_ROLE_")]
+    changes = found.GetOptions().idempotency_level != MethodOptions.NO_SIDE_EFFECTS
     return RpcRule(
-        Role[access_pb2.CallerRole.Name(option.role).removeprefix("CALLER_ROLE_")],
+        role,
         MAX_MESSAGE_BYTES if option.large_request else MAX_REQUEST_BYTES,
         bounds_stream=not option.unbounded_stream,
         is_polled=option.polled,
+        is_audited=changes and role is not Role.SERVICE and not option.unaudited,
         agent_path=tuple(option.agent_field.split(".")) if option.agent_field else (),
     )

@@ -12,6 +12,8 @@ from typing import Final
 
 ORGANIZATION_KEY: Final = "mnemesh-organization"
 SUBJECT_KEY: Final = "mnemesh-subject"
+ROLE_KEY: Final = "mnemesh-role"
+"""With it a service says that a call is its own. It gives no rights."""
 
 
 class Role(StrEnum):

@@ -66,6 +66,8 @@ class ServerConfig:
     """A PEM file with the authorities of callers. If set, each caller must present a certificate."""
     grpc_tls_server_name: str | None = None
     """The name that the certificates of called services must have. Unset: the host of the address."""
+    audit_retention_days: float = 400.0
+    """Entries of the service's audit log that are older are deleted; 0 keeps all."""
     max_concurrent_calls: int = 2000
     """How many calls of clients may be open at the same time. Calls of other services are not counted."""
     shutdown_grace_seconds: float = 10.0

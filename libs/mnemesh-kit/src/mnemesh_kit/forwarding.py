@@ -8,14 +8,24 @@ are forwarded; the receiving service authenticates them again.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mnemesh_kit.access import rule_of
-from mnemesh_kit.errors import DETAILS_KEY, PUSHBACK_KEY, InvalidArgument, MnemeshError, Unavailable, from_rpc_error
+from mnemesh_kit.errors import (
+    DETAILS_KEY,
+    PUSHBACK_KEY,
+    InvalidArgument,
+    MnemeshError,
+    NotFound,
+    Unavailable,
+    from_rpc_error,
+)
 from mnemesh_kit.local_calls import LocalMethod, LocalServers
+from mnemesh_kit.outgoing import bounded
 from mnemesh_kit.retries import service_descriptor
 from mnemesh_kit.services import SERVICES
 from mnemesh_kit.tls.credentials import ClientTls
@@ -27,6 +37,7 @@ _OF_CONNECTION: Final = frozenset({"user-agent", "content-type", "te"})
 _OF_CALL: Final = frozenset({DETAILS_KEY, PUSHBACK_KEY})
 
 Context = grpc.aio.ServicerContext[Any, Any]
+A = TypeVar("A", bound=Message)
 
 
 def forwarded_services(targets: Mapping[str, str]) -> dict[str, str]:
@@ -92,6 +103,40 @@ class Forwarder(grpc.GenericRpcHandler):
         names = next((spec.proto_services for spec in SERVICES if spec.name == service), ())
         target = next((self._targets[name] for name in names if name in self._targets), None)
         return None if target is None else self._connections[target].of(proto_service)
+
+    async def ask(
+        self, service: str, method: str, request: Message, answer: type[A], context: Context, *, seconds: float
+    ) -> A:
+        """Calls a method that every service serves for itself, with the metadata and the deadline of a call.
+
+        Args:
+            service: the short name of the service, such as `blocks`.
+            method: the path of the method.
+            request: the request.
+            answer: the class of the response.
+            context: the call that needs the answer.
+            seconds: the longest time to wait.
+
+        Raises:
+            NotFound: the service is not served here.
+            Unavailable: the service cannot be reached.
+            MnemeshError: its refusal.
+        """
+        channel = self.channel_of(service, method.split("/")[1])
+        if channel is None:
+            raise NotFound(f"The service {service[:100]!r} is not served here.")
+        call: Any = channel.unary_unary(method, type(request).SerializeToString, answer.FromString)
+        try:
+            response: A = await call(
+                request,
+                timeout=bounded(seconds),
+                metadata=end_to_end(context.invocation_metadata()),
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise Unavailable(f"The service {service} cannot be reached.") from error
+            raise from_rpc_error(error) from error
+        return response
 
     async def is_serving(self, name: str) -> bool:
         """Returns whether the service that owns a gRPC service reports that it is ready."""

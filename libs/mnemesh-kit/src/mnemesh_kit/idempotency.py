@@ -11,6 +11,7 @@ import msgspec
 import sqlalchemy as sa
 from google.protobuf.message import Message
 
+from mnemesh_kit.audit import audited_call, note_change
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, RequestIdReused
 from mnemesh_kit.sql.database import UtcDateTime
@@ -152,7 +153,9 @@ class Ledger:
         Raises:
             RequestIdReused: the id was used for other content.
         """
-        return (tuple(ids), False) if key is None else await self.write_once(key, lambda _: ids)
+        if key is None and audited_call() is None:
+            return tuple(ids), False
+        return await self.write_once(key, lambda _: ids)
 
     def once(
         self,
@@ -163,7 +166,8 @@ class Ledger:
     ) -> tuple[tuple[str, ...], bool]:
         """Runs `effect` unless the request with this key has run before.
 
-        The record and the effect belong to the caller's write transaction: both are committed, or neither is.
+        The record, the effect and the entry in the audit log belong to the caller's write transaction: all of them are
+        committed, or none is.
 
         Args:
             conn: the caller's write transaction.
@@ -180,7 +184,9 @@ class Ledger:
         """
         if key is None:
             ask()
-            return tuple(effect()), False
+            result = tuple(effect())
+            self._note(conn, result)
+            return result, False
         answer = self._ask(conn, key)
         ask()
         found = _recorded(key, answer)
@@ -196,7 +202,12 @@ class Ledger:
             "created_at": self._clock.now(),
         }
         self._insert.send(conn, row)
+        self._note(conn, result)
         return result, False
+
+    def _note(self, conn: sa.Connection, result: Sequence[str]) -> None:
+        if audited_call() is not None:
+            note_change(conn, self._clock.now(), result)
 
     def find(self, conn: sa.Connection, key: RequestKey) -> tuple[str, ...] | None:
         """Returns the ids that a request returned when it ran; None if it has not run.

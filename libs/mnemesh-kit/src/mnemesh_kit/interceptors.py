@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 
 from mnemesh_kit.access import RpcRule, rule_of
 from mnemesh_kit.admission import Admission, OpenService, Unreadable, bounded_parser, discard, readable
+from mnemesh_kit.audit import auditing
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.call_context import METADATA_KEY, current_principal, set_correlation_id, set_remaining
 from mnemesh_kit.errors import (
@@ -47,6 +48,7 @@ SEARCHES: Final = 16
 SEARCHES_OF_ONE: Final = 4
 """How many searches a server does at the same time: of all organizations, and of one. Each computes for long."""
 _log = structlog.get_logger("mnemesh.rpc")
+_REFUSED: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -136,6 +138,8 @@ class Pipeline(grpc.aio.ServerInterceptor):
         inner = getattr(handler, kind)
         if kind == "unary_unary" and is_search(method):
             inner = self._sharing(inner)
+        if rule.is_audited and handler.request_deserializer is not None:  # the owner of a forwarded method audits it
+            inner = auditing(method, inner, streams_requests=handler.request_streaming)
         if handler.request_streaming:
             inner = _reading(inner, rule, streams_responses=handler.response_streaming)
         behavior = self._streaming(method, inner) if handler.response_streaming else self._single(method, inner)
@@ -236,7 +240,13 @@ class Pipeline(grpc.aio.ServerInterceptor):
         code = call.code.name
         rule = rule_of(call.method)
         log = _log.debug if rule.is_polled and call.code is grpc.StatusCode.OK else _log.info
-        log("call", method=call.method, code=code, ms=round(seconds * 1000, 2))
+        who = {}
+        if call.code in _REFUSED:
+            log = _log.warning
+            if call.code is grpc.StatusCode.PERMISSION_DENIED:
+                caller = current_principal()
+                who = {"organization_id": caller.organization_id, "subject_id": caller.subject_id}
+        log("call", method=call.method, code=code, ms=round(seconds * 1000, 2), **who)
         if self._metrics is not None:
             self._metrics.record(call.method, code, seconds)
 

@@ -11,9 +11,12 @@ import structlog
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
-from mnemesh.server.v1 import server_service_pb2_grpc
+from mnemesh.server.v1 import audit_service_pb2_grpc, server_service_pb2_grpc
 
 from mnemesh_kit.access import largest_request
+from mnemesh_kit.audit import AuditLog
+from mnemesh_kit.audit_service import SERVICE_NAME as AUDIT_SERVICE
+from mnemesh_kit.audit_service import AuditServicer
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.config import ServerConfig, StartupError, TlsSettings
 from mnemesh_kit.forwarding import Forwarder, ForwardingHealth
@@ -119,6 +122,7 @@ class GrpcListener:
         properties: Mapping[str, str],
         forwarded: Mapping[str, str],
         metrics: Sequence[Metric],
+        audit_log: AuditLog | None,
         parts: ListenerParts,
     ) -> None:
         """Builds the server. The arguments are those of an `Assembly`."""
@@ -140,8 +144,13 @@ class GrpcListener:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
         info = ServerInfoServicer(name, self._names, properties, self._forwarder, metrics)
         server_service_pb2_grpc.add_ServerServiceServicer_to_server(info, registry)
+        described = [*self._names, *self._forwarder.names, SERVER_SERVICE, health.SERVICE_NAME]
+        if audit_log is not None:
+            audit = AuditServicer(name, audit_log, self._forwarder)
+            audit_service_pb2_grpc.add_AuditServiceServicer_to_server(audit, registry)
+            described.append(AUDIT_SERVICE)
         registry.add_generic_rpc_handlers((self._forwarder,))
-        add_reflection((*self._names, *self._forwarder.names, SERVER_SERVICE, health.SERVICE_NAME), registry)
+        add_reflection(described, registry)
         self._server: Any = server
 
     def bind(self) -> str:

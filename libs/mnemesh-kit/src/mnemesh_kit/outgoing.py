@@ -9,6 +9,7 @@ from mnemesh_kit.auth import AUTHORIZATION_KEY, MESH_AUDIENCE, TokenMint, read_k
 from mnemesh_kit.call_context import (
     METADATA_KEY,
     ORGANIZATION_KEY,
+    ROLE_KEY,
     SUBJECT_KEY,
     Role,
     current_correlation_id,
@@ -65,6 +66,7 @@ class OutgoingCalls(Generic[C]):
         self._role = role
         self._token = token
         self.tls = tls if isinstance(tls, ClientTls) else ClientTls(tls)
+        self._head: Metadata = ((ROLE_KEY, role.value),) if role is Role.SERVICE else ()
         self._channels: dict[str, C] = {}
 
     def warn_of_plain_token(self, target: str) -> None:
@@ -81,7 +83,7 @@ class OutgoingCalls(Generic[C]):
     def metadata(self, audience: str) -> Metadata:
         """Returns the metadata of a call: the correlation id, and a token or the current principal."""
         correlation_id = current_correlation_id()
-        head: Metadata = ((METADATA_KEY, correlation_id),) if correlation_id else ()
+        head = (*self._head, (METADATA_KEY, correlation_id)) if correlation_id else self._head
         if self._token is not None:
             return (*head, (AUTHORIZATION_KEY, f"Bearer {self._token}"))
         principal = current_principal()

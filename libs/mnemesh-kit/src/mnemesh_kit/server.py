@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.auth import authenticator
 from mnemesh_kit.call_context import service_context, set_service
 from mnemesh_kit.config import ServerConfig, StartupError
@@ -34,6 +35,7 @@ BACKGROUND_BACKOFF: Final = Backoff(first=0.5, maximum=10.0)
 Hook = Callable[[], Awaitable[None]]
 RETURN_SECONDS: Final = 60.0
 """The interval in which a server returns memory that it no longer uses to the system, in 3 ms."""
+AUDIT_PURGE_SECONDS: Final = 3600.0
 READY_SECONDS: Final = 3.0
 """How long a ready server may take to notice that it is asked."""
 PORT_SECONDS: Final = 5.0
@@ -97,6 +99,8 @@ class Assembly:
     """The targets of other gRPC services of the mesh whose calls this server forwards, by their full names."""
     listener: Callable[[ListenerParts], Listener] | None = None
     """Creates what accepts calls in place of a gRPC server."""
+    audit_log: AuditLog | None = None
+    """The audit log of the service. The server lists its entries, and deletes old ones."""
     start: Sequence[Hook] = field(default_factory=tuple)
     """Hooks that run in order before the server accepts calls."""
     background: Sequence[Hook] = field(default_factory=tuple)
@@ -155,7 +159,9 @@ class RunningServer:
         except BaseException:
             await self.stop()
             raise
-        background = (*assembly.background, periodic(RETURN_SECONDS, return_memory))
+        background = [*assembly.background, periodic(RETURN_SECONDS, return_memory)]
+        if assembly.audit_log is not None:
+            background.append(periodic(AUDIT_PURGE_SECONDS, assembly.audit_log.purge))
         self._tasks = [
             asyncio.create_task(self._watch(task), context=service_context(assembly.name)) for task in background
         ]
@@ -197,6 +203,7 @@ class RunningServer:
             assembly.properties,
             assembly.forwarded,
             own,
+            assembly.audit_log,
             parts,
         )
 

@@ -12,12 +12,12 @@ from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh.types.v1 import access_pb2
 
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, current_principal
-from mnemesh_kit.errors import NotFound, Unavailable, from_rpc_error
-from mnemesh_kit.forwarding import Forwarder, end_to_end
+from mnemesh_kit.forwarding import Forwarder
 from mnemesh_kit.metrics import Metric
 
 SERVICE_NAME: Final = server_service_pb2.DESCRIPTOR.services_by_name["ServerService"].full_name
 _CONTRACTS: Final = "mnemesh-proto"
+_STATUS: Final = f"/{SERVICE_NAME}/GetServerStatus"
 _ANSWER_SECONDS: Final = 5.0
 
 
@@ -37,9 +37,9 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
         self,
         service: str,
         proto_services: Sequence[str],
-        properties: Mapping[str, str] | None = None,
-        forwarder: Forwarder | None = None,
-        metrics: Sequence[Metric] = (),
+        properties: Mapping[str, str],
+        forwarder: Forwarder,
+        metrics: Sequence[Metric],
     ) -> None:
         """Reads the versions of the service's distribution and of the contracts.
 
@@ -60,7 +60,7 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
             proto_services=proto_services,
             properties={"start_time": self._started.isoformat(timespec="seconds")},
         )
-        self._properties = properties if properties is not None else {}
+        self._properties = properties
 
     async def GetServerInfo(
         self, request: server_service_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -71,7 +71,7 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
             info = server_service_pb2.GetServerInfoResponse(properties=self._properties)
             info.MergeFrom(self._info)
             return info
-        channel = self._forwarder.channel_of(name, SERVICE_NAME) if self._forwarder is not None else None
+        channel = self._forwarder.channel_of(name, SERVICE_NAME)
         if channel is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"The service {name[:100]!r} is not served here.")
         stub = server_service_pb2_grpc.ServerServiceStub(channel)
@@ -91,7 +91,8 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
         """
         name = request.service
         if name not in ("", self._info.service):
-            return await self._status_of(name, context)
+            asked, answer = server_service_pb2.GetServerStatusRequest(), server_service_pb2.GetServerStatusResponse
+            return await self._forwarder.ask(name, _STATUS, asked, answer, context, seconds=_ANSWER_SECONDS)
         status = server_service_pb2.GetServerStatusResponse(service=self._info.service, version=self._info.version)
         status.start_time.FromDatetime(self._started)
         caller = current_principal()
@@ -102,24 +103,6 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
         if not status.metrics_withheld:
             status.metrics.extend(await asyncio.to_thread(_samples, self._metrics))
         return status
-
-    async def _status_of(
-        self, name: str, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> server_service_pb2.GetServerStatusResponse:
-        channel = self._forwarder.channel_of(name, SERVICE_NAME) if self._forwarder is not None else None
-        if channel is None:
-            raise NotFound(f"The service {name[:100]!r} is not served here.")
-        stub = server_service_pb2_grpc.ServerServiceStub(channel)
-        try:
-            return await stub.GetServerStatus(
-                server_service_pb2.GetServerStatusRequest(),
-                timeout=_ANSWER_SECONDS,
-                metadata=end_to_end(context.invocation_metadata()),
-            )
-        except grpc.aio.AioRpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise Unavailable(f"The service {name} cannot be reached.") from error
-            raise from_rpc_error(error) from error
 
 
 def _samples(metrics: Sequence[Metric]) -> list[server_service_pb2.MetricSample]:

@@ -206,6 +206,7 @@ STORE_NAMES: Final[tuple[str, ...]] = tuple(spec.name for spec in SERVICES if sp
 """The services that have a database."""
 GRPC_SERVICES: Final[tuple[str, ...]] = (
     *(name for spec in SERVICES for name in spec.proto_services),
+    "mnemesh.server.v1.AuditService",
     "mnemesh.server.v1.ServerService",
 )
 """The full names of all gRPC services of a mesh, without health and reflection."""

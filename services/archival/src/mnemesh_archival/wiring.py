@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from mnemesh.archival.v1 import archives_service_pb2_grpc, embeddings_service_pb2_grpc, passages_service_pb2_grpc
+from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
@@ -69,6 +70,7 @@ async def assemble(
             ),
         ],
         service_names=service("archival").proto_services,
+        audit_log=AuditLog(parts.database, clock, config.audit_retention_days),
         start=[passage_index.open],
         background=[parts.indexer.run, parts.reembedding.run, periodic(PURGE_SECONDS, purge), lock.watch],
         metrics=[*parts.indexer.metrics, *reranking.metrics],

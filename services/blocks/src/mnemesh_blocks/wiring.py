@@ -1,6 +1,7 @@
 """Builds the service from its parts. Only this module chooses implementations."""
 
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
+from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
@@ -38,6 +39,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         name="blocks",
         servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
         service_names=service("blocks").proto_services,
+        audit_log=AuditLog(database, clock, config.audit_retention_days),
         background=[periodic(PURGE_SECONDS, purge)],
         close=[database.close],
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import structlog
 from mnemesh.files.v1 import agent_files_service_pb2_grpc, files_service_pb2_grpc, folders_service_pb2_grpc
+from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import TlsSettings
@@ -116,6 +117,7 @@ async def assemble(
             ),
         ],
         service_names=service("files").proto_services,
+        audit_log=AuditLog(database, clock, config.audit_retention_days),
         background=[
             worker.run,
             remover.run,

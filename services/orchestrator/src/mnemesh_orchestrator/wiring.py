@@ -15,6 +15,7 @@ from mnemesh.agents.v1 import (
     runs_service_pb2_grpc,
     schedules_service_pb2_grpc,
 )
+from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import TlsSettings
@@ -121,6 +122,7 @@ async def assemble(
         name="orchestrator",
         servicers=_servicers(orchestrator, exports, imports),
         service_names=service("orchestrator").proto_services,
+        audit_log=AuditLog(database, clock, config.audit_retention_days),
         forwarded=forwarded_services({name: getattr(config, f"{name}_target") for name in FORWARDED}),
         background=[
             *_recovery(orchestrator, is_shared=not is_sqlite),

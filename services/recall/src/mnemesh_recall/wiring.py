@@ -4,6 +4,7 @@ import asyncio
 
 import structlog
 from mnemesh.recall.v1 import episodes_service_pb2_grpc, messages_service_pb2_grpc, traces_service_pb2_grpc
+from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.ids import IdSource, RandomIds, new_id
 from mnemesh_kit.server import Assembly, periodic
 from mnemesh_kit.services import service
@@ -93,6 +94,7 @@ async def assemble(
             (traces_service_pb2_grpc.add_TraceServiceServicer_to_server, TracesServicer(traces)),
         ],
         service_names=service("recall").proto_services,
+        audit_log=AuditLog(database, clock, config.audit_retention_days),
         start=[words.mark, indexer.open],
         background=[
             words.run,

@@ -9,6 +9,7 @@ from mnemesh.tools.v1 import (
     tools_service_pb2_grpc,
     web_service_pb2_grpc,
 )
+from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.secret_variables import SecretBox, SecretVariables
 from mnemesh_kit.server import Assembly, periodic
@@ -110,6 +111,7 @@ async def assemble(
             (web_service_pb2_grpc.add_WebServiceServicer_to_server, WebServicer(web)),
         ],
         service_names=service("tools").proto_services,
+        audit_log=AuditLog(database, clock, config.audit_retention_days),
         background=[
             periodic(PURGE_SECONDS, store.purge_ledger),
             periodic(PURGE_SECONDS, lambda: programs.sweep(store.find_existing_mcp_servers)),

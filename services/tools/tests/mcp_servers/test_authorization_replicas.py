@@ -11,6 +11,7 @@ import grpc
 import pytest_asyncio
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, ORGANIZATION_KEY
 from mnemesh_kit.errors import from_rpc_error
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
@@ -61,7 +62,8 @@ async def _start(stubs: Stubs, server_id: str) -> rpc.StartMcpAuthorizationRespo
 
 
 async def _receive(stubs: Stubs, **answer: str) -> rpc.ReceiveMcpAuthorizationResponse:
-    return await stubs.mcp.ReceiveMcpAuthorization(rpc.ReceiveMcpAuthorizationRequest(**answer))
+    request, elsewhere = rpc.ReceiveMcpAuthorizationRequest(**answer), ((ORGANIZATION_KEY, new_id("org")),)
+    return await stubs.mcp.ReceiveMcpAuthorization(request, metadata=elsewhere)
 
 
 async def _get(stubs: Stubs, server_id: str, state: str) -> rpc.GetMcpAuthorizationResponse:
@@ -99,6 +101,8 @@ async def test_the_answer_may_arrive_at_another_replica(tmp_path: Path, postgres
         assert (await _receive(second, **answer)).status == COMPLETED
         assert (await _get(first, server_id, started.state)).status == COMPLETED
         assert [await _whoami(stubs, server_id) for stubs in (first, second)] == ["you", "you"]
+        (entry,) = await first.changes("ReceiveMcpAuthorization")
+        assert (entry.subject_id, list(entry.resource_ids)) == (DEFAULT_PRINCIPAL.subject_id, [server_id])
         assert (await catch_refusal(_receive(first, **answer))).reason == "FAILED_PRECONDITION", "a state works once"
     assert remote.grants == ["authorization_code"]
 

@@ -70,6 +70,8 @@ async def test_a_person_authorizes_a_server_and_the_session_survives(tmp_path: P
             assert server.streamable_http.oauth.HasField("expire_time")
             assert (await catch_refusal(_complete(stubs, server, **answer))).reason == "FAILED_PRECONDITION"
             assert await _whoami(stubs, server) == "you"
+            (entry,) = await stubs.changes("CompleteMcpAuthorization")
+            assert entry.resource_ids == [server.id]
         async with serve(_config(tmp_path)) as stubs:  # after a restart
             assert await _whoami(stubs, server) == "you"
             assert remote.grants == ["authorization_code"]

@@ -69,6 +69,8 @@ async def test_a_changed_server_is_refreshed_under_the_same_ids(embedded: Stubs)
             rpc.RefreshMcpServerRequest(mcp_server_id=server.id, request_id="once")
         )
         assert again == answer
+        (entry,) = await embedded.changes("RefreshMcpServer")
+        assert (entry.request_id, entry.resource_ids[0]) == ("once", server.id)
 
 
 async def test_a_refresh_keeps_the_owner_s_settings_of_a_tool(embedded: Stubs) -> None:

@@ -15,6 +15,7 @@ from mnemesh_client.sync.agent import AgentCalls
 from mnemesh_client.sync.agent_files import AgentFiles
 from mnemesh_client.sync.agents import AgentsClient
 from mnemesh_client.sync.archives import ArchivesClient, EmbeddingsClient, PassagesClient
+from mnemesh_client.sync.audit import AuditClient
 from mnemesh_client.sync.blocks import BlocksClient
 from mnemesh_client.sync.budgets import BudgetsClient
 from mnemesh_client.sync.conversations import ConversationsClient
@@ -60,8 +61,8 @@ class Mnemesh:
 
     Its attributes are `agents`, `conversations`, `prompts`, `runs`, `groups`, `sleeptime`, `models`, `providers`,
     `identities`, `budgets` and `schedules` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces`
-    (recall), `archives`, `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools), and
-    `folders` and `files` (files).
+    (recall), `archives`, `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools),
+    `folders` and `files` (files), and `audit` (the changes in all of them).
     Their methods return the messages of the contracts. Lists are iterators that fetch further pages as
     needed. Every call that changes something has a request_id, so that a retry after a broken connection has no second
     effect. Errors are `mnemesh_client.errors.MnemeshError`s with `code`, `reason` and `metadata`.
@@ -161,6 +162,7 @@ class Mnemesh:
         files_channel = self._channel(self.addresses.files)
         self.folders = FoldersClient(files_channel)
         self.files = FilesClient(files_channel, self.folders, patience)
+        self.audit = AuditClient(lambda service: self._channel(dict(self.addresses.items())[service]))
         self._agent_files = agent_files_service_pb2_grpc.AgentFileServiceStub(files_channel)
         self.agents = AgentsClient(
             AgentCalls(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
+from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
 from mnemesh_retrieval.indexing.outbox import Change, outbox_tables
@@ -178,6 +179,7 @@ left_collections = sa.Table(
 
 index_tables = outbox_tables(metadata)
 request_ledger = ledger_table(metadata)
+audit_entries = audit_table(metadata)
 
 
 @dataclass(frozen=True, slots=True)

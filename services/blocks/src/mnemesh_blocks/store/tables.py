@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
+from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
 from mnemesh_types.blocks import AgentAuthor, Block, BlockOperation, BlockRevision, OwnerAuthor
@@ -127,6 +128,7 @@ holdings: Final = sa.Table(
 )
 
 request_ledger: Final = ledger_table(metadata)
+audit_entries: Final = audit_table(metadata)
 
 
 def block_from_row(row: Any) -> Block:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import sqlalchemy as sa
+from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
 
@@ -254,3 +255,4 @@ _index("blobs_by_check", _b.check_at, where=_b.check_at.is_not(None))
 _index("agents_by_announcement", agents.c.announce_at, where=agents.c.announce_at.is_not(None))
 
 request_ledger = ledger_table(metadata)
+audit_entries = audit_table(metadata)

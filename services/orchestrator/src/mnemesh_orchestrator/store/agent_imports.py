@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
+from mnemesh_kit.audit import note_change
 from mnemesh_kit.errors import Aborted, AlreadyExists, RequestIdReused
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock
@@ -86,6 +87,7 @@ class AgentImportStore:
                 return other
             if conn.execute(sa.select(agents.c.id).where(agents.c.id == agent.id)).first() is not None:
                 raise AlreadyExists(f"There is an agent {agent.id}.", resource_id=agent.id)
+            note_change(conn, self.clock.now(), [agent.id])
             insert_agent(conn, agent)
             conn.execute(
                 agent_imports.insert().values(

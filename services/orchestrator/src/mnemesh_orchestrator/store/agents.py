@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
+from mnemesh_kit.audit import note_change
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.paging import Cursor, Page, PageQuery
@@ -116,6 +117,8 @@ def mark_deleting(
         values = {"state": AgentState.DELETING, "updated_at": now, "creation": msgspec.json.encode(deletion)}
         conn.execute(agents.update().where(agents.c.id == each).values(**values))
         marked[each] = deletion
+    if new:
+        note_change(conn, now, new)
     # Holders of leases of the agents get LeaseLost at their next write.
     conn.execute(
         conversations.update()

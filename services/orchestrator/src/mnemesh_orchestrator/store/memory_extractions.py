@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
+from mnemesh_kit.audit import note_change
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
@@ -135,7 +136,14 @@ class MemoryExtractionStore:
         return await self._write(statement, "extractions.release")
 
     async def _write(self, statement: sa.Update, name: str) -> bool:
-        return await self.database.write(lambda conn: conn.execute(statement).rowcount > 0, name=name)
+        def write(conn: sa.Connection) -> bool:
+            if conn.execute(statement).rowcount == 0:
+                return False
+            if name == "extractions.record":
+                note_change(conn, self.clock.now())
+            return True
+
+        return await self.database.write(write, name=name)
 
     async def usage(self, job: ExtractionJob, day: date) -> ExtractionUsage:
         """Returns what an agent and its organization have used on a day."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
+from mnemesh_kit.audit import note_change
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.time import Clock
@@ -289,6 +290,7 @@ class RunQueue:
         ahead = first_unfinished_run(conn, run.conversation_id)
         if conversation.held:
             raise busy_error(run.conversation_id, ahead)
+        note_change(conn, run.created_at, [run.agent_id, decided.asked_by_run_id, run.id])
         number = conversation.next_queue_number if ahead is None else ahead.queue_number - 1
         resuming = replace(run, config=decided.config, resumes=decided.resumption)
         if (asking := _find(conn, run.organization_id, decided.asked_by_run_id)) is not None:

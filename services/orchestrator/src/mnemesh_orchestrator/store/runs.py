@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 import sqlalchemy as sa
+from mnemesh_kit.audit import note_change
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
@@ -343,6 +344,7 @@ class RunStore:
                 raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
             if not RunStatus(found.status).ended:
                 raise RunUnderWay("The run has not ended. Cancel it first.", resource_id=run_id)
+            note_change(conn, self._clock.now())
             approval_statements.delete_decided(conn, run_id)
             conn.execute(runs.delete().where(scope))
             delete_callbacks(conn, [run_id])

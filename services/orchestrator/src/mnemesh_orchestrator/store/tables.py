@@ -1,12 +1,14 @@
 """The tables. Fields that lists filter or sort by are columns; the others are a JSON document."""
 
 import sqlalchemy as sa
+from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
 
 metadata = sa.MetaData()
 
 request_ledger = ledger_table(metadata)
+audit_entries = audit_table(metadata)
 
 agents = sa.Table(
     "agents",

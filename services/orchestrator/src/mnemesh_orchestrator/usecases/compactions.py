@@ -72,10 +72,8 @@ class CompactionService:
             recorded = await self.agents.outcome(key)
             if recorded is None:
                 compaction = await self._compose(caller, agent_id, conversation_id, settings)
-                if key is not None:
-                    recorded = await self.agents.record_outcome(key, msgspec.json.encode(compaction).decode())
-            if recorded is not None:
-                compaction = msgspec.json.decode(recorded, type=Compaction)
+                recorded = await self.agents.record_outcome(key, msgspec.json.encode(compaction).decode())
+            compaction = msgspec.json.decode(recorded, type=Compaction)
             await self._replace(key, lease, agent_id, conversation_id, compaction)
         return compaction.result
 

@@ -202,6 +202,8 @@ class IdentityService:
             RunUnderWay: A run with a message of the identity has not ended, in an agent that is kept.
         """
         organization_id = caller.organization_id
+        await self.store.get(organization_id, identity_id)
+        await self.store.record(None)
         erased = Erased()
         while agents := (await self.agent_ids(caller, identity_id)).items:
             for agent_id in agents:
@@ -236,6 +238,7 @@ class IdentityService:
             return
         await self.store.get(caller.organization_id, identity_id)
         await self._attach_block(identity_id, block_id)
+        await self.store.record(key)
 
     async def detach(
         self, caller: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
 from mnemesh_retrieval.indexing.outbox import outbox_tables
@@ -266,6 +267,7 @@ step_commits = sa.Table(
 index_tables = outbox_tables(metadata)
 
 request_ledger = ledger_table(metadata)
+audit_entries = audit_table(metadata)
 
 
 def _shared() -> tuple[sa.Column[Any], ...]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import UtcDateTime
@@ -165,6 +166,7 @@ builtin_releases: Final = sa.Table(
 )
 
 request_ledger: Final = ledger_table(metadata)
+audit_entries: Final = audit_table(metadata)
 
 
 _LISTS: Final = ("pip_requirements", "npm_requirements", "network_hosts", "secrets")

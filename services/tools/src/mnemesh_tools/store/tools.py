@@ -14,9 +14,11 @@ Example:
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from mnemesh_kit.audit import note_change
 from mnemesh_kit.idempotency import RETENTION, Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.secret_variables import Resealing, SecretVariable
@@ -177,6 +179,10 @@ class ToolTransaction:
     def mcp(self) -> McpTransaction:
         """The MCP servers of the organization, in the same transaction."""
         return self._mcp
+
+    def note_change(self, resource_id: str, now: datetime) -> None:
+        """Adds the entry of an audited call to the transaction; see `mnemesh_kit.audit`."""
+        note_change(self._conn, now, [resource_id])
 
     def get_tool(self, tool_id: str) -> Tool | None:
         """Returns the tool with this id, or None."""

@@ -552,6 +552,7 @@ class McpContacts:
                 return False
             transport = replace(stored.transport, oauth=replace(oauth, session=session))
             tx.mcp.update_server(replace(stored, transport=transport))
+            tx.note_change(target.server_id, self._clock.now())
             return True
 
         is_stored = await self._store.write(target.organization_id, write)

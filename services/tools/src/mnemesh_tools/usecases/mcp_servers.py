@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import msgspec
+from mnemesh_kit.audit import attribute
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
@@ -146,6 +147,7 @@ class McpAuthorizationService:
         if begun is None or not self._waits(begun):
             raise _not_pending("")
         claimed = await self._claim(begun)
+        attribute(Principal(begun.organization_id, begun.subject_id))
         if code is None:
             reason = " ".join((refusal or "no code was granted").split())[:_MAX_REASON_CHARS]
             return await self._end(claimed, f"The access was not authorized: {reason}")

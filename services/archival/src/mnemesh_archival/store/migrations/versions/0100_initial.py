@@ -20,6 +20,7 @@ def upgrade() -> None:
     _create_left_collections()
     _create_passages()
     _create_reembeddings()
+    _create_audit_entries()
     _create_request_ledger()
 
 
@@ -203,6 +204,22 @@ def _create_reembeddings() -> None:
         sa.Column("started_at", UtcDateTime, nullable=False),
         sa.Column("claimed_until", UtcDateTime, nullable=False),
     )
+
+
+def _create_audit_entries() -> None:
+    op.create_table(
+        "audit_entries",
+        sa.Column("organization_id", sa.Text, primary_key=True),
+        sa.Column("created_at", UtcDateTime, primary_key=True),
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("subject_id", sa.Text, nullable=False),
+        sa.Column("role", sa.Text, nullable=False),
+        sa.Column("method", sa.Text, nullable=False),
+        sa.Column("resource_ids", sa.Text, nullable=False),
+        sa.Column("correlation_id", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+    )
+    op.create_index("ix_audit_entries_created_at", "audit_entries", ["created_at"])
 
 
 def _create_request_ledger() -> None:

@@ -11,6 +11,7 @@ down_revision = None
 def upgrade() -> None:
     _create_blocks()
     _create_core_memories()
+    _create_audit_entries()
     _create_request_ledger()
     _create_block_identities()
     _create_block_revisions()
@@ -75,6 +76,22 @@ def _create_core_memories() -> None:
         ["organization_id", "conversation_of"],
         "conversation_of IS NOT NULL",
     )
+
+
+def _create_audit_entries() -> None:
+    op.create_table(
+        "audit_entries",
+        sa.Column("organization_id", sa.Text, primary_key=True),
+        sa.Column("created_at", UtcDateTime, primary_key=True),
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("subject_id", sa.Text, nullable=False),
+        sa.Column("role", sa.Text, nullable=False),
+        sa.Column("method", sa.Text, nullable=False),
+        sa.Column("resource_ids", sa.Text, nullable=False),
+        sa.Column("correlation_id", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+    )
+    op.create_index("ix_audit_entries_created_at", "audit_entries", ["created_at"])
 
 
 def _create_request_ledger() -> None:

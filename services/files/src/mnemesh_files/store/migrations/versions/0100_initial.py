@@ -17,6 +17,7 @@ def upgrade() -> None:
     _create_files()
     _create_folders()
     _create_removals()
+    _create_audit_entries()
     _create_request_ledger()
     _create_segments()
     _create_upload_parts()
@@ -204,6 +205,22 @@ def _create_removals() -> None:
         sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     )
     op.create_index("ix_removals_due_at", "removals", ["due_at"])
+
+
+def _create_audit_entries() -> None:
+    op.create_table(
+        "audit_entries",
+        sa.Column("organization_id", sa.Text, primary_key=True),
+        sa.Column("created_at", UtcDateTime, primary_key=True),
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("subject_id", sa.Text, nullable=False),
+        sa.Column("role", sa.Text, nullable=False),
+        sa.Column("method", sa.Text, nullable=False),
+        sa.Column("resource_ids", sa.Text, nullable=False),
+        sa.Column("correlation_id", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+    )
+    op.create_index("ix_audit_entries_created_at", "audit_entries", ["created_at"])
 
 
 def _create_request_ledger() -> None:

@@ -17,6 +17,7 @@ def upgrade() -> None:
     _create_tables()
     _create_indexes()
     _create_schedules()
+    _create_audit_entries()
 
 
 def _create_tables() -> None:
@@ -126,6 +127,15 @@ def _create_tables() -> None:
         "id text key, conversation_id text of conversations, queue_number long, owner text, expires_at time",
     )
     _table("step_tags", "tag text key, step_id text key of steps")
+
+
+def _create_audit_entries() -> None:
+    _table(
+        "audit_entries",
+        "organization_id text key, created_at time key, id text key, subject_id text, role text, method text, "
+        "resource_ids text, correlation_id text, request_id text",
+    )
+    _index("audit_entries", "ix_audit_entries_created_at", "created_at")
 
 
 def _create_indexes() -> None:

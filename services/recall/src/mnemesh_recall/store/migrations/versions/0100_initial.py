@@ -32,6 +32,7 @@ def upgrade() -> None:
     _create_memory_links()
     _create_memory_terms()
     _create_messages()
+    _create_audit_entries()
     _create_request_ledger()
     _create_step_commits()
     _create_tool_call_rows()
@@ -251,6 +252,22 @@ def _create_messages() -> None:
     )
     op.create_index("ux_messages_id", "messages", ["id"], unique=True)
     op.create_index("ux_messages_sequence", "messages", ["agent_id", "sequence_id"], unique=True)
+
+
+def _create_audit_entries() -> None:
+    op.create_table(
+        "audit_entries",
+        sa.Column("organization_id", sa.Text, primary_key=True),
+        sa.Column("created_at", UtcDateTime, primary_key=True),
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("subject_id", sa.Text, nullable=False),
+        sa.Column("role", sa.Text, nullable=False),
+        sa.Column("method", sa.Text, nullable=False),
+        sa.Column("resource_ids", sa.Text, nullable=False),
+        sa.Column("correlation_id", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+    )
+    op.create_index("ix_audit_entries_created_at", "audit_entries", ["created_at"])
 
 
 def _create_request_ledger() -> None:

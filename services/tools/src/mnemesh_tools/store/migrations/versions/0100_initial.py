@@ -12,6 +12,7 @@ def upgrade() -> None:
     _create_furnishings()
     _create_mcp_runs()
     _create_mcp_servers()
+    _create_audit_entries()
     _create_request_ledger()
     _create_tools()
     _create_mcp_authorizations()
@@ -63,6 +64,22 @@ def _create_mcp_servers() -> None:
         sa.UniqueConstraint("organization_id", "name", name="uq_mcp_servers_organization_name"),
     )
     op.create_index("ix_mcp_servers_organization_created", "mcp_servers", ["organization_id", "created_at", "id"])
+
+
+def _create_audit_entries() -> None:
+    op.create_table(
+        "audit_entries",
+        sa.Column("organization_id", sa.Text, primary_key=True),
+        sa.Column("created_at", UtcDateTime, primary_key=True),
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("subject_id", sa.Text, nullable=False),
+        sa.Column("role", sa.Text, nullable=False),
+        sa.Column("method", sa.Text, nullable=False),
+        sa.Column("resource_ids", sa.Text, nullable=False),
+        sa.Column("correlation_id", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+    )
+    op.create_index("ix_audit_entries_created_at", "audit_entries", ["created_at"])
 
 
 def _create_request_ledger() -> None:
