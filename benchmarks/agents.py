@@ -29,8 +29,8 @@ WORDS: Final = (
 class Connection:
     """Connects to the orchestrator for agents, groups and turns, and to recall for history and windows."""
 
-    def __init__(self, config: MeshConfig) -> None:
-        self._channels = Channels(deadline=60.0, tls=config.tls)
+    def __init__(self, config: MeshConfig, token: str | None = None) -> None:
+        self._channels = Channels(deadline=60.0, tls=config.tls, token=token)
         orchestrator = self._channels.channel(config.address("orchestrator"))
         self.agents = AgentServiceStub(orchestrator)
         self.runs = RunServiceStub(orchestrator)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +41,9 @@ class RunningMesh:
 
 
 @asynccontextmanager
-async def fake_model() -> AsyncIterator[tuple[str, int]]:
-    """Runs a fake OpenAI server in a process; yields its base URL and its pid."""
-    command = (sys.executable, "-m", "mnemesh_testkit.fakes.openai", "--port", "0")
+async def fake_model(seconds: float = 0.0) -> AsyncIterator[tuple[str, int]]:
+    """Runs a fake OpenAI server, whose answers take some time, in a process; yields its base URL and its pid."""
+    command = (sys.executable, "-m", "mnemesh_testkit.fakes.openai", "--port", "0", "--seconds", str(seconds))
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -63,6 +63,7 @@ async def running_mesh(
     postgres: PostgresServer | None = None,
     databases: Sequence[str] = (),
     tls: bool = False,
+    more: Mapping[str, str] | None = None,
 ) -> AsyncIterator[RunningMesh]:
     """Runs a mesh on free ports with its data in `data_dir`.
 
@@ -74,12 +75,14 @@ async def running_mesh(
         postgres: the server that holds the SQL databases, in place of files.
         databases: the names of its databases, one for each service with a store (`create_databases`).
         tls: whether the processes use mutual TLS.
+        more: further settings, by the names of their variables.
     """
     base_url, model_pid = model
     ports = free_ports(len(SERVICES))
     settings = {spec.port_variable: str(port) for spec, port in zip(SERVICES, ports, strict=True)}
     settings |= {"MNEMESH_DATA_DIR": str(data_dir), "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
     settings |= tls_environment(create(data_dir / "certificates")) if tls else {}
+    settings |= more or {}
     config = MeshConfig.from_env(settings)
     if postgres is not None:
         for name, database in zip(STORE_NAMES, databases, strict=True):

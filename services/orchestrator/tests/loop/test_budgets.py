@@ -87,6 +87,23 @@ async def test_runs_beside_one_another_exceed_a_limit_by_one_step_each(world: Wo
     assert (usage.requests, usage.tokens) == (requests, tokens)
 
 
+@pytest.mark.full
+async def test_replicas_count_together_and_stop_at_the_limit(tmp_path: Path, postgres_url: str) -> None:
+    async with opened(tmp_path, postgres_url) as world:
+        world.model.script = by_place(*[SEARCH] * 20)
+        processes = [world.process(f"instance-{number}") for number in range(2)]
+        agents = [await world.agent(processes[0]) for _ in range(6)]
+        await limit(processes[0], max_requests=12)
+        await asyncio.gather(*(processes[index % 2].start(agent) for index, agent in enumerate(agents)))
+        for process in processes:
+            await process.idle()
+        ends = [await processes[0].outcome(agent) for agent in agents]
+        assert {end.stop_reason for end in ends} == {StopReason.BUDGET_EXCEEDED}
+        usage = await used(processes[0])
+        assert (usage.requests, usage.tokens) == await spent_by_steps(processes[0])
+        assert 12 <= usage.requests <= 11 + len(agents)
+
+
 async def test_crash_neither_loses_a_count_nor_repeats_it(tmp_path: Path, sample: Sample) -> None:
     script = by_place(SEARCH, SEARCH, say("Nothing."))
     (tmp_path / "whole").mkdir()

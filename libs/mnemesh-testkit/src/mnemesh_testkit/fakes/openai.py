@@ -38,8 +38,9 @@ _HEAD: Final = (
 class LeanProtocol(asyncio.Protocol):
     """HTTP/1.1 with keep-alive, one request after the other, for exactly two kinds of request."""
 
-    def __init__(self, steps: int, counter: "itertools.count[int]") -> None:
+    def __init__(self, steps: int, counter: "itertools.count[int]", seconds: float = 0.0) -> None:
         self._steps = steps
+        self._seconds = seconds
         self._counter = counter
         self._pieces: list[bytes] = []
         self._missing = -1
@@ -65,7 +66,15 @@ class LeanProtocol(asyncio.Protocol):
             request = b"".join(self._pieces)
             self._pieces.clear()
             self._missing = -1
-            self._transport.write(self._answer(request))
+            answer = self._answer(request)
+            if self._seconds:
+                asyncio.get_running_loop().call_later(self._seconds, self._write, answer)
+            else:
+                self._transport.write(answer)
+
+    def _write(self, answer: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(answer)
 
     def _answer(self, request: bytes) -> bytes:
         if request.startswith(b"GET"):
@@ -129,11 +138,11 @@ def _call(number: int, name: str, arguments: dict[str, Any]) -> bytes:
     return _ended(number, [_chunk(number, _choice(delta)) for delta in deltas], "tool_calls")
 
 
-async def serve(port: int, steps: int) -> None:
-    """Serves until cancelled; says on stdout where, as one line of JSON."""
+async def serve(port: int, steps: int, seconds: float = 0.0) -> None:
+    """Serves until cancelled, each answer after some time; says on stdout where, as one line of JSON."""
     counter = itertools.count(1)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: LeanProtocol(steps, counter), "127.0.0.1", port)
+    server = await loop.create_server(lambda: LeanProtocol(steps, counter, seconds), "127.0.0.1", port)
     bound = server.sockets[0].getsockname()[1]
     sys.stdout.write(json.dumps({"base_url": f"http://127.0.0.1:{bound}/v1"}) + "\n")
     sys.stdout.flush()
@@ -146,9 +155,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mnemesh_testkit.fakes.openai", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--script", choices=tuple(_SCRIPTS), default="one-step")
+    parser.add_argument("--seconds", type=float, default=0.0, help="the time of an answer (%(default)s)")
     given = parser.parse_args()
     try:
-        uvloop.run(serve(given.port, _SCRIPTS[given.script]))
+        uvloop.run(serve(given.port, _SCRIPTS[given.script], given.seconds))
     except KeyboardInterrupt:
         sys.exit(0)
 
