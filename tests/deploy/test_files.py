@@ -16,7 +16,7 @@ from mnemesh_cli.certificates import create_certificates
 from mnemesh_client import Addresses
 from mnemesh_kit.config import ServerConfig, TlsSettings
 from mnemesh_kit.server import Assembly, RunningServer
-from mnemesh_kit.services import SERVICE_NAMES, Protocol
+from mnemesh_kit.services import SERVICE_NAMES, STORE_NAMES, Protocol
 from mnemesh_kit.services import service as spec_of
 from mnemesh_kit.tls.certificates import read_certificate
 from mnemesh_kit.tls.credentials import ClientTls
@@ -231,3 +231,15 @@ def test_the_sandbox_file_gives_tools_what_the_level_full_needs_and_others_nothi
         "cap_add": ["SYS_ADMIN", "NET_ADMIN"],
         "security_opt": ["seccomp:unconfined", "apparmor:unconfined"],
     }
+
+
+def test_backup_has_the_stores_of_every_service(deployment: Any) -> None:
+    given = deployment.environment("backup", GIVEN)
+    deployed = deployment.services["backup"]
+    for name in STORE_NAMES:
+        config = import_module(f"mnemesh_{name}.config").Config
+        of_service = config.from_env(deployment.environment(name, GIVEN))
+        assert config.from_env(given).database == of_service.database
+    assert deployed["volumes"][0] in deployment.services["files"]["volumes"]
+    assert (deployed["user"], deployed["profiles"]) == (deployment.services["files"]["user"], ["backup"])
+    assert given["MNEMESH_SECRETS_KEY_FILE"] == deployment.environment("tools", GIVEN)["MNEMESH_SECRETS_KEY_FILE"]
