@@ -3,7 +3,8 @@
 import { useState } from "preact/hooks";
 import type { Conversation } from "../gen/mnemesh/agents/v1/conversations_pb";
 import { ConversationOrderBy } from "../gen/mnemesh/agents/v1/conversations_service_pb";
-import { agents, conversations, newRequestId } from "./api";
+import { newRequestId } from "./api";
+import { agents, conversations } from "./clients/agents";
 import { Chat } from "./chat/chat";
 import { Context } from "./context/context";
 import { ago } from "./format";

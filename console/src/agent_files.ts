@@ -9,7 +9,8 @@ import {
   type ImportOptionsSchema,
 } from "../gen/mnemesh/agents/v1/agents_service_pb";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { agents, authorized, baseUrl, type Problem } from "./api";
+import { authorized, baseUrl, type Problem } from "./api";
+import { agents } from "./clients/agents";
 import { callWithStream, enveloped } from "./client_stream";
 
 /** What the page moves at most. The command line has no such limit, because it keeps no file in memory. */

@@ -1,25 +1,10 @@
-// The calls of the mesh: clients of its services, the token, and errors in words for people.
+// How the mesh is called: its address, the token, and errors in words for people. The clients of services are in clients/:
+// a view loads those that it needs.
 
-import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
+import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
 import { signal } from "@preact/signals";
-import { AgentService } from "../gen/mnemesh/agents/v1/agents_service_pb";
-import { ConversationService } from "../gen/mnemesh/agents/v1/conversations_service_pb";
-import { GroupService } from "../gen/mnemesh/agents/v1/groups_service_pb";
-import { ModelService } from "../gen/mnemesh/agents/v1/models_service_pb";
 import type { RunError } from "../gen/mnemesh/agents/v1/runs_pb";
-import { RunService } from "../gen/mnemesh/agents/v1/runs_service_pb";
-import { PassageService } from "../gen/mnemesh/archival/v1/passages_service_pb";
-import { BlockService } from "../gen/mnemesh/blocks/v1/blocks_service_pb";
-import { AgentFileService } from "../gen/mnemesh/files/v1/agent_files_service_pb";
-import { FileService } from "../gen/mnemesh/files/v1/files_service_pb";
-import { FolderService } from "../gen/mnemesh/files/v1/folders_service_pb";
-import { EpisodeService } from "../gen/mnemesh/recall/v1/episodes_service_pb";
-import { MessageService } from "../gen/mnemesh/recall/v1/messages_service_pb";
-import { ServerService } from "../gen/mnemesh/server/v1/server_service_pb";
-import { ExecutionService } from "../gen/mnemesh/tools/v1/execution_service_pb";
-import { McpServerService } from "../gen/mnemesh/tools/v1/mcp_servers_service_pb";
-import { ToolService } from "../gen/mnemesh/tools/v1/tools_service_pb";
 
 /** The token of the caller. It is kept in memory alone: a reload asks for it again. */
 export const token = signal("");
@@ -93,24 +78,7 @@ const authorize: Interceptor = (next) => async (request) => {
 
 /** Where the mesh is: the page is served at <prefix>/console/, and the methods at <prefix>/mnemesh.…. */
 export const baseUrl = new URL("..", document.baseURI).href.replace(/\/$/, "");
-const transport = createConnectTransport({ baseUrl, useBinaryFormat: true, interceptors: [authorize] });
-
-export const agents = createClient(AgentService, transport);
-export const conversations = createClient(ConversationService, transport);
-export const models = createClient(ModelService, transport);
-export const runs = createClient(RunService, transport);
-export const blocks = createClient(BlockService, transport);
-export const messages = createClient(MessageService, transport);
-export const episodes = createClient(EpisodeService, transport);
-export const passages = createClient(PassageService, transport);
-export const groups = createClient(GroupService, transport);
-export const folders = createClient(FolderService, transport);
-export const files = createClient(FileService, transport);
-export const agentFiles = createClient(AgentFileService, transport);
-export const tools = createClient(ToolService, transport);
-export const executions = createClient(ExecutionService, transport);
-export const mcpServers = createClient(McpServerService, transport);
-export const servers = createClient(ServerService, transport);
+export const transport = createConnectTransport({ baseUrl, useBinaryFormat: true, interceptors: [authorize] });
 
 /** Returns a new idempotency key. crypto.randomUUID needs HTTPS or localhost, this does not. */
 export function newRequestId(): string {

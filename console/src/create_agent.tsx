@@ -4,7 +4,7 @@ import { create, toJsonString } from "@bufbuild/protobuf";
 import { useState } from "preact/hooks";
 import { AgentType } from "../gen/mnemesh/agents/v1/agents_pb";
 import { CreateAgentRequestSchema } from "../gen/mnemesh/agents/v1/agents_service_pb";
-import { agents, models } from "./api";
+import { agents, models } from "./clients/agents";
 import { FormDialog } from "./dialog";
 import { words } from "./format";
 import { Field, Json, ProblemBox, TextField, useLoad } from "./parts";

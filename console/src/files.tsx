@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { FolderOrderBy } from "../gen/mnemesh/files/v1/folders_service_pb";
-import { folders } from "./api";
+import { folders } from "./clients/files";
 import { FormDialog } from "./dialog";
 import { FolderPage } from "./folder";
 import { bytes, count } from "./format";

@@ -8,7 +8,8 @@ import { OnBusy, type Run, type RunError, type RunEvent } from "../gen/mnemesh/a
 import { ContentPartSchema } from "../gen/mnemesh/types/v1/message_pb";
 import { SortOrder } from "../gen/mnemesh/types/v1/paging_pb";
 import { create } from "@bufbuild/protobuf";
-import { agents, groups, newRequestId, type Problem, problemOf, problemOfRun, runs } from "./api";
+import { newRequestId, type Problem, problemOf, problemOfRun } from "./api";
+import { agents, groups, runs } from "./clients/agents";
 import { follow, start } from "./chat/follow";
 import { FormDialog } from "./dialog";
 import { count, textOf, words } from "./format";

@@ -4,7 +4,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import { useState } from "preact/hooks";
 import type { Agent } from "../gen/mnemesh/agents/v1/agents_pb";
 import { type Group, type ManagerConfig, type ManagerConfigSchema } from "../gen/mnemesh/agents/v1/groups_pb";
-import { groups } from "./api";
+import { groups } from "./clients/agents";
 import { FormDialog } from "./dialog";
 import { type Kind, kindOf, KINDS, managerOf } from "./groups";
 import { AgentSelect, useAgents } from "./list";

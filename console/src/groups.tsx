@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import type { Group } from "../gen/mnemesh/agents/v1/groups_pb";
 import { SortOrder } from "../gen/mnemesh/types/v1/paging_pb";
-import { groups } from "./api";
+import { groups } from "./clients/agents";
 import { count } from "./format";
 import { GroupPage } from "./group";
 import { GroupForm } from "./group_form";

@@ -4,7 +4,8 @@
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
 import type { Agent } from "../gen/mnemesh/agents/v1/agents_pb";
-import { agents, newRequestId, type Problem } from "./api";
+import { newRequestId, type Problem } from "./api";
+import { agents } from "./clients/agents";
 import { Busy, ProblemBox, useAction, useLoad } from "./parts";
 import { linkTo, linkToSection, type Panel, type Section } from "./route";
 
@@ -153,7 +154,7 @@ export function ItemHead({ section, back, id, name, isMono, about, children }: I
         </h1>
         {about}
       </div>
-      {children}
+      <div class="buttons">{children}</div>
     </header>
   );
 }

@@ -24,15 +24,17 @@ const VIEWS = {
 /** A view whose code is loaded when it is shown for the first time. */
 function lazy<P extends object>(load: () => Promise<FunctionComponent<P>>): FunctionComponent<P> {
   let Loaded: FunctionComponent<P> | undefined;
+  let loading: Promise<unknown> | undefined;
   return (props: P) => {
-    const [state, setState] = useState<"loading" | "loaded" | "failed">(Loaded ? "loaded" : "loading");
+    const [hasFailed, setFailed] = useState(false);
+    const [, redraw] = useState(false);
+    // Not in an effect, which would wait for the first paint.
+    loading ??= load().then((found) => (Loaded = found));
     useEffect(() => {
-      if (!Loaded) {
-        load().then(
-          (found) => ((Loaded = found), setState("loaded")),
-          () => setState("failed"),
-        );
-      }
+      loading!.then(
+        () => redraw(true),
+        () => setFailed(true),
+      );
     }, []);
     if (Loaded) {
       return <Loaded {...props} />;
@@ -40,7 +42,7 @@ function lazy<P extends object>(load: () => Promise<FunctionComponent<P>>): Func
     const problem = { reason: "", message: "This part of the page cannot be loaded.", next: "The mesh may have been updated." };
     return (
       <div class="page">
-        {state === "failed" ? <ProblemBox problem={problem} retry={() => location.reload()} /> : <Busy what="Loading" />}
+        {hasFailed ? <ProblemBox problem={problem} retry={() => location.reload()} /> : <Busy what="Loading" />}
       </div>
     );
   };

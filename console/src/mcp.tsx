@@ -11,7 +11,8 @@ import {
   McpSchemaStatus,
 } from "../gen/mnemesh/tools/v1/mcp_servers_pb";
 import { McpAuthorizationStatus, McpServerOrderBy, type TestMcpServerResponse } from "../gen/mnemesh/tools/v1/mcp_servers_service_pb";
-import { baseUrl, mcpServers, newRequestId } from "./api";
+import { baseUrl, newRequestId } from "./api";
+import { mcpServers } from "./clients/tools";
 import { FormDialog } from "./dialog";
 import { count, words } from "./format";
 import { Row } from "./list";

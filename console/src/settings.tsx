@@ -2,7 +2,9 @@
 
 import { useEffect, useState } from "preact/hooks";
 import type { Agent, AttachedTool } from "../gen/mnemesh/agents/v1/agents_pb";
-import { agents, models, newRequestId, tools } from "./api";
+import { newRequestId } from "./api";
+import { agents, models } from "./clients/agents";
+import { tools } from "./clients/tools";
 import { count } from "./format";
 import { Row } from "./list";
 import { Check, Field, ProblemBox, TextField, useAction, useLoad } from "./parts";

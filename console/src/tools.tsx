@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { SortOrder } from "../gen/mnemesh/types/v1/paging_pb";
 import { PackagesState, type Tool, ToolType } from "../gen/mnemesh/tools/v1/tools_pb";
 import { ToolOrderBy } from "../gen/mnemesh/tools/v1/tools_service_pb";
-import { tools } from "./api";
+import { tools } from "./clients/tools";
 import { words } from "./format";
 import { Filter, Listing, Row, usePages } from "./list";
 import { McpServers } from "./mcp";

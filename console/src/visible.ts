@@ -5,7 +5,7 @@ import { options, type VNode } from "preact";
 
 // The embeddings, overrides and isolates of Unicode, and all controls but tab, line feed and carriage return.
 const HIDDEN = /[\u202a-\u202e\u2066-\u2069\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]/g;
-const ATTRIBUTES = ["title", "aria-label", "alt", "label"];
+const ATTRIBUTES = ["title", "aria-label", "alt", "label", "placeholder"];
 
 /** Returns a text in which such characters are readable. */
 export function visible(text: string): string {

@@ -14,8 +14,9 @@ from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, FilePayload, Page, expect
 
+from tests.console.proxies import proxy
 from tests.console.steps import open_agent, send
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -202,8 +203,8 @@ async def test_a_fork_shares_the_messages_up_to_one(page: Page, console_mesh: Me
 async def test_an_image_is_sent_and_shown(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     fake_model.script = ["A red dot."]
     await open_agent(page, console_mesh, model="openai/fake-model")
-    image = {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(PNG)}
-    await page.get_by_label("Add images").set_input_files([image])  # type: ignore[list-item]
+    image: FilePayload = {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(PNG)}
+    await page.get_by_label("Add images").set_input_files([image])
     await expect(page.get_by_role("list", name="Images of the message")).to_contain_text("dot.png")
     await send(page, "What is this?")
     await expect(page.get_by_role("article", name="Agent")).to_contain_text("A red dot.")
@@ -212,17 +213,14 @@ async def test_an_image_is_sent_and_shown(page: Page, console_mesh: Mesh, fake_m
     assert PNG in fake_model.requests[-1].raw.decode()
 
 
-async def test_the_page_asks_for_a_token_and_works_below_a_prefix(browser: Browser, tmp_path: Path) -> None:
-    """The proxy of the prefix is in the browser: it removes the prefix from each request."""
+async def test_the_page_asks_for_a_token(browser: Browser, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("k" * 32)
     settings = {name: {"auth_key_file": str(keys)} for name in ("gateway", *STORE_NAMES)}
     good = mint_token(b"k" * 32, Principal(new_id("org"), new_id("user")), 600)
     async with Mesh(tmp_path / "data", gateway=True, in_memory=True, settings=settings) as mesh:
-        base = f"http://{mesh.addresses['gateway']}"
         page = await browser.new_page()
-        await page.route(f"{base}/team/**", lambda route: route.continue_(url=route.request.url.replace("/team/", "/")))
-        await page.goto(f"{base}/team/console/")
+        await page.goto(f"http://{mesh.addresses['gateway']}/console/")
         for token in ("wrong", "wröng", good):
             await page.get_by_label("Token").fill(token)
             await page.get_by_role("button", name="Log in").click()
@@ -233,3 +231,32 @@ async def test_the_page_asks_for_a_token_and_works_below_a_prefix(browser: Brows
         await page.reload()
         await expect(page.get_by_label("Token")).to_have_value("")
         await page.close()
+
+
+@pytest.mark.full
+async def test_the_page_works_below_a_prefix(page: Page, console_mesh: Mesh) -> None:
+    """All panels, a streamed turn and an upload pass through a reverse proxy that removes the prefix."""
+    async with proxy(f"http://{console_mesh.addresses['gateway']}", "/team") as address:
+        await page.goto(f"{address}/")
+        await expect(page).to_have_url(f"{address}/console/")
+        await page.get_by_role("button", name="New agent").click()
+        await page.get_by_label("Name", exact=True).fill(f"prefixed-{uuid4().hex[:8]}")
+        await page.get_by_role("button", name="Create agent").click()
+        await send(page, "My name is Ada.")
+        await expect(page.get_by_role("article", name="Agent")).to_contain_text("I wrote your name, Ada")
+        for panel in ("Context", "Memory", "Runs", "Settings"):
+            await page.get_by_role("link", name=panel).click()
+            await expect(page.locator("main h2").first).to_be_visible()
+            await expect(page.locator("main .busy")).to_have_count(0)
+        for section in ("Tools", "Groups", "Files"):
+            await page.get_by_role("link", name=section).click()
+            await expect(page.get_by_role("heading", level=1, name=section)).to_be_visible()
+        await page.get_by_role("button", name="New folder").click()
+        await page.get_by_label("Name").fill(f"prefixed-{uuid4().hex[:8]}")
+        await page.get_by_role("button", name="Create folder").click()
+        note: FilePayload = {"name": "note.md", "mimeType": "text/markdown", "buffer": b"# Note"}
+        await page.get_by_label("Upload files").set_input_files(note)
+        await expect(page.locator("details", has_text="note.md")).to_contain_text("ready")
+        await page.get_by_role("link", name="Mesh", exact=True).click()
+        await expect(page.get_by_role("list", name="Services").get_by_text("answers", exact=True)).to_have_count(7)
+        await expect(page.get_by_role("alert")).to_have_count(0)

@@ -60,6 +60,7 @@ async def test_the_focus_stays_where_a_person_works(page: Page, console_mesh: Me
     assert await focused(page) == "Agents"
 
 
+@pytest.mark.full
 async def test_an_approval_is_near_the_composer(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     """It is announced, and Enter leads from the composer to it."""
     insert = ("memory_insert", {"label": "human", "new_str": "Likes tea."})
@@ -99,6 +100,7 @@ async def test_a_message_waits_while_the_mesh_is_away_and_is_sent_once(page: Pag
     assert len([run async for run in console_mesh.client.runs.list(agent_id=agent.id)]) == 1
 
 
+@pytest.mark.full
 async def test_a_wrong_address_says_so(page: Page) -> None:
     for address in ("nowhere", "agents/agent-1/nowhere"):
         await page.goto(f"/console/#/{address}")
@@ -110,6 +112,7 @@ async def test_a_wrong_address_says_so(page: Page) -> None:
             await expect(page.get_by_role("heading", level=1, name=section.title())).to_be_visible()
 
 
+@pytest.mark.full
 async def test_an_expired_token_does_not_lose_a_form(browser: Browser, tmp_path: Path) -> None:
     """The login comes over the page, which then goes on: the form is sent, and a stream is followed."""
     keys = tmp_path / "keys"
@@ -154,6 +157,7 @@ async def _refuse(route: Route) -> None:
     await route.fulfill(status=401, content_type="application/json", body=body)
 
 
+@pytest.mark.full
 async def test_a_hostile_answer_does_not_stop_the_page(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     """Emphasis without end: the page answers within a moment, and what is too much is shown as it was written."""
     hostile = "(*a*" * 25_000

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 import pytest_asyncio
+from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_gateway.http.console import FILES
@@ -55,7 +56,14 @@ async def things(console_mesh: Mesh, fake_model: FakeOpenAI, tmp_path_factory: p
     insert = ("memory_insert", {"label": "human", "new_str": MARKUP})
     fake_model.script = [Reply(tool_calls=(insert,), reasoning=MARKUP), Reply(text=MARKUP)]
     await agent.ask(MARKUP)
-    await client.passages.insert(MARKUP, agent_id=agent.id)
+    await client.passages.insert(MARKUP, agent_id=agent.id, tags=[MARKUP])
+    fact = await client.facts.create(f"fact {MARKUP}", agent_id=agent.id, tags=["<b>bold</b>"])
+    scope = episodes_pb2.MemoryScope(agent_id=agent.id)
+    corrected = episodes_pb2.SupersedeOperation(
+        fact_id=fact.fact.id, fact=episodes_pb2.Fact(text=MARKUP), reason=MARKUP
+    )
+    await client.facts.stub.SupersedeFact(episodes_service_pb2.SupersedeFactRequest(operation=corrected))
+    await client.episodes.commit(scope, f"episode {MARKUP}", tags=[MARKUP])
     tool = await client.tools.create(SOURCE.format(markup="<b>bold</b>", printed=MARKUP))
     folder = await client.folders.create("folder <b>bold<b>", description=MARKUP)
     path = tmp_path_factory.mktemp("files") / "<b>bold<b>.md"
@@ -67,7 +75,7 @@ async def things(console_mesh: Mesh, fake_model: FakeOpenAI, tmp_path_factory: p
     group = await client.groups.create([agent.id], description=f"group {MARKUP}")
     await group.ask(MARKUP)
     await client.mcp_servers.create("<b>server</b>", url="http://127.0.0.1:9/mcp")
-    panels = ("chat", "context", "memory", "runs")
+    panels = ("chat", "context", "memory", "runs", "settings")
     return Things(
         agent,
         (
@@ -150,14 +158,42 @@ async def test_markup_in_every_field_is_text(page: Page, things: Things) -> None
             await page.get_by_label("Arguments").fill('{"amount": 1}')
             await page.get_by_role("button", name="Run", exact=True).click()
             await expect(page.get_by_label("stdout")).to_contain_text(MARKUP)
+        for tier in ("Archival", "Recall", "Facts") if address.endswith("/memory") else ():
+            await page.get_by_role("button", name=tier).click()
+            await expect(page.locator("main li", has_text="<b>bold</b>").first).to_be_visible()
+            assert await page.locator("b, main script, main img, main iframe").count() == 0, tier
         await expect(page.locator("main .busy")).to_have_count(0)
         assert await page.locator("b, main script, main img, main iframe").count() == 0, address
         assert await page.title() == "mnemesh console", address
-        if address not in ("tools/new", "mesh"):
+        if address not in ("tools/new", "mesh") and "settings" not in address:
             content = await page.evaluate(
                 "document.body.innerText + [...document.querySelectorAll('textarea')].map((each) => each.value).join()"
             )
             assert "<b>" in content, address
+
+
+@pytest.mark.full
+async def test_a_name_that_turns_the_direction_of_text_is_shown_by_its_codes(page: Page, console_mesh: Mesh) -> None:
+    """In lists, heads, choices, labels and dialogs."""
+    client, turned = console_mesh.client, "invoice\u202efdp.exe"
+    agent = await client.agents.create(turned)
+    folder = await client.folders.create("turned", description=turned)
+    group = await client.groups.create([agent.id], description=turned)
+    for address, button in (
+        (f"agents/{agent.id}/chat", None),
+        (f"agents/{agent.id}/settings", None),
+        ("files", None),
+        (f"files/{folder.id}", None),
+        ("groups", "New group"),
+        (f"groups/{group.id}", "Edit"),
+        ("agents", "Delete invoice"),
+    ):
+        await visit(page, address)
+        if button:
+            await page.get_by_role("button", name=button).click()
+            await expect(page.get_by_role("dialog")).to_be_visible()
+        await expect(page.get_by_text("invoice⟨U+202E⟩fdp.exe").first).to_be_attached()
+        assert "\u202e" not in await page.content(), address
 
 
 async def tab_to(page: Page, name: str) -> None:

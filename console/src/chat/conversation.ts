@@ -18,7 +18,9 @@ import {
   ToolReturnStatus,
 } from "../../gen/mnemesh/types/v1/message_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
-import { conversations, messages, newRequestId, type Problem, problemOf, problemOfRun, runs } from "../api";
+import { newRequestId, type Problem, problemOf, problemOfRun } from "../api";
+import { conversations, runs } from "../clients/agents";
+import { messages } from "../clients/memory";
 import { number, words } from "../format";
 import { addEvent, addMessage, type Asked, type Entries, type Entry, imagesOf, type Said } from "./entries";
 import { follow, start } from "./follow";

@@ -3,7 +3,8 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { RunEvent } from "../../gen/mnemesh/agents/v1/runs_pb";
 import type { StartRunRequestSchema } from "../../gen/mnemesh/agents/v1/runs_service_pb";
-import { isTransient, isUnauthenticated, runs } from "../api";
+import { isTransient, isUnauthenticated } from "../api";
+import { runs } from "../clients/agents";
 
 const PATIENCE_MS = 120_000;
 const FIRST_DELAY_MS = 200;

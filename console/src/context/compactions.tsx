@@ -5,7 +5,9 @@ import type { Agent, CompactionResult } from "../../gen/mnemesh/agents/v1/agents
 import { type Step } from "../../gen/mnemesh/agents/v1/runs_pb";
 import { type Message, Role } from "../../gen/mnemesh/types/v1/message_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
-import { agents, messages, newRequestId, runs } from "../api";
+import { newRequestId } from "../api";
+import { agents, runs } from "../clients/agents";
+import { messages } from "../clients/memory";
 import { count, duration, messageText, milliseconds, number, textOf, words } from "../format";
 import { Busy, ProblemBox, Time, useAction, useLoad } from "../parts";
 import { linkTo } from "../route";

@@ -10,7 +10,8 @@ import {
 import { type Step, StepStatus } from "../../gen/mnemesh/agents/v1/runs_pb";
 import { Role } from "../../gen/mnemesh/types/v1/message_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
-import { agents, problemOfRun, runs } from "../api";
+import { problemOfRun } from "../api";
+import { agents, runs } from "../clients/agents";
 import { count, duration, messageText, milliseconds, number, words } from "../format";
 import { Busy, Empty, Field, Json, ProblemBox, Time, useAction, useLoad } from "../parts";
 import { Compactions } from "./compactions";
@@ -29,14 +30,11 @@ const TITLES: Record<Kind, string> = {
   [Kind.TOOL_SCHEMAS]: "Tools",
 };
 
-/** What a section has a number of. */
-const UNITS: Record<Kind, [string, string?]> = {
-  [Kind.UNSPECIFIED]: ["part"],
-  [Kind.SYSTEM_PROMPT]: ["part"],
+/** What a section has a number of. The others are one text. */
+const UNITS: Partial<Record<Kind, [string, string?]>> = {
   [Kind.CORE_MEMORY]: ["block"],
   [Kind.TOOL_RULES]: ["rule"],
   [Kind.DIRECTORIES]: ["folder"],
-  [Kind.MEMORY_METADATA]: ["part"],
   [Kind.SUMMARY]: ["summary", "summaries"],
   [Kind.MESSAGES]: ["message"],
   [Kind.TOOL_SCHEMAS]: ["tool"],
@@ -107,13 +105,15 @@ function Window({ shown }: { shown: ContextWindow }) {
         ))}
       </div>
       <ul class="sections">
-        {sections.map((section) => (
+        {sections.map((section) => {
+          const unit = UNITS[section.kind];
+          return (
           <li key={section.kind}>
             <button type="button" aria-expanded={opened === section.kind} onClick={() => toggle(section.kind)}>
               <span class={`swatch kind-${section.kind}`} aria-hidden="true" />
               <span class="section-title">
                 {TITLES[section.kind]}
-                {section.count > 0 && <span class="muted"> {count(section.count, ...UNITS[section.kind])}</span>}
+                {section.count > 0 && unit && <span class="muted"> {count(section.count, ...unit)}</span>}
               </span>
               <span class="share" aria-hidden="true">
                 <span
@@ -125,7 +125,8 @@ function Window({ shown }: { shown: ContextWindow }) {
             </button>
             {opened === section.kind && <SectionText section={section} shown={shown} />}
           </li>
-        ))}
+          );
+        })}
       </ul>
     </section>
   );

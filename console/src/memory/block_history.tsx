@@ -3,7 +3,9 @@
 import type { Agent } from "../../gen/mnemesh/agents/v1/agents_pb";
 import { type Author, type Block, BlockOperation, type BlockRevision } from "../../gen/mnemesh/blocks/v1/blocks_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
-import { agents, blocks, newRequestId } from "../api";
+import { newRequestId } from "../api";
+import { agents } from "../clients/agents";
+import { blocks } from "../clients/memory";
 import { words } from "../format";
 import { Holders } from "../list";
 import { Busy, ProblemBox, Time, useAction, useLoad } from "../parts";

@@ -2,7 +2,8 @@
 
 import { useState } from "preact/hooks";
 import type { Fact, MemoryScope } from "../../gen/mnemesh/recall/v1/episodes_pb";
-import { episodes, newRequestId } from "../api";
+import { newRequestId } from "../api";
+import { episodes } from "../clients/memory";
 import { Dialog, FormDialog } from "../dialog";
 import { ProblemBox, TextField, useAction } from "../parts";
 

@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import type { Agent } from "../../gen/mnemesh/agents/v1/agents_pb";
 import { Role } from "../../gen/mnemesh/types/v1/message_pb";
-import { messages } from "../api";
+import { messages } from "../clients/memory";
 import { words } from "../format";
 import { Busy, Empty, ProblemBox, Time, useLoad } from "../parts";
 import { linkTo } from "../route";

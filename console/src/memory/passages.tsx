@@ -3,7 +3,8 @@
 import { useState } from "preact/hooks";
 import type { Agent } from "../../gen/mnemesh/agents/v1/agents_pb";
 import { type PassageHit, TagMatch } from "../../gen/mnemesh/archival/v1/passages_service_pb";
-import { newRequestId, passages } from "../api";
+import { newRequestId } from "../api";
+import { passages } from "../clients/memory";
 import { Busy, Empty, ProblemBox, Time, useAction, useLoad } from "../parts";
 import { ALL_DAYS, DayRange, daysFilter, Highlighted, Score, SearchBox, tagsOf } from "./search";
 
