@@ -314,6 +314,17 @@ def mesh(script: Script, running: MeshThread, tmp_path: Path) -> None:
     assert script.row("prompts show", prompt["key"])["text"]
 
     assert {row["service"] for row in script.rows("status", code=1)} >= {"orchestrator", "blocks"}
+    agent = script.row("agents create", "in-time")["id"]
+    schedule = script.row("schedules create", agent, "Hello.", "--cron", "0 9 1 1 *")["id"]
+    assert [row["id"] for row in script.rows("schedules list")] == [schedule]
+    for command in ("schedules show", "schedules pause", "schedules resume"):
+        assert script.row(command, schedule)["id"] == schedule
+    assert script.row("schedules delete", schedule, "-y") == {"deleted": schedule}
+    budget = script.row("budgets set", "--requests", "1000")["id"]
+    assert [row["id"] for row in script.rows("budgets list")] == [budget]
+    assert script.row("budgets delete", budget, "-y") == {"deleted": budget}
+
+    assert {row["service"] for row in script.rows("audit", "--since", "1h")} >= {"orchestrator", "blocks", "tools"}
     assert script.row("top", "--once")["active_runs"] == 0
     assert {row["name"] for row in script.rows("version", code=1)} >= {"client", "blocks"}
     assert {row["subject"] for row in script.rows("doctor", "--data-dir", str(tmp_path), code=1)} >= {"python", "model"}
@@ -323,7 +334,8 @@ def mesh(script: Script, running: MeshThread, tmp_path: Path) -> None:
     assert script.row("down", "--data-dir", str(tmp_path)) == {"data_dir": str(tmp_path), "stopped_pid": None}
     assert len(script.row("certs create", str(tmp_path / "certs"))["certificates"]) > 1
     (tmp_path / "keys").write_text("0123456789abcdef" * 4)
-    assert script.row("tokens create", "--key-file", str(tmp_path / "keys"))["token"]
+    token = script.row("tokens create", "--key-file", str(tmp_path / "keys"))["token"]
+    assert script.row("tokens revoke", token, "--key-file", str(tmp_path / "keys"))["kind"] == "token"
 
     assert script.row("profiles set", "team", "--address", "mesh.example.org:50050")["name"] == "team"
     assert [row["name"] for row in script.rows("profiles list")] == ["team"]

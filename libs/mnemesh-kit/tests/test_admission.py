@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import jwt
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mnemesh.archival.v1 import passages_service_pb2, passages_service_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
@@ -143,8 +144,9 @@ def every_rpc() -> Iterator[tuple[str, Any]]:
 
 
 def test_every_rpc_of_the_contracts_has_an_access_rule() -> None:
-    of_every_server = "/mnemesh.server.v1.ServerService/GetServerStatus"
-    assert set(rules_of()) == {of_every_server, *(path for path, _ in every_rpc())}
+    of_every_server = ("AuditService/ListAuditEntries", "ServerService/GetServerStatus")
+    own = {f"/mnemesh.server.v1.{name}" for name in of_every_server}
+    assert set(rules_of()) == own | {path for path, _ in every_rpc()}
 
 
 def test_contracts_name_the_rpcs_that_only_services_may_call() -> None:
@@ -161,9 +163,16 @@ def test_contracts_name_the_rpcs_that_only_services_may_call() -> None:
 async def test_clients_may_not_call_rpcs_for_services(key_file: str) -> None:
     async with serving(key_file) as served:
         for client in (served.blocks_as(Role.ADMIN), served.blocks_with(token())):
-            with as_principal(ME), pytest.raises(PermissionDenied) as refused:
+            with (
+                as_principal(ME),
+                structlog.testing.capture_logs() as logs,
+                pytest.raises(PermissionDenied) as refused,
+            ):
                 await client.EraseAgent(ERASE)
             assert refused.value.metadata == {"required_role": "service", "role": "admin"}
+            (line,) = [line for line in logs if line["event"] == "call"]
+            assert (line["log_level"], line["method"]) == ("warning", f"/{BLOCKS}/EraseAgent")
+            assert (line["organization_id"], line["subject_id"]) == (ME.organization_id, ME.subject_id)
         assert served.blocks.callers == []
         with as_principal(ME):
             await served.blocks_as(Role.SERVICE).EraseAgent(ERASE)

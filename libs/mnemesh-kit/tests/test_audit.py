@@ -1,6 +1,9 @@
 """The audit log on each engine: an entry is part of its change, is listed by page, and is deleted by its age."""
 
 import asyncio
+import os
+import signal
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -11,7 +14,8 @@ import sqlalchemy as sa
 from mnemesh.agents.v1 import agents_service_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2
 from mnemesh_kit.audit import MAX_IDS, AuditFilter, AuditLog, audit_table, auditing, ids_in, note_change
-from mnemesh_kit.call_context import ROLE_KEY, Principal, Role, as_principal
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, ROLE_KEY, Principal, Role, as_principal
+from mnemesh_kit.failpoints import install
 from mnemesh_kit.idempotency import Ledger, ledger_table, request_key
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
@@ -24,6 +28,7 @@ audit_table(metadata)
 changes = sa.Table("changes", metadata, sa.Column("name", sa.Text, primary_key=True))
 ADA = Principal(new_id("org"), new_id("user"), Role.ADMIN)
 BEN = Principal(ADA.organization_id, new_id("user"), Role.WRITER)
+ADMIN = Principal(DEFAULT_PRINCIPAL.organization_id, DEFAULT_PRINCIPAL.subject_id, Role.ADMIN)
 STRANGER = Principal(new_id("org"), ADA.subject_id, Role.ADMIN)
 ALL = PageQuery(limit=100, ascending=True)
 
@@ -126,6 +131,15 @@ async def test_a_repeated_request_and_a_call_of_several_transactions_have_one_en
     assert await blocks.changed() == 3
 
 
+@pytest.mark.parametrize(("moment", "count"), [("before_commit", 0), ("after_commit", 1)])
+async def test_a_kill_leaves_the_change_and_its_entry_or_neither(
+    blocks: Blocks, database_url: str, moment: str, count: int
+) -> None:
+    child = await asyncio.create_subprocess_exec(sys.executable, __file__, database_url, moment)
+    assert await child.wait() == -signal.SIGKILL
+    assert (len(await blocks.entries(ADMIN)), await blocks.changed()) == (count, count)
+
+
 async def test_services_and_background_work_have_no_entries(blocks: Blocks) -> None:
     service = Principal(ADA.organization_id, ADA.subject_id, Role.SERVICE)
     await blocks.delete(service, new_id("block"), of_service=True)
@@ -200,3 +214,18 @@ def test_ids_of_a_request_are_those_of_resources_and_bounded() -> None:
     assert list(ids_in(request)) == [*block_ids, agent_id]
     many = blocks_service_pb2.CreateBlockRequest(agent_ids=[new_id("agent") for _ in range(MAX_IDS + 1)])
     assert len(list(ids_in(many))) == MAX_IDS + 1
+
+
+async def _delete_until_killed(url: str, moment: str) -> None:
+    """Deletes a block in a process that kills itself at a moment of the transaction."""
+
+    def kill(reached: str) -> None:
+        if reached == f"sql.write.{moment}:blocks.delete":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    install(kill)
+    await Blocks(Database.open(url), FrozenClock()).delete(ADMIN, new_id("block"), request_id="r-1")
+
+
+if __name__ == "__main__":
+    asyncio.run(_delete_until_killed(*sys.argv[1:]))

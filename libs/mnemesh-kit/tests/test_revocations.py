@@ -61,6 +61,7 @@ async def test_revoked_token_is_refused_by_running_and_new_services(path: Path) 
 @pytest.mark.parametrize(
     ("kind", "id_", "refused"),
     [("subject", ADA.subject_id, [ADA]), ("organization", ADA.organization_id, [ADA, COLLEAGUE])],
+    ids=["subject", "organization"],
 )
 async def test_tokens_that_were_issued_before_are_refused(
     path: Path, kind: str, id_: str, refused: list[Principal]
