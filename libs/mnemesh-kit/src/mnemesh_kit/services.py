@@ -112,6 +112,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.agents.v1.IdentityService",
             "mnemesh.agents.v1.BudgetService",
             "mnemesh.agents.v1.ScheduleService",
+            "mnemesh.agents.v1.WebhookService",
         ),
         0,
     ),

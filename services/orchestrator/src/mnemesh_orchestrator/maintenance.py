@@ -4,15 +4,18 @@ from collections.abc import AsyncIterator
 
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.maintenance import maintain_database
-from mnemesh_kit.secret_variables import SecretBox, SecretVariables
+from mnemesh_kit.secret_variables import Resealing, SecretBox, SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock, SystemClock
+from sqlalchemy import Connection
 
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.settings import CredentialSealer
 from mnemesh_orchestrator.store.providers import reseal
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.tables import metadata
+from mnemesh_orchestrator.store.webhooks import reseal_webhooks
+from mnemesh_orchestrator.usecases.webhooks import WebhookSecrets
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
@@ -31,7 +34,12 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
         yield f"idempotency keys deleted: {deleted}"
         box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
         variables, credentials = SecretVariables(box, clock), CredentialSealer(box)
-        yield str(await database.write(lambda conn: reseal(conn, variables.resealed, credentials.resealed)))
+        webhooks = WebhookSecrets(box, clock)
+
+        def reseal_all(conn: Connection) -> Resealing:
+            return reseal_webhooks(conn, webhooks.resealed, reseal(conn, variables.resealed, credentials.resealed))
+
+        yield str(await database.write(reseal_all))
 
     async for line in maintain_database(config, "mnemesh_orchestrator", list(metadata.tables), purge):
         yield line

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 
 from mnemesh_kit.ids import IdSource
-from mnemesh_kit.secret_variables import SecretVariables
+from mnemesh_kit.secret_variables import SecretBox, SecretVariables
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
@@ -61,6 +61,7 @@ from mnemesh_orchestrator.usecases.providers import ModelService, ProviderServic
 from mnemesh_orchestrator.usecases.runs import GroupPlanner, RunCancellations, RunService, StepService
 from mnemesh_orchestrator.usecases.schedules import ScheduleService
 from mnemesh_orchestrator.usecases.sleeptime import SleeptimeService
+from mnemesh_orchestrator.usecases.webhooks import WebhookSecrets, WebhookService
 
 SUMMARY_SECONDS = 60.0
 """The time limit of one call to a summary model."""
@@ -78,6 +79,7 @@ class Orchestrator:
         models: resolves the handles of models.
         credentials: seals and opens the credentials of providers.
         secrets: encrypts and decrypts the environment variables of agents.
+        box: seals and opens the secrets of webhooks.
         processors: the processors of inputs and tool results.
         instance_id: identifies this process as a lease holder.
         clock: the clock of every part.
@@ -95,6 +97,7 @@ class Orchestrator:
         models: ModelCatalog,
         credentials: CredentialSealer,
         secrets: SecretVariables,
+        box: SecretBox,
         processors: Processors,
         instance_id: str,
         clock: Clock,
@@ -108,6 +111,7 @@ class Orchestrator:
         self.catalog = models
         self.credentials = credentials
         self.secrets = secrets
+        self.box = box
         self.processors = processors
         self.instance_id = instance_id
         self.clock = clock
@@ -342,7 +346,16 @@ class Orchestrator:
 
     @cached_property
     def callbacks(self) -> CallbackService:
-        return CallbackService(self.stores.callbacks, self.stores.runs, self.stores.batches, self.clock)
+        stores = self.stores
+        return CallbackService(stores.callbacks, stores.runs, stores.batches, self.webhook_secrets, self.clock)
+
+    @cached_property
+    def webhook_secrets(self) -> WebhookSecrets:
+        return WebhookSecrets(self.box, self.clock)
+
+    @cached_property
+    def webhooks(self) -> WebhookService:
+        return WebhookService(self.stores.webhooks, self.webhook_secrets, self.clock, self.ids)
 
     @cached_property
     def schedules(self) -> ScheduleService:

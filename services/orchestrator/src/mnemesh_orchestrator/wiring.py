@@ -14,6 +14,7 @@ from mnemesh.agents.v1 import (
     models_service_pb2_grpc,
     runs_service_pb2_grpc,
     schedules_service_pb2_grpc,
+    webhooks_service_pb2_grpc,
 )
 from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.call_context import Role
@@ -53,6 +54,7 @@ from mnemesh_orchestrator.rpc.identities import IdentitiesServicer
 from mnemesh_orchestrator.rpc.models import ModelsServicer
 from mnemesh_orchestrator.rpc.runs import RunsServicer
 from mnemesh_orchestrator.rpc.schedules import SchedulesServicer
+from mnemesh_orchestrator.rpc.webhooks import WebhooksServicer
 from mnemesh_orchestrator.runs.worker import Instance
 from mnemesh_orchestrator.store.budgets import Budgets
 from mnemesh_orchestrator.store.run_pools import QueueCounts
@@ -63,6 +65,7 @@ from mnemesh_orchestrator.usecases.import_batches import ImportWriter
 FORWARDED = ("blocks", "recall", "archival", "tools", "files")
 """The services whose calls by clients the orchestrator forwards, so that a client needs one address."""
 PURGE_SECONDS = 3600.0
+DELIVERY_DAYS = 7
 COUNT_SECONDS = 15.0
 UNFINISHED_SECONDS = 15.0
 LATE_APPROVALS_SECONDS = 5.0
@@ -105,6 +108,7 @@ async def assemble(
         models=models,
         credentials=credentials,
         secrets=secrets,
+        box=box,
         processors=Processors(
             load(INPUT_GROUP, config.input_processors, "MNEMESH_INPUT_PROCESSORS"),
             load(TOOL_RESULT_GROUP, config.tool_result_processors, "MNEMESH_TOOL_RESULT_PROCESSORS"),
@@ -268,6 +272,10 @@ def _servicers(
             schedules_service_pb2_grpc.add_ScheduleServiceServicer_to_server,
             SchedulesServicer(orchestrator.schedules),
         ),
+        (
+            webhooks_service_pb2_grpc.add_WebhookServiceServicer_to_server,
+            WebhooksServicer(orchestrator.webhooks),
+        ),
     ]
 
 
@@ -309,6 +317,7 @@ def _purge(config: Config, stores: Stores, clock: Clock) -> Callable[[], Awaitab
         await stores.runs.purge_requests(now - RETENTION)
         await stores.steps.purge_traces(now - timedelta(days=config.step_trace_days))
         await stores.extractions.purge_usage((now - timedelta(days=2)).date())
+        await stores.callbacks.purge(now - timedelta(days=DELIVERY_DAYS))
         if config.run_days:
             await stores.retention.purge_runs(now - timedelta(days=config.run_days))
             await stores.schedules.purge(now - timedelta(days=config.run_days))

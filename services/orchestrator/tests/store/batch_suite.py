@@ -11,11 +11,13 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import RunEnd
-from mnemesh_orchestrator.model.inputs import MAX_ATTEMPTS, CallbackResult, RunConfig
+from mnemesh_orchestrator.model.inputs import CallbackResult, RunConfig
 from mnemesh_orchestrator.model.runs import Batch, BatchDraft, Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.webhooks import MAX_ATTEMPTS
 from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.callbacks import CallbackStore
 from mnemesh_orchestrator.store.leases import LeaseStore
-from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRetention
+from mnemesh_orchestrator.store.run_relations import BatchStore, RunRetention
 from mnemesh_orchestrator.store.runs import RunStore
 
 from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
@@ -183,7 +185,7 @@ class BatchStoreSuite:
             status = 503 if attempt % 2 else None
             await callbacks.record(ORG, run.id, attempt, sent_at=clock.now(), status=status, error="It is down.")
             await callbacks.record(ORG, run.id, attempt - 1, sent_at=clock.now(), status=200, error=None)
-            clock.advance(3600)
+            clock.advance(12 * 3600)
         assert await callbacks.claim(10) == ()
         callback = (await runs.get(ORG, run.id)).callback
         assert callback is not None

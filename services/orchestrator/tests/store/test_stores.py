@@ -13,19 +13,21 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.store.agents import AgentStore, PartnerStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
 from mnemesh_orchestrator.store.budgets import Budgets, BudgetStore
+from mnemesh_orchestrator.store.callbacks import CallbackStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.deltas import DeltaStore
 from mnemesh_orchestrator.store.groups import GroupStore
 from mnemesh_orchestrator.store.identities import IdentityStore
 from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
-from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore, RunRetention
+from mnemesh_orchestrator.store.run_relations import BatchStore, RunRelationStore, RunRetention
 from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.store.tables import conversations
 from mnemesh_orchestrator.store.turn_statements import LeaseClock
+from mnemesh_orchestrator.store.webhooks import WebhookStore
 
 from ..support.written_groups import WrittenGroups
 from .agent_suite import AgentStoreSuite
@@ -45,6 +47,7 @@ from .run_suite import RunStoreSuite
 from .schedule_suite import ScheduleStoreSuite
 from .sleeptime_suite import SleeptimeStoreSuite
 from .step_suite import StepStoreSuite
+from .webhook_suite import WebhookStoreSuite
 
 
 @pytest.fixture
@@ -127,6 +130,10 @@ class Stores:
     @pytest.fixture
     def schedules(self, database: Database, clock: FrozenClock) -> ScheduleStore:
         return ScheduleStore(database, clock, LeaseClock(clock))
+
+    @pytest.fixture
+    def webhooks(self, database: Database, clock: FrozenClock) -> WebhookStore:
+        return WebhookStore(database, clock)
 
     @pytest.fixture
     def sleeptime(self, database: Database, clock: FrozenClock) -> SleeptimeStore:
@@ -266,6 +273,14 @@ class TestSchedulesOnSqlite(OnSqlite, Stores, ScheduleStoreSuite):
 
 
 class TestSchedulesOnPostgres(OnPostgres, Stores, ScheduleStoreSuite):
+    pass
+
+
+class TestWebhooksOnSqlite(OnSqlite, Stores, WebhookStoreSuite):
+    pass
+
+
+class TestWebhooksOnPostgres(OnPostgres, Stores, WebhookStoreSuite):
     pass
 
 

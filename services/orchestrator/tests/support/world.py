@@ -286,6 +286,7 @@ class World:
             models=cast("ModelCatalog", self.provider or OneProvider(self.model, self.settings)),
             credentials=CredentialSealer(SecretBox(None, self.directory / "secrets.key")),
             secrets=SecretVariables(SecretBox(None, self.directory / "secrets.key"), clock),
+            box=SecretBox(None, self.directory / "secrets.key"),
             processors=self.processors,
             instance_id=instance_id,
             clock=clock,

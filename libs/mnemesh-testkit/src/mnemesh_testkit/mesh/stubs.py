@@ -15,6 +15,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "IdentityService": "agents.v1.identities_service",
     "BudgetService": "agents.v1.budgets_service",
     "ScheduleService": "agents.v1.schedules_service",
+    "WebhookService": "agents.v1.webhooks_service",
     "ModelService": "agents.v1.models_service",
     "BlockService": "blocks.v1.blocks_service",
     "MessageService": "recall.v1.messages_service",

@@ -1,7 +1,7 @@
 """Batches and jobs, and the callbacks at the end of runs."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -341,7 +341,7 @@ class CallbackClient:
         self._public_only = public_only
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, body: bytes) -> CallResult:
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> CallResult:
         """Sends JSON to a URL. Never raises."""
         host = urlsplit(url).hostname or ""
         if self._hosts and host not in self._hosts:
@@ -351,7 +351,7 @@ class CallbackClient:
         import aiohttp  # noqa: PLC0415
 
         try:
-            async with self._opened().post(url, data=body, allow_redirects=False) as answer:
+            async with self._opened().post(url, data=body, headers=headers, allow_redirects=False) as answer:
                 return CallResult(answer.status, None)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             return CallResult(None, f"The call failed: {failure_of_connection(url, error)}."[:500])
@@ -402,11 +402,15 @@ class CallbackSender:
     async def _send(self, callback: batches_pb2.DueCallback) -> None:
         with as_principal(Principal(callback.organization_id, callback.subject_id)):
             try:
-                body = msgspec.json.encode(await self._body(callback))
-                result = await self._caller.post(callback.url, body)
+                if callback.HasField("webhook"):
+                    request = callback.webhook
+                    result = await self._caller.post(callback.url, request.body, request.headers)
+                else:
+                    body = msgspec.json.encode(await self._body(callback))
+                    result = await self._caller.post(callback.url, body)
             except MnemeshError as error:
                 result = CallResult(None, error.message)
-        target_id = callback.run.id or callback.batch.id
+        target_id = callback.run.id or callback.batch.id or callback.webhook.delivery_id
         _log.info("callback", target_id=target_id, attempt=callback.attempt, status=result.status, error=result.error)
         request = rpc.RecordCallbackRequest(
             organization_id=callback.organization_id,

@@ -334,6 +334,8 @@ class Claim:
     cancelled: bool = False
     claims: int = 0
     stalled: int = 0
+    has_webhooks: bool = False
+    """The organization has webhooks, which are told the end of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +394,8 @@ class RunEnd:
     """The completed turn of an agent with partners."""
     extraction_turns: int | None = None
     """For a completed turn that counts: the number of turns after which facts are extracted."""
+    has_webhooks: bool = False
+    """Webhooks may want to be told the end."""
 
     @property
     def last_message_at(self) -> datetime | None:
@@ -427,7 +431,8 @@ class RunEnd:
         bodies: tuple[DurableBody, ...] = () if run.error is None else (ErrorEvent(run.error),)
         stop = StopEvent(run.stop_reason or StopReason.ERROR, run.status)
         bodies = (*bodies, stop, UsageEvent(run.usage, run.step_count))
-        return RunEnd(run, bodies, sleeptime=self.sleeptime, extraction_turns=self.extraction_turns)
+        kept = {"sleeptime": self.sleeptime, "extraction_turns": self.extraction_turns}
+        return RunEnd(run, bodies, has_webhooks=self.has_webhooks, **kept)
 
 
 @dataclass(frozen=True, slots=True)

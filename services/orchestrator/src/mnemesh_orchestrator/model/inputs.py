@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
@@ -184,11 +184,6 @@ _MAX_CLIENT_SKILLS: Final = 256
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-_WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (30, 60, 300, 1_800, 1_800))
-"""The times from one attempt to the next. The first is longer than a call takes."""
-MAX_ATTEMPTS: Final = len(_WAITS)
-
-
 @dataclass(frozen=True, slots=True)
 class CallbackResult:
     """A URL and the result of the last call."""
@@ -197,27 +192,6 @@ class CallbackResult:
     sent_at: datetime | None = None
     status: int | None = None
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedCallback:
-    """A callback that is due, and that its caller is to call. `target_id` is the id of a run or of a batch."""
-
-    target_id: str
-    organization_id: str
-    subject_id: str
-    url: str
-    attempt: int
-
-
-def next_attempt(attempt: int, now: datetime) -> datetime:
-    """Returns when a callback is due again whose attempt, with a number from 1, begins now."""
-    return now + _WAITS[attempt - 1]
-
-
-def is_final(attempt: int, status: int | None) -> bool:
-    """Returns whether a callback is not called again after the result of an attempt."""
-    return attempt >= MAX_ATTEMPTS or (status is not None and status < 500)
 
 
 def require_callback_url(url: str | None, field: str) -> None:

@@ -451,6 +451,7 @@ class RunExecution:
             corrections=result.corrections,
             sleeptime=result.sleeptime if has_completed else None,
             extraction_turns=result.extraction_turns if has_completed else None,
+            has_webhooks=claim.has_webhooks,
         )
         finished = await journal.finish(end, keeps_lease=result.compacts_after)
         report_end(finished.run, self._metrics)

@@ -237,9 +237,10 @@ class RunQueue:
 
         The run of a group that is being deleted must end.
         """
+        tells = bool(conversation.has_webhooks)
         if run.plan is not None:
             cancelled = cancelled or conversation.group_state == GroupState.DELETING
-            return GroupClaim(run=run, lease=lease, plan=run.plan, cancelled=cancelled, **progress)
+            return GroupClaim(run=run, lease=lease, plan=run.plan, cancelled=cancelled, has_webhooks=tells, **progress)
         agent, thread = decode_agent(conversation), decode_conversation(conversation.thread)
         voice_group = conversation.voice_group
         buffer = None if voice_group is None else buffer_of(decode_document(voice_group).manager)
@@ -251,6 +252,7 @@ class RunQueue:
             buffer=buffer,
             has_unrecorded_inputs=bool(conversation.has_unrecorded),
             cancelled=cancelled,
+            has_webhooks=tells,
             payer=self.budgets.payer(conversation, run),
             **progress,
         )

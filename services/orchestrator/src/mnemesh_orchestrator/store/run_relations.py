@@ -1,4 +1,4 @@
-"""Runs that belong together: those that runs started, batches with their callbacks, and those that are deleted."""
+"""Runs that belong together: those that runs started, batches, and those that are deleted."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +13,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
-from mnemesh_kit.sql.prepared import Prepared
-from mnemesh_kit.time import Clock
 
-from mnemesh_orchestrator.model.inputs import CallbackResult, ClaimedCallback, is_final, next_attempt
+from mnemesh_orchestrator.model.inputs import CallbackResult
 from mnemesh_orchestrator.model.runs import (
     Batch,
     BatchDraft,
@@ -39,7 +37,7 @@ from mnemesh_orchestrator.store.run_rows import (
     delete_empty_batches,
     insert_callback,
 )
-from mnemesh_orchestrator.store.tables import approvals, callbacks, run_batches, runs
+from mnemesh_orchestrator.store.tables import approvals, run_batches, runs
 from mnemesh_orchestrator.store.turn_statements import LeaseClock
 
 _RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")
@@ -178,19 +176,6 @@ def _is_awaited(row: Any) -> bool:
     return lineage is not None and bool(lineage.ancestors) and lineage.ancestors[-1].run_id == lineage.parent_run_id
 
 
-_UNFINISHED = sa.and_(
-    sa.text("runs.status IN ('created', 'running')"),
-    sa.or_(runs.c.id == callbacks.c.target_id, runs.c.batch_id == callbacks.c.target_id),
-)
-_DUE: Final = Prepared(
-    sa.select(callbacks)
-    .where(callbacks.c.due_at <= sa.bindparam("p_now", type_=callbacks.c.due_at.type), ~sa.exists().where(_UNFINISHED))
-    .order_by(callbacks.c.due_at, callbacks.c.target_id)
-    .limit(sa.bindparam("p_limit", type_=sa.Integer))
-)
-"""Prepared, as gateways ask every second."""
-
-
 @dataclass(frozen=True, eq=False)
 class BatchStore:
     """Batches. The runs of a batch are those of a RunStore; a batch is deleted with the last of them."""
@@ -310,62 +295,6 @@ def _batch(
     row: Any, counts: Mapping[RunStatus, int], last_end: datetime | None, callback: CallbackResult | None
 ) -> Batch:
     return Batch(row.id, row.created_at, counts, row.was_cancelled, last_end, callback)
-
-
-@dataclass(frozen=True, eq=False)
-class CallbackStore:
-    """Callbacks of runs and batches. They are stored with their run or batch."""
-
-    database: Database
-    clock: Clock
-
-    async def claim(self, limit: int) -> Sequence[ClaimedCallback]:
-        """Returns callbacks of all organizations that are due and whose runs have ended, longest due first.
-
-        Each is due again some time later unless `record` says that it is not.
-        """
-        now = self.clock.now()
-        if not await self.database.read(lambda conn: _DUE.first(conn, {"p_now": now, "p_limit": 1})):
-            return ()  # the usual case, without a write
-
-        def write(conn: sa.Connection) -> list[ClaimedCallback]:
-            due = _DUE.all(conn, {"p_now": now, "p_limit": limit})
-            return [_claimed(row) for row in due if _take(conn, row, now)]
-
-        return await self.database.write(write)
-
-    async def record(
-        self,
-        organization_id: str,
-        target_id: str,
-        attempt: int,
-        *,
-        sent_at: datetime,
-        status: int | None,
-        error: str | None,
-    ) -> None:
-        """Stores the result of an attempt. Does nothing if it is not the newest one."""
-        newest = _attempt(target_id, attempt) & (callbacks.c.organization_id == organization_id)
-        values: dict[str, Any] = {"sent_at": sent_at, "status": status, "error": error}
-        if is_final(attempt, status):
-            values["due_at"] = None
-        await self.database.write(lambda conn: conn.execute(callbacks.update().where(newest).values(values)))
-
-
-def _attempt(target_id: str, attempt: int) -> sa.ColumnElement[bool]:
-    return sa.and_(callbacks.c.target_id == target_id, callbacks.c.attempts == attempt)
-
-
-def _take(conn: sa.Connection, row: Any, now: datetime) -> bool:
-    """Counts an attempt. Returns False if another process has counted it."""
-    attempt = row.attempts + 1
-    values = {"attempts": attempt, "due_at": next_attempt(attempt, now)}
-    taken = callbacks.update().where(_attempt(row.target_id, row.attempts), callbacks.c.due_at.is_not(None))
-    return conn.execute(taken.values(values)).rowcount == 1
-
-
-def _claimed(row: Any) -> ClaimedCallback:
-    return ClaimedCallback(row.target_id, row.organization_id, row.subject_id, row.url, row.attempts + 1)
 
 
 _ENDED: Final = tuple(status for status in RunStatus if status.ended)

@@ -233,6 +233,7 @@ def insert_callback(conn: sa.Connection, target: Run | BatchDraft, url: str) -> 
         "url": url,
         "attempts": 0,
         "due_at": target.created_at,
+        "created_at": target.created_at,
     }
     conn.execute(callbacks.insert().values(row))
 

@@ -34,6 +34,7 @@ from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, Step, Ste
 from mnemesh_orchestrator.store import approvals as approval_statements
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.budgets import Budgets
+from mnemesh_orchestrator.store.callbacks import tell_end
 from mnemesh_orchestrator.store.leases import lease_parameters, next_unfinished_run, require_lease, under_lease
 from mnemesh_orchestrator.store.memory_extractions import count_turn
 from mnemesh_orchestrator.store.run_pools import RunPools
@@ -326,6 +327,7 @@ class RunStore:
             if conn.execute(sql.END_WAITING_RUN, ended_values(run)).rowcount == 0:
                 return False
             record_run(conn, Lease(run.id, run.conversation_id, "", 0), (), events)
+            tell_end(conn, run)
             return True
 
         return await self._database.write(write)
@@ -420,6 +422,8 @@ def _record_end(conn: sa.Connection, run: Run, end: RunEnd) -> None:
             "new_corrections": msgspec.json.encode(end.corrections) if end.corrections else None,
         }
         sql.NOTE_LAST_RUN.send(conn, last)
+    if end.has_webhooks:
+        tell_end(conn, run, end)
 
 
 def _finished(run: Run, following: Answer, started: Sequence[Run]) -> FinishedRun:

@@ -10,6 +10,7 @@ from mnemesh_orchestrator.store.agent_imports import AgentImportStore
 from mnemesh_orchestrator.store.agents import AgentStore, PartnerStore
 from mnemesh_orchestrator.store.approvals import ApprovalStore
 from mnemesh_orchestrator.store.budgets import Budgets, BudgetStore
+from mnemesh_orchestrator.store.callbacks import CallbackStore
 from mnemesh_orchestrator.store.conversations import ConversationStore
 from mnemesh_orchestrator.store.deltas import DeltaStore
 from mnemesh_orchestrator.store.groups import GroupStore
@@ -18,12 +19,13 @@ from mnemesh_orchestrator.store.leases import LeaseStore
 from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.providers import ProviderStore
 from mnemesh_orchestrator.store.run_pools import RunPools
-from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore, RunRelationStore, RunRetention
+from mnemesh_orchestrator.store.run_relations import BatchStore, RunRelationStore, RunRetention
 from mnemesh_orchestrator.store.run_rows import StepStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.store.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.store.turn_statements import LeaseClock
+from mnemesh_orchestrator.store.webhooks import WebhookStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Stores:
     providers: ProviderStore
     schedules: ScheduleStore
     sleeptime: SleeptimeStore
+    webhooks: WebhookStore
     budgets: BudgetStore
 
 
@@ -86,5 +89,6 @@ def sql_stores(
         providers=ProviderStore(database, clock),
         schedules=ScheduleStore(database, clock, lease_clock),
         sleeptime=SleeptimeStore(database, clock),
+        webhooks=WebhookStore(database, clock),
         budgets=BudgetStore(database, clock, budgets),
     )

@@ -283,6 +283,7 @@ __all__ = [
     "step_tags",
     "step_traces",
     "steps",
+    "webhooks",
 ]
 
 
@@ -420,20 +421,40 @@ runs = sa.Table(
 )
 
 
-# The URLs to call when a run, or all runs of a batch, have ended; the target is the run or the batch.
+# URLs that are told what happens in an organization. The secret in the document is sealed.
+webhooks = sa.Table(
+    "webhooks",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("webhooks_by_creation", "organization_id", "created_at", "id"),
+)
+
+
+# Calls of URLs. The target is the run, or the batch whose runs, have to end first; or, for an event of a webhook, the
+# id of the delivery.
 callbacks = sa.Table(
     "callbacks",
     metadata,
     sa.Column("target_id", sa.Text, primary_key=True),
     sa.Column("organization_id", sa.Text, nullable=False),
     sa.Column("subject_id", sa.Text, nullable=False),
-    sa.Column("url", sa.Text, nullable=False),
+    # NULL for an event: the webhook has the URL.
+    sa.Column("url", sa.Text),
+    sa.Column("webhook_id", sa.Text, sa.ForeignKey("webhooks.id", ondelete="CASCADE")),
+    sa.Column("event", sa.Text),
+    sa.Column("body", sa.LargeBinary),
     sa.Column("attempts", sa.Integer, nullable=False),
     # The time of the next attempt, if the target has ended by then; NULL after the last one.
     sa.Column("due_at", UtcDateTime),
     sa.Column("sent_at", UtcDateTime),
     sa.Column("status", sa.Integer),
     sa.Column("error", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    partial_index("callbacks_by_webhook", "webhook_id", "created_at", "target_id", where="webhook_id IS NOT NULL"),
     partial_index("callbacks_due", "due_at", where="due_at IS NOT NULL"),
 )
 

@@ -30,6 +30,7 @@ from mnemesh_orchestrator.store.tables import (
     slot_waits,
     step_traces,
     steps,
+    webhooks,
 )
 
 LEASE_TIME: Final = timedelta(seconds=30)
@@ -110,6 +111,9 @@ _NEXT_WAIT: Final = (
     .where(slot_waits.c.conversation_id == _CONVERSATION, slot_waits.c.expires_at > NOW)
     .scalar_subquery()
 )
+_HAS_WEBHOOKS: Final = (
+    sa.select(webhooks.c.id).where(webhooks.c.organization_id == _ORGANIZATION, webhooks.c.enabled).exists()
+)
 _VOICE_GROUP: Final = (
     sa.select(groups.c.document)
     .where(
@@ -131,6 +135,7 @@ _LOCK: Final = (
     LEASE_HOLDS.label("held"),
     conversations.c.next_queue_number,
     _NEXT_WAIT.label("next_wait"),
+    _HAS_WEBHOOKS.label("has_webhooks"),
 )
 _UNRECORDED: Final = (
     sa.select(sa.true())
@@ -160,7 +165,8 @@ LOCKED_CONVERSATION: Final = Prepared(_LOCKED_CONVERSATION)
 
 `thread` is the document of the conversation. `held` is true if its lease has not expired. `next_wait` is the queue
 number of the first work other than a run. `has_unrecorded` is true if recall may not have the input of an ended run of
-the conversation. `has_budget` is true if the organization or one of its agents has a budget.
+the conversation. `has_budget` is true if the organization or one of its agents has a budget,
+`has_webhooks` if the organization has enabled webhooks.
 `voice_group` is the document of the sleeptime group that a voice agent manages.
 """
 _LOCKED_GROUP_QUEUE: Final = (

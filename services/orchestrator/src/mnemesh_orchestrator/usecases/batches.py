@@ -8,6 +8,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, is_id
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.secret_variables import SecretUnreadable
 from mnemesh_kit.text import require_text
 from mnemesh_kit.time import Clock
 from mnemesh_kit.unicode import well_formed
@@ -15,7 +16,6 @@ from mnemesh_kit.unicode import well_formed
 from mnemesh_orchestrator.model.inputs import (
     MAX_CLAIMS,
     MAX_ERROR,
-    ClaimedCallback,
     require_callback_url,
     require_valid_inputs,
     valid_config,
@@ -29,10 +29,13 @@ from mnemesh_orchestrator.model.runs import (
     require_batch_config,
     require_valid_requests,
 )
+from mnemesh_orchestrator.model.webhooks import ClaimedCallback, WebhookCall
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.run_relations import BatchStore, CallbackStore
+from mnemesh_orchestrator.store.callbacks import CallbackStore
+from mnemesh_orchestrator.store.run_relations import BatchStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.usecases.runs import RunService
+from mnemesh_orchestrator.usecases.webhooks import WebhookSecrets
 
 _DEFAULT_CLAIMS = 20
 
@@ -96,26 +99,33 @@ class BatchService:
 
 @dataclass(frozen=True, eq=False)
 class CallbackService:
-    """Hands out callbacks that are due, and stores the results of their calls."""
+    """Hands out callbacks and events of webhooks that are due, and stores the results of their calls."""
 
     store: CallbackStore
     runs: RunStore
     batches: BatchStore
+    secrets: WebhookSecrets
     clock: Clock
 
-    async def claim(self, limit: int) -> Sequence[tuple[ClaimedCallback, Run | Batch]]:
+    async def claim(self, limit: int) -> Sequence[tuple[ClaimedCallback, Run | Batch | WebhookCall]]:
         """Returns callbacks of all organizations that are due, with what has ended. Raises InvalidArgument."""
         if not 0 <= limit <= MAX_CLAIMS:
             raise InvalidArgument(f"max_callbacks must be between 0 and {MAX_CLAIMS}.", field="max_callbacks")
-        found: list[tuple[ClaimedCallback, Run | Batch]] = []
+        found: list[tuple[ClaimedCallback, Run | Batch | WebhookCall]] = []
         for callback in await self.store.claim(limit or _DEFAULT_CLAIMS):
             try:
                 found.append((callback, await self._target(callback)))
             except NotFound:
                 continue  # deleted meanwhile, with its callback
+            except SecretUnreadable as error:
+                await self.record(
+                    callback.organization_id, callback.target_id, callback.attempt, status=None, error=error.message
+                )
         return found
 
-    async def _target(self, callback: ClaimedCallback) -> Run | Batch:
+    async def _target(self, callback: ClaimedCallback) -> Run | Batch | WebhookCall:
+        if callback.webhook is not None:
+            return self.secrets.sign(callback, callback.webhook)
         store = self.runs if is_id(callback.target_id, "run") else self.batches
         return await store.get(callback.organization_id, callback.target_id)
 
@@ -124,8 +134,8 @@ class CallbackService:
     ) -> None:
         """Stores the result of a call. Does nothing if a later attempt was claimed. Raises InvalidArgument."""
         require_text(organization_id, "organization_id", min_chars=1)
-        if not is_id(target_id, "run") and not is_id(target_id, "batch"):
-            raise InvalidArgument("target_id must be the id of a run or a batch.", field="target_id")
+        if not any(is_id(target_id, kind) for kind in ("run", "batch", "delivery")):
+            raise InvalidArgument("target_id must be the id of a run, a batch or a delivery.", field="target_id")
         if attempt < 1:
             raise InvalidArgument("attempt must be at least 1.", field="attempt")
         # The text is that of the called server, or of an error on the way there.

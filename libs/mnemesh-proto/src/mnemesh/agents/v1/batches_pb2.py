@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from mnemesh.agents.v1 import runs_pb2 as mnemesh_dot_agents_dot_v1_dot_runs__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmnemesh/agents/v1/batches.proto\x12\x11mnemesh.agents.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cmnemesh/agents/v1/runs.proto\"\xd1\x02\n\x05\x42\x61tch\x12\n\n\x02id\x18\x01 \x01(\t\x12,\n\x06status\x18\x02 \x01(\x0e\x32\x1c.mnemesh.agents.v1.RunStatus\x12\x18\n\x10unfinished_count\x18\x03 \x01(\x05\x12\x17\n\x0f\x63ompleted_count\x18\x04 \x01(\x05\x12\x14\n\x0c\x66\x61iled_count\x18\x05 \x01(\x05\x12\x17\n\x0f\x63\x61ncelled_count\x18\x06 \x01(\x05\x12-\n\x08\x63\x61llback\x18\x07 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Callback\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x38\n\x0f\x63ompletion_time\x18  \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x88\x01\x01\x42\x12\n\x10_completion_time\"\x97\x01\n\x08\x43\x61llback\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x32\n\tsent_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x88\x01\x01\x12\x13\n\x06status\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05\x65rror\x18\x04 \x01(\tH\x02\x88\x01\x01\x42\x0c\n\n_sent_timeB\t\n\x07_statusB\x08\n\x06_error\"\xb4\x01\n\x0b\x44ueCallback\x12\x17\n\x0forganization_id\x18\x01 \x01(\t\x12\x12\n\nsubject_id\x18\x02 \x01(\t\x12\x0b\n\x03url\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12%\n\x03run\x18\n \x01(\x0b\x32\x16.mnemesh.agents.v1.RunH\x00\x12)\n\x05\x62\x61tch\x18\x0b \x01(\x0b\x32\x18.mnemesh.agents.v1.BatchH\x00\x42\x08\n\x06targetB?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmnemesh/agents/v1/batches.proto\x12\x11mnemesh.agents.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cmnemesh/agents/v1/runs.proto\"\xd1\x02\n\x05\x42\x61tch\x12\n\n\x02id\x18\x01 \x01(\t\x12,\n\x06status\x18\x02 \x01(\x0e\x32\x1c.mnemesh.agents.v1.RunStatus\x12\x18\n\x10unfinished_count\x18\x03 \x01(\x05\x12\x17\n\x0f\x63ompleted_count\x18\x04 \x01(\x05\x12\x14\n\x0c\x66\x61iled_count\x18\x05 \x01(\x05\x12\x17\n\x0f\x63\x61ncelled_count\x18\x06 \x01(\x05\x12-\n\x08\x63\x61llback\x18\x07 \x01(\x0b\x32\x1b.mnemesh.agents.v1.Callback\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x38\n\x0f\x63ompletion_time\x18  \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x88\x01\x01\x42\x12\n\x10_completion_time\"\x97\x01\n\x08\x43\x61llback\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x32\n\tsent_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x88\x01\x01\x12\x13\n\x06status\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05\x65rror\x18\x04 \x01(\tH\x02\x88\x01\x01\x42\x0c\n\n_sent_timeB\t\n\x07_statusB\x08\n\x06_error\"\xa4\x01\n\x0eWebhookRequest\x12\x13\n\x0b\x64\x65livery_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12?\n\x07headers\x18\x03 \x03(\x0b\x32..mnemesh.agents.v1.WebhookRequest.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xea\x01\n\x0b\x44ueCallback\x12\x17\n\x0forganization_id\x18\x01 \x01(\t\x12\x12\n\nsubject_id\x18\x02 \x01(\t\x12\x0b\n\x03url\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12%\n\x03run\x18\n \x01(\x0b\x32\x16.mnemesh.agents.v1.RunH\x00\x12)\n\x05\x62\x61tch\x18\x0b \x01(\x0b\x32\x18.mnemesh.agents.v1.BatchH\x00\x12\x34\n\x07webhook\x18\x0c \x01(\x0b\x32!.mnemesh.agents.v1.WebhookRequestH\x00\x42\x08\n\x06targetB?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.agents.v1.batches_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\021mnemesh.agents.v1P\001Z(mnemesh.local/mnemesh/agents/v1;agentsv1'
+  _globals['_WEBHOOKREQUEST_HEADERSENTRY']._loaded_options = None
+  _globals['_WEBHOOKREQUEST_HEADERSENTRY']._serialized_options = b'8\001'
   _globals['_BATCH']._serialized_start=118
   _globals['_BATCH']._serialized_end=455
   _globals['_CALLBACK']._serialized_start=458
   _globals['_CALLBACK']._serialized_end=609
-  _globals['_DUECALLBACK']._serialized_start=612
-  _globals['_DUECALLBACK']._serialized_end=792
+  _globals['_WEBHOOKREQUEST']._serialized_start=612
+  _globals['_WEBHOOKREQUEST']._serialized_end=776
+  _globals['_WEBHOOKREQUEST_HEADERSENTRY']._serialized_start=730
+  _globals['_WEBHOOKREQUEST_HEADERSENTRY']._serialized_end=776
+  _globals['_DUECALLBACK']._serialized_start=779
+  _globals['_DUECALLBACK']._serialized_end=1013
 # @@protoc_insertion_point(module_scope)

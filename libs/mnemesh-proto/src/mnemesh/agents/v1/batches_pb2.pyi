@@ -3,18 +3,20 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from mnemesh.agents.v1 import runs_pb2 as _runs_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 10):
-    from typing import TypeAlias as _TypeAlias
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    from typing_extensions import TypeAlias as _TypeAlias
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -78,7 +80,8 @@ Global___Batch: _TypeAlias = Batch  # noqa: Y015
 @_typing.final
 class Callback(_message.Message):
     """A URL that a gateway of the mesh calls with POST at the end of a run, or of all runs of a batch. It is called again
-    after an error, and it can be called twice if a process ends meanwhile.
+    until the answer is 2xx or 410, nine times at most, within about a day; and it can be called twice if a process ends
+    meanwhile.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -124,8 +127,58 @@ class Callback(_message.Message):
 Global___Callback: _TypeAlias = Callback  # noqa: Y015
 
 @_typing.final
+class WebhookRequest(_message.Message):
+    """A request of a webhook, as it is to be sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HeadersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DELIVERY_ID_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    delivery_id: _builtins.str
+    body: _builtins.bytes
+    @_builtins.property
+    def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """webhook-id, webhook-timestamp and webhook-signature."""
+
+    def __init__(
+        self,
+        *,
+        delivery_id: _builtins.str = ...,
+        body: _builtins.bytes = ...,
+        headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "delivery_id", b"delivery_id", "headers", b"headers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WebhookRequest: _TypeAlias = WebhookRequest  # noqa: Y015
+
+@_typing.final
 class DueCallback(_message.Message):
-    """A callback that is due. Its run, or all runs of its batch, have ended."""
+    """A callback that is due. Its run, or all runs of its batch, have ended; or it is an event for a webhook."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -135,6 +188,7 @@ class DueCallback(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    WEBHOOK_FIELD_NUMBER: _builtins.int
     organization_id: _builtins.str
     subject_id: _builtins.str
     url: _builtins.str
@@ -144,6 +198,8 @@ class DueCallback(_message.Message):
     def run(self) -> _runs_pb2.Run: ...
     @_builtins.property
     def batch(self) -> Global___Batch: ...
+    @_builtins.property
+    def webhook(self) -> Global___WebhookRequest: ...
     def __init__(
         self,
         *,
@@ -153,12 +209,13 @@ class DueCallback(_message.Message):
         attempt: _builtins.int = ...,
         run: _runs_pb2.Run | None = ...,
         batch: Global___Batch | None = ...,
+        webhook: Global___WebhookRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "run", b"run", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "run", b"run", "target", b"target", "webhook", b"webhook"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "organization_id", b"organization_id", "run", b"run", "subject_id", b"subject_id", "target", b"target", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "organization_id", b"organization_id", "run", b"run", "subject_id", b"subject_id", "target", b"target", "url", b"url", "webhook", b"webhook"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["run", "batch"]  # noqa: Y015
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["run", "batch", "webhook"]  # noqa: Y015
     _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
 

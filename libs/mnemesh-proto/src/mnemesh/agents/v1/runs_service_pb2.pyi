@@ -581,7 +581,7 @@ class RecordCallbackRequest(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     organization_id: _builtins.str
     target_id: _builtins.str
-    """Id of the run or the batch."""
+    """Id of the run, the batch or the delivery."""
     attempt: _builtins.int
     status: _builtins.int
     """Status of the answer; absent if there was none."""

@@ -228,8 +228,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RecordCallback(self, request, context):
-        """Stores the result of a call. Without a status, or with one of 500 or above, the callback is due again later, five
-        times at most. Does nothing if a later attempt was claimed. Requires the role service.
+        """Stores the result of a call. Unless the status is 2xx or 410, the callback is due again later, after longer and
+        longer waits, nine times at most. Does nothing if a later attempt was claimed. Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -81,8 +81,8 @@ class RunServiceStub:
     Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
     """
     RecordCallback: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.RecordCallbackRequest, _runs_service_pb2.RecordCallbackResponse]
-    """Stores the result of a call. Without a status, or with one of 500 or above, the callback is due again later, five
-    times at most. Does nothing if a later attempt was claimed. Requires the role service.
+    """Stores the result of a call. Unless the status is 2xx or 410, the callback is due again later, after longer and
+    longer waits, nine times at most. Does nothing if a later attempt was claimed. Requires the role service.
     """
     AnswerApproval: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]
     """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
@@ -178,8 +178,8 @@ class RunServiceAsyncStub(RunServiceStub):
     Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
     """
     RecordCallback: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.RecordCallbackRequest, _runs_service_pb2.RecordCallbackResponse]  # type: ignore[assignment]
-    """Stores the result of a call. Without a status, or with one of 500 or above, the callback is due again later, five
-    times at most. Does nothing if a later attempt was claimed. Requires the role service.
+    """Stores the result of a call. Unless the status is 2xx or 410, the callback is due again later, after longer and
+    longer waits, nine times at most. Does nothing if a later attempt was claimed. Requires the role service.
     """
     AnswerApproval: _aio.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]  # type: ignore[assignment]
     """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
@@ -317,8 +317,8 @@ class RunServiceServicer:
         request: _runs_service_pb2.RecordCallbackRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.RecordCallbackResponse, _abc.Awaitable[_runs_service_pb2.RecordCallbackResponse]]:
-        """Stores the result of a call. Without a status, or with one of 500 or above, the callback is due again later, five
-        times at most. Does nothing if a later attempt was claimed. Requires the role service.
+        """Stores the result of a call. Unless the status is 2xx or 410, the callback is due again later, after longer and
+        longer waits, nine times at most. Does nothing if a later attempt was claimed. Requires the role service.
         """
 
     def AnswerApproval(

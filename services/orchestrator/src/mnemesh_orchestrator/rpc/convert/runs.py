@@ -55,7 +55,6 @@ from mnemesh_orchestrator.model.events import (
 )
 from mnemesh_orchestrator.model.inputs import (
     CallbackResult,
-    ClaimedCallback,
     ClientSkill,
     ClientTool,
     InputMessage,
@@ -77,6 +76,7 @@ from mnemesh_orchestrator.model.runs import (
     StepTrace,
     StopReason,
 )
+from mnemesh_orchestrator.model.webhooks import ClaimedCallback, WebhookCall
 
 enum_of(agents_pb2.StopReason, StopReason)
 enum_of(runs_pb2.RunStatus, RunStatus)
@@ -127,7 +127,7 @@ STEP: Final = Conversion(
 )
 TRACE: Final = Conversion(rpc.StepTrace, StepTrace, duration="model_ms")
 _BATCH: Final = Conversion(batches_pb2.Batch, Batch, unfinished_count="unfinished")
-_DUE: Final = Conversion(batches_pb2.DueCallback, ClaimedCallback)
+_DUE: Final = Conversion(batches_pb2.DueCallback, ClaimedCallback, target=None, webhook=None)
 _RUN_FILTER: Final = Conversion(rpc.RunFilter, RunFilter)
 _STEP_FILTER: Final = Conversion(rpc.StepFilter, StepFilter, start_time="start", end_time="end")
 
@@ -296,12 +296,14 @@ def batch_to_proto(batch: Batch) -> batches_pb2.Batch:
     )
 
 
-def due_callback_to_proto(callback: ClaimedCallback, target: Run | Batch) -> batches_pb2.DueCallback:
-    """Returns the message of a callback that is due, with what has ended."""
-    ended: Mapping[str, Any] = (
-        {"run": run_to_proto(target)} if isinstance(target, Run) else {"batch": batch_to_proto(target)}
-    )
-    return _DUE.to_proto(callback, **ended)
+def due_callback_to_proto(callback: ClaimedCallback, target: Run | Batch | WebhookCall) -> batches_pb2.DueCallback:
+    """Returns the message of a callback that is due, with what has ended or the signed request."""
+    if isinstance(target, WebhookCall):
+        request = batches_pb2.WebhookRequest(delivery_id=callback.target_id, body=target.body, headers=target.headers)
+        return _DUE.to_proto(callback, webhook=request)
+    if isinstance(target, Run):
+        return _DUE.to_proto(callback, run=run_to_proto(target))
+    return _DUE.to_proto(callback, batch=batch_to_proto(target))
 
 
 def event_to_proto(event: RunEvent) -> pb.RunEvent:

@@ -18,6 +18,7 @@ def upgrade() -> None:
     _create_indexes()
     _create_schedules()
     _create_audit_entries()
+    _create_webhooks()
 
 
 def _create_tables() -> None:
@@ -26,11 +27,6 @@ def _create_tables() -> None:
         "id text key, organization_id text, name text, type text, state text, hidden bool, document bytes, "
         "creation bytes?, last_stop_reason text?, last_run_completed_at time?, last_run_ms int?, corrections bytes?, "
         "created_at time, updated_at time",
-    )
-    _table(
-        "callbacks",
-        "target_id text key, organization_id text, subject_id text, url text, attempts int, due_at time?, "
-        "sent_at time?, status int?, error text?",
     )
     _table("extraction_usage", "organization_id text key, day text key, agent_id text key, calls long, tokens long")
     _table(
@@ -141,7 +137,6 @@ def _create_audit_entries() -> None:
 def _create_indexes() -> None:
     _index("agents", "agents_by_creation", "organization_id, created_at, id")
     _index("agents", "agents_by_state", "state")
-    _index("callbacks", "callbacks_due", "due_at", "due_at IS NOT NULL")
     _index("groups", "groups_by_creation", "organization_id, created_at, id")
     _index("groups", "groups_by_manager", "manager_agent_id")
     _index("groups", "groups_by_update", "organization_id, updated_at, id")
@@ -205,6 +200,19 @@ def _create_schedules() -> None:
     _index("schedules", "schedules_by_conversation", "conversation_id")
     _index("schedules", "schedules_by_creation", "organization_id, created_at, id")
     _index("schedules", "schedules_due", "next_run_at", "next_run_at IS NOT NULL")
+
+
+def _create_webhooks() -> None:
+    _table("webhooks", "id text key, organization_id text, enabled bool, document bytes, created_at time")
+    _table(
+        "callbacks",
+        "target_id text key, organization_id text, subject_id text, url text?, webhook_id text? of webhooks, "
+        "event text?, body bytes?, attempts int, due_at time?, sent_at time?, status int?, error text?, "
+        "created_at time",
+    )
+    _index("webhooks", "webhooks_by_creation", "organization_id, created_at, id")
+    _index("callbacks", "callbacks_by_webhook", "webhook_id, created_at, target_id", "webhook_id IS NOT NULL")
+    _index("callbacks", "callbacks_due", "due_at", "due_at IS NOT NULL")
 
 
 def _table(name: str, columns: str) -> None:
