@@ -32,6 +32,7 @@ async def everything(mesh: Mesh, word: str) -> Ids:
     created = await mesh.stubs["mnemesh.agents.v1.ModelService"].CreateProvider(
         CreateProviderRequest(provider=unreachable, credentials={"api_key": word}), timeout=60.0
     )
+    webhook, _ = await mesh.client.webhooks.create(f"{place}/hook")
     folder = await mesh.client.folders.create(f"on the {word}", description=f"Of the {word}.")
     file = (await mesh.client.files.upload(folder.id, word.encode(), name=f"{word}.txt")).file
     await mesh.client.files.wait(file.id)
@@ -49,5 +50,6 @@ async def everything(mesh: Mesh, word: str) -> Ids:
         "budget": [budget.id],
         "schedule": [schedule.id],
         "provider": [created.provider.id],
+        "webhook": [webhook.id],
         "version": [str(version)],
     }

@@ -126,11 +126,14 @@ async def filled(mesh: Mesh, openai: FakeOpenAI, mcp_url: str) -> dict[str, str]
     ]
     for upload in uploads:
         await client.files.wait(upload.file.id)
+    webhook, _ = await client.webhooks.create("http://127.0.0.1:1/", events=["run.failed"])
     person = await client.identities.create("ada", "Ada", agent_ids=[agent.id for agent in agents])
     for number in numbers[1:]:
         await client.identities.create(f"key {number}", f"Person {number}")
     for number in numbers:
         await client.schedules.create(f"Schedule {number}", agent_id=first.id, cron="0 9 1 1 *")
+        await client.webhooks.create(f"http://127.0.0.1:1/{number}", events=["run.failed"])
+        await client.webhooks.test(webhook.id)
         block = await client.blocks.create(f"person-{number}", "x")
         await client.identities.attach(person.id, block_id=block.id)
         scope = episodes_pb2.MemoryScope(name=f"scope {number}")
@@ -150,6 +153,7 @@ async def filled(mesh: Mesh, openai: FakeOpenAI, mcp_url: str) -> dict[str, str]
         "group_id": group.id,
         "identity_id": person.id,
         "mcp_server_id": remote.id,
+        "webhook_id": webhook.id,
     }
 
 

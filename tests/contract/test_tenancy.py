@@ -42,6 +42,7 @@ OWN = {
         "budget",
         "provider",
         "schedule",
+        "webhook",
         "group",
         "folder",
     },

@@ -74,6 +74,10 @@ LEAST = {
     "agents.v1.ScheduleService.UpdateSchedule": (
         'schedule { id: "<schedule>" name: "x" } update_mask { paths: "name" }'
     ),
+    "agents.v1.WebhookService.CreateWebhook": 'webhook { url: "http://127.0.0.1:1/" }',
+    "agents.v1.WebhookService.UpdateWebhook": (
+        'webhook { id: "<webhook>" disabled: true } update_mask { paths: "disabled" }'
+    ),
     "agents.v1.GroupService.CreateGroup": 'group { agent_ids: "<agent>" }',
     "agents.v1.GroupService.UpdateGroup": 'group { id: "<group>" hidden: true } update_mask { paths: "hidden" }',
     "agents.v1.GroupService.StartSleeptimeRuns": 'target { group_id: "<group>" }',

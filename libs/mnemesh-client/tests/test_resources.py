@@ -155,6 +155,21 @@ def test_schedules_are_created_changed_and_deleted(client: Mnemesh, agent: Agent
     assert client.schedules.get(once.id).last_run_id == runs[0].id
 
 
+def test_webhooks_are_created_changed_and_deleted(client: Mnemesh, agent: Agent) -> None:
+    webhook, secret = client.webhooks.create("http://127.0.0.1:1/", events=["run.failed"], agent_ids=[agent.id])
+    assert secret.startswith("whsec_")
+    assert secret not in str(client.webhooks.get(webhook.id))
+    assert client.webhooks.update(webhook.id, disabled=True, events=[]).disabled
+    assert [(each.id, list(each.events)) for each in client.webhooks.list()] == [(webhook.id, [])]
+    delivery = client.webhooks.test(webhook.id)
+    assert [(each.id, each.event) for each in client.webhooks.deliveries(webhook.id)] == [(delivery.id, "webhook.test")]
+    client.webhooks.delete(webhook.id)
+    with pytest.raises(NotFound):
+        client.webhooks.get(webhook.id)
+    with pytest.raises(InvalidArgument, match=r"webhook\.url"):
+        client.webhooks.create("ftp://hooks.example")
+
+
 def test_blocks_are_reverted(client: Mnemesh, agent: Agent) -> None:
     block = agent.memory().blocks[0]
     agent.append("human", "Likes tea.")

@@ -52,6 +52,7 @@ _LISTS: "Final[Mapping[str, Callable[[Mnemesh], AsyncIterator[Any]]]]" = {
     "run": lambda mnemesh: mnemesh.runs.list(order="desc", limit=_MOST),
     "schedule": lambda mnemesh: mnemesh.schedules.list(limit=_MOST),
     "source": lambda mnemesh: mnemesh.folders.list(order="desc", limit=_MOST),
+    "webhook": lambda mnemesh: mnemesh.webhooks.list(limit=_MOST),
     "tool": lambda mnemesh: mnemesh.tools.list(order="desc", limit=_MOST),
 }
 """By the kind with which ids begin: what yields the newest rows of it."""

@@ -100,6 +100,7 @@ _COMMANDS: Final = {
     "schedules": "schedules:app",
     "tokens": "tokens:app",
     "tools": "tools:app",
+    "webhooks": "webhooks:app",
 }
 """The commands and groups, in the order of the help: the module of `mnemesh_cli.commands` and the name in it."""
 

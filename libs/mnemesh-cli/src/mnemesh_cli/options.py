@@ -108,6 +108,11 @@ async def _schedules(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
         yield schedule.id, schedule.name
 
 
+async def _webhooks(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
+    async for webhook in mnemesh.webhooks.list(limit=_MOST):
+        yield webhook.id, webhook.url
+
+
 _SOURCES: Final = {
     "agent": _agents,
     "archive": _archives,
@@ -121,6 +126,7 @@ _SOURCES: Final = {
     "run": _runs,
     "schedule": _schedules,
     "tool": _tools,
+    "webhook": _webhooks,
 }
 
 

@@ -35,6 +35,7 @@ from mnemesh_client.schedules import SchedulesClient
 from mnemesh_client.tools import ToolsClient, WebClient
 from mnemesh_client.traces import TracesClient
 from mnemesh_client.transport import Channel, Channels
+from mnemesh_client.webhooks import WebhooksClient
 
 PATIENCE_SECONDS = 60.0
 
@@ -60,8 +61,8 @@ class Mnemesh:
     ```
 
     Its attributes are `agents`, `conversations`, `prompts`, `runs`, `groups`, `sleeptime`, `models`, `providers`,
-    `identities`, `budgets` and `schedules` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces`
-    (recall), `archives`, `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools),
+    `identities`, `budgets`, `schedules` and `webhooks` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and
+    `traces` (recall), `archives`, `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools),
     `folders` and `files` (files), and `audit` (the changes in all of them).
     Their methods return the messages of the contracts. Lists are asynchronous iterators that fetch further pages as
     needed. Every call that changes something has a request_id, so that a retry after a broken connection has no second
@@ -147,6 +148,7 @@ class Mnemesh:
         self.identities = IdentitiesClient(orchestrator)
         self.budgets = BudgetsClient(orchestrator)
         self.schedules = SchedulesClient(orchestrator)
+        self.webhooks = WebhooksClient(orchestrator)
         self.blocks = BlocksClient(self._channel(self.addresses.blocks))
         recall_channel = self._channel(self.addresses.recall)
         self.messages = MessagesClient(recall_channel)

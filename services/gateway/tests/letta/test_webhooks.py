@@ -1,0 +1,104 @@
+"""Webhooks: a receiver gets signed events, again until it confirms them, and no other secrets."""
+
+import base64
+import hashlib
+import hmac
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from mnemesh.agents.v1 import webhooks_pb2 as pb
+from mnemesh.agents.v1 import webhooks_service_pb2 as rpc
+from mnemesh_client.webhooks import is_signed
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.fakes.server import status
+from mnemesh_testkit.timeouts import scaled
+
+from .lab import Lab
+
+SERVICE = "mnemesh.agents.v1.WebhookService"
+
+
+class Receiver:
+    """A server that keeps the headers and the bodies of calls."""
+
+    def __init__(self) -> None:
+        self.calls: queue.Queue[tuple[dict[str, str], bytes]] = queue.Queue()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                receiver.calls.put((headers, self.rfile.read(int(headers["content-length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/events"
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+
+    def next(self) -> tuple[dict[str, str], bytes]:
+        return self.calls.get(timeout=scaled(20))
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    receiver.thread.start()
+    yield receiver
+    receiver.server.shutdown()
+    receiver.server.server_close()
+    receiver.thread.join()
+
+
+@pytest.fixture
+def webhook(lab: Lab, receiver: Receiver) -> Iterator[rpc.CreateWebhookResponse]:
+    """A webhook that is told everything."""
+    request = rpc.CreateWebhookRequest(request_id=new_id("r"), webhook=pb.Webhook(url=receiver.url))
+    created = lab.call(SERVICE, "CreateWebhook", request)
+    assert lab.call(SERVICE, "CreateWebhook", request) == created, "a lost answer does not lose the secret"
+    yield created
+    lab.call(SERVICE, "DeleteWebhook", rpc.DeleteWebhookRequest(webhook_id=created.webhook.id))
+
+
+def test_a_receiver_gets_signed_events(lab: Lab, receiver: Receiver, webhook: rpc.CreateWebhookResponse) -> None:
+    agent = lab.agent()
+    run = lab.client.agents.messages.create_async(agent.id, input="My secret word is heron.")
+    headers, body = receiver.next()
+    event = json.loads(body)
+    assert (event["type"], event["data"]["run_id"], event["data"]["agent_id"]) == ("run.completed", run.id, agent.id)
+    assert b"heron" not in body
+    key = base64.b64decode(webhook.secret.removeprefix("whsec_"))
+    text = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    expected = base64.b64encode(hmac.new(key, text, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    assert is_signed(webhook.secret, headers, body)
+    assert not is_signed(webhook.secret, headers, body + b" ")
+    assert not is_signed(webhook.secret, headers | {"webhook-timestamp": str(int(time.time()) - 600)}, body)
+    lab.fake.script = [status(400, "No.")]
+    lab.client.agents.messages.create_async(agent.id, input="Hi.")
+    failed = json.loads(receiver.next()[1])
+    assert (failed["type"], failed["data"]["status"]) == ("run.failed", "failed")
+
+
+def test_a_test_event_shows_its_result(lab: Lab, receiver: Receiver, webhook: rpc.CreateWebhookResponse) -> None:
+    request = rpc.TestWebhookRequest(webhook_id=webhook.webhook.id)
+    delivery = lab.call(SERVICE, "TestWebhook", request).delivery
+    headers, body = receiver.next()
+    assert (headers["webhook-id"], json.loads(body)["type"]) == (delivery.id, "webhook.test")
+    listing = rpc.ListWebhookDeliveriesRequest(webhook_id=webhook.webhook.id)
+    found: Any = None
+    for _ in range(200):
+        (found,) = lab.call(SERVICE, "ListWebhookDeliveries", listing).deliveries
+        if found.HasField("status"):
+            break
+        time.sleep(scaled(0.05))
+    assert (found.status, found.attempts, found.HasField("due_time"), found.payload) == (200, 1, False, body.decode())
