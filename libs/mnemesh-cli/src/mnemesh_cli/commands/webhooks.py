@@ -63,7 +63,10 @@ async def create(
         list[str] | None, typer.Option(help="An event, such as run.failed. Repeat it for several; all by default.")
     ] = None,
     agent: Annotated[
-        list[str] | None, typer.Option(help="Id or name of an agent. Repeat it for several; all by default.")
+        list[str] | None,
+        typer.Option(
+            "--agent", "-a", help="Only events of this agent. Can be repeated.", autocompletion=completer("agent")
+        ),
     ] = None,
 ) -> None:
     """Create a webhook. Prints its secret, which is shown only now."""
