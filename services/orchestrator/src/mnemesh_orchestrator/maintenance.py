@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator
 
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.maintenance import maintain_database
-from mnemesh_kit.secret_variables import Resealing, SecretBox, SecretVariables
+from mnemesh_kit.secret_variables import SecretBox, SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_kit.time import Clock, SystemClock
-from sqlalchemy import Connection
 
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.settings import CredentialSealer
@@ -36,10 +35,13 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
         variables, credentials = SecretVariables(box, clock), CredentialSealer(box)
         webhooks = WebhookSecrets(box, clock)
 
-        def reseal_all(conn: Connection) -> Resealing:
-            return reseal_webhooks(conn, webhooks.resealed, reseal(conn, variables.resealed, credentials.resealed))
-
-        yield str(await database.write(reseal_all))
+        yield str(
+            await database.write(
+                lambda conn: reseal_webhooks(
+                    conn, webhooks.resealed, reseal(conn, variables.resealed, credentials.resealed)
+                )
+            )
+        )
 
     async for line in maintain_database(config, "mnemesh_orchestrator", list(metadata.tables), purge):
         yield line
