@@ -30,6 +30,7 @@ from mnemesh_orchestrator.llm.port import (
 )
 from mnemesh_orchestrator.loop import model_call, services
 from mnemesh_orchestrator.loop.request_assembly import MAX_COMPACTIONS
+from mnemesh_orchestrator.model import webhooks
 from mnemesh_orchestrator.runs import leases, worker
 from mnemesh_orchestrator.usecases import memory_extractions
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
@@ -48,6 +49,7 @@ EMBEDDER = {
     name: parameter.default for name, parameter in inspect.signature(OpenAICompatibleEmbedder).parameters.items()
 }
 CONNECTION = dict(transport.CHANNEL_OPTIONS)
+WAITS = [wait.total_seconds() for wait in webhooks._WAITS]
 CHANNEL = Backoff(
     first=float(str(retries._POLICY["initialBackoff"]).rstrip("s")),
     maximum=float(str(retries._POLICY["maxBackoff"]).rstrip("s")),
@@ -94,6 +96,7 @@ def seconds(value: float) -> str:
             [summarizers.CALL_SECONDS, compactor.TOTAL_SECONDS],
         ),
         ("background extraction", None, grown(memory_extractions.FAILURE_DELAYS), []),
+        ("callback", webhooks.MAX_ATTEMPTS, f"{seconds(WAITS[0])} to {seconds(WAITS[-1])}", []),
         (
             "embedder over HTTP",
             EMBEDDER["attempts"],

@@ -403,8 +403,8 @@ class CallbackSender:
         with as_principal(Principal(callback.organization_id, callback.subject_id)):
             try:
                 if callback.HasField("webhook"):
-                    request = callback.webhook
-                    result = await self._caller.post(callback.url, request.body, request.headers)
+                    event = callback.webhook
+                    result = await self._caller.post(callback.url, event.body, event.headers)
                 else:
                     body = msgspec.json.encode(await self._body(callback))
                     result = await self._caller.post(callback.url, body)

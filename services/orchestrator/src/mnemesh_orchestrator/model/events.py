@@ -431,8 +431,8 @@ class RunEnd:
         bodies: tuple[DurableBody, ...] = () if run.error is None else (ErrorEvent(run.error),)
         stop = StopEvent(run.stop_reason or StopReason.ERROR, run.status)
         bodies = (*bodies, stop, UsageEvent(run.usage, run.step_count))
-        kept = {"sleeptime": self.sleeptime, "extraction_turns": self.extraction_turns}
-        return RunEnd(run, bodies, has_webhooks=self.has_webhooks, **kept)
+        bare = RunEnd(run, bodies, sleeptime=self.sleeptime, extraction_turns=self.extraction_turns)
+        return replace(bare, has_webhooks=self.has_webhooks)
 
 
 @dataclass(frozen=True, slots=True)

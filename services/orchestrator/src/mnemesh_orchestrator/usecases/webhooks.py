@@ -89,10 +89,11 @@ class WebhookService:
     ) -> Webhook:
         """Changes fields of a webhook, and returns it. Raises InvalidArgument, NotFound."""
         now = self.clock.now()
-        health = {"disabled_reason": None, "failing_since": None} if changes.get("disabled") is False else {}
 
         def change(webhook: Webhook) -> Webhook:
-            return require_valid_webhook(replace(webhook, **changes, **health, updated_at=now))
+            if changes.get("disabled") is False:
+                webhook = replace(webhook, disabled_reason=None, failing_since=None)
+            return require_valid_webhook(replace(webhook, **changes, updated_at=now))
 
         return await self.store.update(key, caller.organization_id, webhook_id, change)
 
