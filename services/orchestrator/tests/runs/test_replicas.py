@@ -97,6 +97,26 @@ async def test_stream_continues_when_another_replica_resumes_the_run(
     require_valid(world.window(agent).messages)
 
 
+async def test_follower_receives_the_one_event_that_another_replica_stored_before_it_stalled(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    first, second = Held(call("archival_memory_insert", content="tea")), Held(say("Never said."))
+    world.model.follow(first, second, say("Kept."))
+    run = await other.start(agent)
+    await first.asked.wait()
+    following = asyncio.ensure_future(process.follow(run, 2))
+    await until(lambda: run.id in process.event_broker.followed)
+    first.released.set()
+    await second.asked.wait()
+    assert [event.sequence for event in await process.stores.runs.events(run.id, 2, 10)] == [3]
+    world.clock.advance(31)
+    await process.recover()
+    assert [event.sequence for event in await following if event.sequence] == [3, 4, 5, 6]
+    second.released.set()
+    await other.idle()
+
+
 async def test_messages_through_both_replicas_run_in_order(
     world: World, process: Process, other: Process, is_full: bool
 ) -> None:
