@@ -69,6 +69,13 @@ def test_supervisor_passes_the_settings_of_each_service(name: str) -> None:
     assert service_environment("orchestrator", MeshConfig(), given).items() >= dict.fromkeys(foreign, "x").items()
 
 
+def test_supervisor_passes_proxies_to_services_that_call_other_hosts() -> None:
+    given = {"HTTPS_PROXY": "http://proxy.example", "MNEMESH_OIDC_ISSUER": "https://issuer.example"}
+    for name, env, is_passed in (("blocks", {}, False), ("archival", {}, True), ("blocks", given, True)):
+        passed = service_environment(name, MeshConfig(), {"HTTPS_PROXY": "http://proxy.example", **env})
+        assert ("HTTPS_PROXY" in passed) == is_passed, name
+
+
 def test_settings_of_the_supervisor_are_documented() -> None:
     settings = [field for field in fields(MeshConfig) if field.metadata.get("environment", True)]
     expected = {f"MNEMESH_{field.name.upper()}": shown(field) for field in settings}

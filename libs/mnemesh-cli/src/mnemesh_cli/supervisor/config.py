@@ -99,7 +99,7 @@ def service_environment(name: str, config: MeshConfig, env: Mapping[str, str] = 
 
     A service does not get the settings and the keys of another one.
     """
-    own = {variable: value for variable, value in env.items() if _is_needed(service(name), variable)}
+    own = {variable: value for variable, value in env.items() if _is_needed(service(name), variable, env)}
     own |= {"MNEMESH_HOST": config.host, "MNEMESH_DATA_DIR": str(config.data_path)}
     if config.auth_key_file is not None:
         own["MNEMESH_AUTH_KEY_FILE"] = str(Path(config.auth_key_file).expanduser().absolute())
@@ -111,7 +111,7 @@ def service_environment(name: str, config: MeshConfig, env: Mapping[str, str] = 
     return own
 
 
-def _is_needed(spec: ServiceSpec, variable: str) -> bool:
+def _is_needed(spec: ServiceSpec, variable: str, env: Mapping[str, str]) -> bool:
     if spec.settings is None:
         return True
     if variable.startswith("MNEMESH_"):
@@ -121,7 +121,8 @@ def _is_needed(spec: ServiceSpec, variable: str) -> bool:
         return variable in known or variable.removesuffix("_FILE") in known
     if variable in spec.variables:
         return True
-    if spec.calls_hosts and variable.upper() in _PROXY_VARIABLES:
+    calls_hosts = spec.calls_hosts or bool(env.get("MNEMESH_OIDC_ISSUER"))
+    if calls_hosts and variable.upper() in _PROXY_VARIABLES:
         return True
     return variable.upper() in _SYSTEM_VARIABLES or variable.startswith(_SYSTEM_PREFIXES)
 
