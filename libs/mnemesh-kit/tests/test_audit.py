@@ -51,6 +51,7 @@ class Blocks:
         effect: Callable[[sa.Connection], object] | None = None,
         of_service: bool = False,
         transactions: int = 1,
+        completes: bool = False,
         method: str = "DeleteBlock",
     ) -> None:
         """Calls in a task of its own, as a server does."""
@@ -68,6 +69,8 @@ class Blocks:
 
             for _ in range(transactions):
                 await self._ledger.write_once(key, change)
+            if completes:
+                await self._ledger.write_once(None, change)
 
         async def serve() -> None:
             with as_principal(caller):
@@ -126,9 +129,12 @@ async def test_a_repeated_request_and_a_call_of_several_transactions_have_one_en
         await blocks.delete(ADA, block_id, request_id="r-1")
         blocks.clock.advance(1)
     assert [entry.request_id for entry in await blocks.entries(ADA)] == ["r-1"]
+    # The repeat of a request that was interrupted completes it.
+    await blocks.delete(ADA, block_id, request_id="r-1", completes=True)
+    assert len(await blocks.entries(ADA)) == 1
     await blocks.delete(BEN, block_id, transactions=2)
     assert [entry.subject_id for entry in await blocks.entries(ADA)] == [ADA.subject_id, BEN.subject_id]
-    assert await blocks.changed() == 3
+    assert await blocks.changed() == 4
 
 
 @pytest.mark.parametrize(("moment", "count"), [("before_commit", 0), ("after_commit", 1)])

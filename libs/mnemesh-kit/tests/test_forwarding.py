@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh.server.v1 import server_service_pb2_grpc
 from mnemesh.server.v1.server_service_pb2 import GetServerInfoRequest, GetServerStatusRequest
 from mnemesh_kit.call_context import Role, as_principal, current_correlation_id, current_principal, set_correlation_id
@@ -76,6 +77,20 @@ async def test_caller_and_correlation_id_reach_the_service(tmp_path: Path) -> No
             await blocks.GetBlock(GET)
     ((principal, correlation_id),) = seen  # type: ignore[misc]
     assert (principal.organization_id, principal.role, correlation_id) == (ME.organization_id, Role.ADMIN, "trace-1")
+
+
+async def test_call_without_a_correlation_id_has_the_same_one_in_both_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids: list[str] = []
+
+    def note(value: str | None) -> str:
+        ids.append(set_correlation_id(value))
+        return ids[-1]
+
+    monkeypatch.setattr("mnemesh_kit.interceptors.set_correlation_id", note)
+    async with serving() as service, forwarding(service.address) as front, grpc.aio.insecure_channel(front) as channel:
+        await BlockServiceStub(channel).GetBlock(GET)
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
 
 
 async def test_methods_for_services_are_not_forwarded() -> None:

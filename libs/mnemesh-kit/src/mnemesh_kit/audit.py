@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MAX_IDS: Final = 100
 """The largest number of ids of an entry."""
+MAX_REQUEST_ID: Final = 200
 PURGE_ROWS: Final = 1_000
 """How many entries a transaction deletes."""
 _ID: Final = re.compile(r"[a-z_]{1,40}-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -78,10 +79,12 @@ class AuditedCall:
     entry_id: str = field(default_factory=lambda: new_id("audit"))
     created_at: datetime | None = None
     """The time of the first attempt to store the entry."""
+    is_repeat: bool = False
+    """True if an earlier call with the same request id has the entry."""
 
     def read(self, request: Message) -> None:
         """Takes the request id and the named ids from a request; from the first one of a stream."""
-        self.request_id = getattr(request, "request_id", "")
+        self.request_id = _request_id(request)[:MAX_REQUEST_ID].replace("\0", "\ufffd")
         self.named_ids = tuple(islice(dict.fromkeys(ids_in(request)), MAX_IDS))
 
 
@@ -140,16 +143,34 @@ def ids_in(message: Message) -> Iterator[str]:
         yield from ids_in(part)
 
 
+def _request_id(message: Any) -> str:
+    """Returns the request id of a message, or that of a part, as streams have it in their first request."""
+    if "request_id" in message.DESCRIPTOR.fields_by_name:
+        return str(message.request_id)
+    parts = (value for field, value in message.ListFields() if field.message_type is not None and not field.is_repeated)
+    return next((part.request_id for part in parts if "request_id" in part.DESCRIPTOR.fields_by_name), "")
+
+
 def _form_of(name: str) -> re.Pattern[str] | None:
     if name == "handle":
         return _HANDLE
     return _ID if name == "id" or (name.endswith(("_id", "_ids")) and name != "request_id") else None
 
 
+def note_repeat(request_id: str) -> None:
+    """Notes that a request took effect before. What the current call still completes has its entry, if it is its own.
+
+    An effect of the call may have a request id of its own, and have run before, although the call is new.
+    """
+    call = _call.get()
+    if call is not None and call.request_id == request_id:
+        call.is_repeat = True
+
+
 def note_change(conn: sa.Connection, now: datetime, made_ids: Iterable[str] = ()) -> None:
     """Adds the entry of the current call to the transaction of its change.
 
-    Does nothing outside of audited calls, and if an earlier transaction of the call has the entry.
+    Does nothing outside of audited calls, and if an earlier transaction of the call or an earlier call has the entry.
 
     Args:
         conn: the caller's write transaction.
@@ -157,7 +178,7 @@ def note_change(conn: sa.Connection, now: datetime, made_ids: Iterable[str] = ()
         made_ids: ids of resources that the change creates or concerns. Other texts among them are left out.
     """
     call = _call.get()
-    if call is None:
+    if call is None or call.is_repeat:
         return
     call.created_at = call.created_at or now
     made = (each for each in made_ids if _ID.fullmatch(each))

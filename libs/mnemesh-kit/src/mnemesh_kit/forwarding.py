@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mnemesh_kit.access import rule_of
+from mnemesh_kit.call_context import METADATA_KEY, current_correlation_id
 from mnemesh_kit.errors import (
     DETAILS_KEY,
     PUSHBACK_KEY,
@@ -196,7 +197,8 @@ class _Forwarded:
             MnemeshError: the request is refused here.
             InvalidArgument: the call has no request.
         """
-        metadata = end_to_end(self._context.invocation_metadata())
+        given = end_to_end(self._context.invocation_metadata())
+        metadata = (*(item for item in given if item[0] != METADATA_KEY), (METADATA_KEY, current_correlation_id()))
         sent: Any = self._send(requests) if is_streamed else await anext(requests, None)
         if sent is None:
             raise InvalidArgument("The call has no request.")

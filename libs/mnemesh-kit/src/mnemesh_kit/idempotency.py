@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 from google.protobuf.message import Message
 
-from mnemesh_kit.audit import audited_call, note_change
+from mnemesh_kit.audit import audited_call, note_change, note_repeat
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument, RequestIdReused
 from mnemesh_kit.sql.database import UtcDateTime
@@ -191,6 +191,7 @@ class Ledger:
         ask()
         found = _recorded(key, answer)
         if found is not None:
+            note_repeat(key.request_id)
             return found, True
         result = tuple(effect())
         row = {
