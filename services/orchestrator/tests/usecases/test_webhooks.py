@@ -55,10 +55,8 @@ async def test_a_crash_at_any_point_of_a_turn_neither_loses_nor_doubles_an_event
         world.faults = Faults()
         world.faults.crashes_at = point
         dying = world.process()
-        run = None
         with suppress(Crash):
-            run = await dying.start(agent, "I like tea.")
-            await dying.idle()
+            await dying.send(agent, "I like tea.")
         await crashed(dying)
         has_crashed, world.faults = world.faults.has_crashed, Faults()
         living = world.process()
@@ -66,7 +64,6 @@ async def test_a_crash_at_any_point_of_a_turn_neither_loses_nor_doubles_an_event
         ended = await living.runs.list(ME, RunFilter(agent_ids=(agent.id,)), PageQuery(10, ascending=True))
         for each in ended.items:  # none, if the process crashed before it had stored the run
             assert await told(living) == [("memory.changed", each.id), ("run.completed", each.id)], point
-        assert run is None or [each.id for each in ended.items] == [run.id]
         await living.worker.stop()
         if not has_crashed:
             return
