@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -161,6 +161,24 @@ def is_private_address(host: str) -> bool:
         return not is_public(ipaddress.ip_address(host))
     except ValueError:
         return False
+
+
+def host_problem(url: str, hosts: Collection[str], setting: str, *, public_only: bool) -> str | None:
+    """Returns why the host of a URL that a caller chose must not be called, None if it may be.
+
+    A name may still resolve to an address that is not public; see `PublicResolver`.
+
+    Args:
+        url: the URL.
+        hosts: the hosts that may be called, in lower case; empty allows all.
+        setting: the variable that has them.
+        public_only: whether an address must be public.
+    """
+    host = (urlsplit(url).hostname or "").lower()
+    if hosts and host not in hosts:
+        return f"{host} is none of the hosts in {setting}"
+    is_local = is_private_address(host) or host == "localhost" or host.endswith(".localhost")
+    return refusal(host, setting) if public_only and is_local else None
 
 
 def refusal(host: str, setting: str) -> str:

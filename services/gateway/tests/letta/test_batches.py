@@ -193,7 +193,7 @@ def test_two_gateways_send_each_callback_once(lab: Lab, rest: Rest, hook: Hook) 
 @pytest.mark.parametrize(
     ("hosts", "public_only", "words"),
     [
-        (("hooks.example",), False, "MNEMESH_GATEWAY_CALLBACK_HOSTS"),
+        (("hooks.example",), False, "MNEMESH_CALLBACK_HOSTS"),
         ((), True, "not public"),
     ],
 )

@@ -52,6 +52,8 @@ class Config(SqlConfig):
     provider_hosts: tuple[str, ...] = ()
     """The hosts that providers of organizations can have besides the vendors' usual ones. Empty allows every host, but
     with authentication only public addresses."""
+    callback_hosts: tuple[str, ...] = ()
+    """The hosts that webhooks can have. Empty allows every host, but with authentication only public addresses."""
     secrets_key_file: str | None = None
     """The file of the keys that seal stored secrets, one per line. The first seals, all open. Without it, the
     orchestrator creates a key if it uses SQLite."""

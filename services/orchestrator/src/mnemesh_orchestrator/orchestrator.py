@@ -355,7 +355,10 @@ class Orchestrator:
 
     @cached_property
     def webhooks(self) -> WebhookService:
-        return WebhookService(self.stores.webhooks, self.webhook_secrets, self.clock, self.ids)
+        hosts = frozenset(host.lower() for host in self.config.callback_hosts)
+        public_only = self.config.auth_key_file is not None and not hosts
+        store, secrets = self.stores.webhooks, self.webhook_secrets
+        return WebhookService(store, secrets, self.clock, self.ids, hosts, public_only)
 
     @cached_property
     def schedules(self) -> ScheduleService:

@@ -89,6 +89,24 @@ async def test_a_secret_is_shown_to_its_creator_only(world: World, process: Proc
     assert WebhookSecrets(SecretBox(str(keys)), world.clock).open(resealed) == secret
 
 
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "169.254.169.254", "[::1]", "[::ffff:10.0.0.1]", "192.168.1.1"]
+)
+async def test_a_private_address_is_refused_unless_it_is_allowed(world: World, process: Process, host: str) -> None:
+    guarded = replace(process.orchestrator.webhooks, public_only=True)
+    for call_ in (
+        guarded.create(ME, None, a_draft(world, url=f"http://{host}/x")),
+        guarded.update(ME, None, (await guarded.create(ME, None, a_draft(world)))[0].id, {"url": f"http://{host}/x"}),
+    ):
+        with pytest.raises(InvalidArgument, match="not public") as refused:
+            await call_
+        assert refused.value.field == "webhook.url"
+    allowed = replace(process.orchestrator.webhooks, hosts={host.strip("[]")})
+    assert (await allowed.create(ME, None, a_draft(world, url=f"http://{host}/x")))[1]
+    with pytest.raises(InvalidArgument, match="MNEMESH_CALLBACK_HOSTS"):
+        await allowed.create(ME, None, a_draft(world))
+
+
 @pytest.mark.parametrize("url", ["", "ftp://hooks.example", "https://user:word@hooks.example", "https://", "x" * 2_001])
 async def test_a_url_that_cannot_be_called_is_refused(world: World, process: Process, url: str) -> None:
     with pytest.raises(InvalidArgument) as refused:

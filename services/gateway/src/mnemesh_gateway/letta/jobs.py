@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -17,7 +16,7 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, NotFound, Unavailable
-from mnemesh_kit.network import failure_of_connection, is_private_address, refusal
+from mnemesh_kit.network import failure_of_connection, host_problem
 from mnemesh_letta.convert.values import RUN_STATUS_NAMES, moment_of, present, set_present
 
 from mnemesh_gateway.http.errors import invalid_field
@@ -313,7 +312,7 @@ async def _jobs(mesh: Mesh, query: ListJobs, *, active: bool, ascending: bool) -
 
 POLL_SECONDS: Final = 1.0
 _CALL_SECONDS: Final = 10.0
-_SETTING: Final = "MNEMESH_GATEWAY_CALLBACK_HOSTS"
+_SETTING: Final = "MNEMESH_CALLBACK_HOSTS"
 _AT_ONCE: Final = 20
 _MOST_MESSAGES: Final = 1_000
 
@@ -343,11 +342,8 @@ class CallbackClient:
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> CallResult:
         """Sends JSON to a URL. Never raises."""
-        host = urlsplit(url).hostname or ""
-        if self._hosts and host not in self._hosts:
-            return CallResult(None, f"{host} is none of the hosts in {_SETTING}.")
-        if self._public_only and is_private_address(host):
-            return CallResult(None, refusal(host, _SETTING) + ".")
+        if problem := host_problem(url, self._hosts, _SETTING, public_only=self._public_only):
+            return CallResult(None, f"{problem}.")
         import aiohttp  # noqa: PLC0415
 
         try:

@@ -1,12 +1,14 @@
 """Webhooks: their secrets, and the requests that tell them events."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mnemesh_kit.call_context import Principal
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
+from mnemesh_kit.network import host_problem
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.secret_variables import SecretBox
 from mnemesh_kit.time import Clock
@@ -55,6 +57,10 @@ class WebhookService:
     secrets: WebhookSecrets
     clock: Clock
     ids: IdSource
+    hosts: Collection[str] = ()
+    """The hosts that webhooks can have; empty allows all."""
+    public_only: bool = False
+    """Whether hosts must have public addresses. A gateway checks the addresses of names at each call."""
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: Webhook) -> tuple[Webhook, str]:
         """Stores a webhook. Returns it, and its secret.
@@ -66,7 +72,7 @@ class WebhookService:
         """
         now = self.clock.now()
         webhook = replace(
-            require_valid_webhook(draft),
+            self._require_allowed(require_valid_webhook(draft)),
             id=self.ids.new("webhook"),
             organization_id=caller.organization_id,
             subject_id=caller.subject_id,
@@ -75,6 +81,13 @@ class WebhookService:
         )
         stored = await self.store.create(key, self.secrets.seal(webhook, new_secret()))
         return stored, self.secrets.open(stored)
+
+    def _require_allowed(self, webhook: Webhook) -> Webhook:
+        """Returns a webhook whose host may be called. Raises InvalidArgument."""
+        problem = host_problem(webhook.url, self.hosts, "MNEMESH_CALLBACK_HOSTS", public_only=self.public_only)
+        if problem is not None:
+            raise InvalidArgument(f"webhook.url: {problem}.", field="webhook.url")
+        return webhook
 
     async def get(self, caller: Principal, webhook_id: str) -> Webhook:
         """Returns a webhook. Raises NotFound."""
@@ -93,7 +106,7 @@ class WebhookService:
         def change(webhook: Webhook) -> Webhook:
             if changes.get("disabled") is False:
                 webhook = replace(webhook, disabled_reason=None, failing_since=None)
-            return require_valid_webhook(replace(webhook, **changes, updated_at=now))
+            return self._require_allowed(require_valid_webhook(replace(webhook, **changes, updated_at=now)))
 
         return await self.store.update(key, caller.organization_id, webhook_id, change)
 
