@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_retrieval.indexing.outbox import Claim
 from mnemesh_types.archival import ArchivalSummary, Archive, ArchiveFilter
@@ -291,6 +292,12 @@ CLAIM = timedelta(seconds=60)
 """How long a claim lasts before another replica may claim the change; longer than copying a batch takes."""
 
 
+_REEMBEDDING: Final = Prepared(sa.select(reembeddings.c.archive_id).limit(1))
+_LEFT: Final = Prepared(
+    sa.select(left_collections.c.archive_id).where(left_collections.c.remove_after <= sa.bindparam("until")).limit(1)
+)
+
+
 class ReembeddingStore:
     """Changes of embedders, and the collections that archives have left.
 
@@ -326,7 +333,7 @@ class ReembeddingStore:
                 conn.execute(reembeddings.update().where(_by_job(job)).values(claimed_until=now + CLAIM))
             return jobs
 
-        if not await self._database.read(lambda conn: conn.execute(sa.select(reembeddings.c.archive_id)).first()):
+        if await self._database.read(lambda conn: _REEMBEDDING.first(conn, {}), snapshot=False) is None:
             return []
         return await self._database.write(write)
 
@@ -420,7 +427,8 @@ class ReembeddingStore:
                 conn.execute(left_collections.update().where(left).values(position=found[-1].position))
             return True
 
-        if not await self._database.read(lambda conn: conn.execute(due).first()):
+        until = datetime.max.replace(tzinfo=UTC) if everything else now
+        if await self._database.read(lambda conn: _LEFT.first(conn, {"until": until}), snapshot=False) is None:
             return False
         return await self._database.write(write, name="reembeddings.remove_left")
 

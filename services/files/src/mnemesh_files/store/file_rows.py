@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.errors import Aborted
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.files import FileHeader, FileStatus
 from mnemesh_types.provenance import Provenance
 
@@ -96,6 +97,9 @@ def release_unstored(conn: sa.Connection, organization_id: str, blob_id: str, no
     conn.execute(blobs.update().where(unstored).values(check_at=now))
 
 
+_CHECK_DUE: Final = Prepared(sa.select(blobs.c.id).where(blobs.c.check_at <= sa.bindparam("now")).limit(1))
+
+
 class BlobRecords:
     """The contents in the blob store: which exist, and which nothing refers to.
 
@@ -148,6 +152,8 @@ class BlobRecords:
         They are marked, so that nothing will refer to them, and are returned again after `until` unless `forget` was
         called.
         """
+        if await self._database.read(lambda conn: _CHECK_DUE.first(conn, {"now": now}), snapshot=False) is None:
+            return []
         due = sa.select(blobs.c.organization_id, blobs.c.id).where(blobs.c.check_at <= now)
         used = sa.or_(
             sa.exists().where(files.c.organization_id == blobs.c.organization_id, files.c.blob_id == blobs.c.id),

@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_types.files import FileStatus
 
@@ -39,8 +40,12 @@ _DUE = (
     .order_by(files.c.organization_id, files.c.due_at)
     .limit(1)
 )
-_SMALL = _DUE.where(files.c.size_bytes <= sa.bindparam("max_bytes"), files.c.status != FileStatus.FETCHING)
-_WAITING = sa.select(sa.func.count()).where(files.c.due_at <= sa.bindparam("now"), files.c.deleted_at.is_(None))
+_SMALL = Prepared(_DUE.where(files.c.size_bytes <= sa.bindparam("max_bytes"), files.c.status != FileStatus.FETCHING))
+_ANY = Prepared(_DUE)
+_WAITING = Prepared(
+    sa.select(sa.func.count().label("files")).where(files.c.due_at <= sa.bindparam("now"), files.c.deleted_at.is_(None))
+)
+_REMOVAL_DUE = Prepared(sa.select(removals.c.id).where(removals.c.due_at <= sa.bindparam("now")).limit(1))
 _s = segments.c
 _CHUNK = 300
 
@@ -148,14 +153,14 @@ class IngestionStore:
         Returns:
             The job; None if no file is due.
         """
-        due = _DUE if max_bytes is None else _SMALL
+        due = _ANY if max_bytes is None else _SMALL
         size = {} if max_bytes is None else {"max_bytes": max_bytes}
 
         def write(conn: sa.Connection) -> Job | None:
             now = self._clock.now()
-            row = conn.execute(due, {"now": now, "after": after, **size}).first()
+            row = due.first(conn, {"now": now, "after": after, **size})
             if row is None and after:
-                row = conn.execute(due, {"now": now, "after": "", **size}).first()
+                row = due.first(conn, {"now": now, "after": "", **size})
             if row is None:
                 return None
             values: dict[str, Any] = {"due_at": until, "claim": row.claim + 1, "failures": row.failures + 1}
@@ -166,14 +171,14 @@ class IngestionStore:
             return _job(row)
 
         found = await self._database.read(
-            lambda conn: conn.execute(due, {"now": self._clock.now(), "after": "", **size}).first()
+            lambda conn: due.first(conn, {"now": self._clock.now(), "after": "", **size}), snapshot=False
         )
         return await self._database.write(write, name="ingestion.claim") if found is not None else None
 
     async def count_waiting(self) -> int:
         """Returns the number of files that are due and that no worker has claimed."""
         now = self._clock.now()
-        return await self._database.read(lambda conn: int(conn.execute(_WAITING, {"now": now}).scalar_one()))
+        return await self._database.read(lambda conn: int(_WAITING.first(conn, {"now": now}).files), snapshot=False)
 
     async def expire_leases(self) -> int:
         """Ends all leases, whose workers are known to be gone; returns their number."""
@@ -385,8 +390,8 @@ class RemovalStore:
 
     async def claim(self, until: datetime, limit: int) -> list[Removal]:
         """Returns removals that are due; they are due again at `until` unless `done` or `postpone` is called."""
-        due = removals.c.due_at <= self._clock.now()
-        query = sa.select(removals).where(due).order_by(removals.c.due_at).limit(limit)
+        now = self._clock.now()
+        query = sa.select(removals).where(removals.c.due_at <= now).order_by(removals.c.due_at).limit(limit)
 
         def write(conn: sa.Connection) -> list[Removal]:
             found = conn.execute(query).all()
@@ -395,7 +400,7 @@ class RemovalStore:
                 conn.execute(removals.update().where(mine).values(due_at=until))
             return [Removal(row.organization_id, row.kind, row.id, msgspec.json.decode(row.details)) for row in found]
 
-        if await self._database.read(lambda conn: conn.execute(query).first()) is None:
+        if await self._database.read(lambda conn: _REMOVAL_DUE.first(conn, {"now": now}), snapshot=False) is None:
             return []
         return await self._database.write(write, name="removals.claim")
 

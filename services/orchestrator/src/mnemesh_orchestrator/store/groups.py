@@ -76,6 +76,8 @@ def decode_record(row: Any) -> Group:
 
 def decode_groups(conn: sa.Connection, rows: Sequence[Any]) -> tuple[Group, ...]:
     """Returns the groups of rows of `groups`, with their members."""
+    if not rows:
+        return ()
     members: dict[str, list[str]] = {row.id: [] for row in rows}
     query = (
         sa.select(group_members.c.group_id, group_members.c.agent_id)
@@ -83,7 +85,7 @@ def decode_groups(conn: sa.Connection, rows: Sequence[Any]) -> tuple[Group, ...]
         .where(group_members.c.group_id.in_(members), agents.c.state != AgentState.DELETING)
         .order_by(group_members.c.position)
     )
-    for row in conn.execute(query) if rows else ():
+    for row in conn.execute(query):
         members[row.group_id].append(row.agent_id)
     return tuple(replace(decode_record(row), agent_ids=tuple(members[row.id])) for row in rows)
 

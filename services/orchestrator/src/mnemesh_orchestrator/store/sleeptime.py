@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.agents import AgentState
@@ -104,9 +105,12 @@ _SET_DUE: Final = (
 )
 
 _BY_CLOCK: Final = Lineage(origin=RunOrigin.SLEEPTIME)
-_DUE: Final = (
+_DUE: Final = Prepared(
     sa.select(groups)
-    .where(_g.sleeptime_due_at <= sa.bindparam("p_now", type_=_g.sleeptime_due_at.type), _g.state.in_(VISIBLE_STATES))
+    .where(
+        _g.sleeptime_due_at <= sa.bindparam("p_now", type_=_g.sleeptime_due_at.type),
+        sa.or_(*(_g.state == state for state in VISIBLE_STATES)),
+    )
     .order_by(_g.sleeptime_due_at)
     .limit(sa.bindparam("p_limit", type_=sa.Integer))
 )
@@ -261,7 +265,7 @@ class SleeptimeStore:
     async def due(self, limit: int) -> tuple[Group, ...]:
         """Returns groups whose interval or inactivity is to be checked now, those that are due longest first."""
         parameters = {"p_now": self._clock.now(), "p_limit": limit}
-        return await self._database.read(lambda conn: decode_groups(conn, conn.execute(_DUE, parameters).all()))
+        return await self._database.read(lambda conn: decode_groups(conn, _DUE.all(conn, parameters)))
 
     async def start_due(self, group: Group) -> tuple[Run, ...]:
         """Starts the members if the interval or the inactivity of a group has passed, and notes the next check.
