@@ -9,8 +9,8 @@ SOURCES := $(wildcard libs/*/src services/*/src)
 # The directory of the tests' databases: in memory if it has 8 GB free, because a disk takes most of the tests' time.
 MEMORY = $(shell grep -qE ' /dev/shm [^ ]+ [^ ]*noexec' /proc/mounts 2>/dev/null || \
 	df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
-# The number of test processes: make test WORKERS=4. Three keep two cores busy, because some tests wait for a limit.
-WORKERS := 3
+# The number of test processes: make test WORKERS=2. Four keep two cores busy, because tests wait for processes and limits.
+WORKERS := 4
 PROJECT_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 ENGINE := docker
 IMAGE = mnemesh:$(PROJECT_VERSION)

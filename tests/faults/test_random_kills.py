@@ -108,7 +108,7 @@ async def idle(client: Mnemesh) -> None:
     [
         ("one process", 1, 1),
         *(
-            pytest.param(form, seed, 15, marks=pytest.mark.full)
+            pytest.param(form, seed, 8, marks=pytest.mark.full)
             for form, seeds in (("one process", (2, 3)), ("processes", (4, 5)))
             for seed in seeds
         ),
@@ -123,7 +123,7 @@ async def test_everything_happens_once(mesh: ProcessMesh, provider: FakeOpenAI, 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [6, 7])
 async def test_everything_happens_once_in_replicas(replicas: ProcessMesh, provider: FakeOpenAI, seed: int) -> None:
-    await run_and_count(replicas, provider, seed, 8, ("orchestrator", "orchestrator-2", "recall"))
+    await run_and_count(replicas, provider, seed, 5, ("orchestrator", "orchestrator-2", "recall"))
 
 
 async def run_and_count(
