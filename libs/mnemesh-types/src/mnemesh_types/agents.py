@@ -271,10 +271,10 @@ class Budget(Twin[budgets_pb2.Budget]):
     limits: tuple[BudgetLimit, ...] = ()
     """At most one per period."""
     max_concurrent_runs: int | None = None
-    """The runs of clients that execute at the same time, 0 to 100,000. A further one is refused with BUDGET_EXCEEDED
-    if its client waits for it, and waits if it was started in the background. Absent does not limit; 0 executes
-    none. Answers to approvals and runs that other runs start are not limited, so that no run waits for itself; runs
-    of batches and sleeptime runs have limits of their own.
+    """The runs of clients, of agents and of groups, that execute at the same time, 0 to 100,000. A further one is
+    refused with BUDGET_EXCEEDED if its client waits for it, and waits if it was started in the background. Absent
+    does not limit; 0 executes none. Answers to approvals and runs that other runs start are not limited, so that no
+    run waits for itself; runs of batches and sleeptime runs have limits of their own.
     """
     usage: tuple[BudgetUsage, ...] = ()
     """Output only. What was used in the current period of each kind, whether it is limited or not, since the budget

@@ -28,7 +28,7 @@ def budget_id(organization_id: str, agent_id: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """The organization and the agent whose budgets a call of a model needs."""
+    """The organization and the agent whose budgets a call of a model needs. A run of a group has no agent: ""."""
 
     organization_id: str
     agent_id: str

@@ -45,8 +45,11 @@ class Budgets:
     """Whether the operator limits the runs of an organization that execute at the same time."""
 
     def payer(self, conversation: Any, run: Run) -> Payer | None:
-        """Returns who pays for a turn in a locked conversation; None if nothing limits it. A run of a group is free."""
-        is_limited = run.agent_id and (conversation.has_budget or self.tokens_per_day or self.limits_runs)
+        """Returns who pays for a run in a locked conversation; None if nothing limits it.
+
+        A run of a group has no agent: it needs the budget of the organization.
+        """
+        is_limited = conversation.has_budget or self.tokens_per_day or self.limits_runs
         return Payer(run.organization_id, run.agent_id) if is_limited else None
 
     def require(self, conn: sa.Connection, payer: Payer, now: datetime) -> None:

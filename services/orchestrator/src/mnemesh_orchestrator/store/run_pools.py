@@ -110,13 +110,13 @@ _COUNTS_OF_POOL: Final = _COUNTS_OF_ORGANIZATION.where(runs.c.pool == sa.bindpar
 _FIRST_WAITING: Final = (
     sa.select(runs.c.id, runs.c.conversation_id, runs.c.organization_id, runs.c.agent_id)
     .join(conversations, conversations.c.id == runs.c.conversation_id)
-    .join(agents, agents.c.id == conversations.c.agent_id)
+    .outerjoin(agents, agents.c.id == conversations.c.agent_id)
     .where(
         runs.c.organization_id == _ORGANIZATION,
         runs.c.pool == sa.bindparam("p_pool"),
         UNFINISHED_OF_POOLS,
         runs.c.status == RunStatus.CREATED,
-        agents.c.state == AgentState.ACTIVE,
+        sa.or_(agents.c.state == AgentState.ACTIVE, conversations.c.group_id.is_not(None)),
         conversations.c.state == ConversationState.ACTIVE,
         sa.or_(sa.not_(LEASE_HOLDS), conversations.c.lease_owner == sa.bindparam("p_instance")),
         ~_earlier,

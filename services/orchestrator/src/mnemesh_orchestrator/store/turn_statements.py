@@ -170,7 +170,7 @@ the conversation. `has_budget` is true if the organization or one of its agents 
 `voice_group` is the document of the sleeptime group that a voice agent manages.
 """
 _LOCKED_GROUP_QUEUE: Final = (
-    sa.select(groups.c.state.label("group_state"), *_LOCK)
+    sa.select(groups.c.state.label("group_state"), *_LOCK, _HAS_BUDGET)
     .join(groups, groups.c.id == conversations.c.group_id)
     .where(
         conversations.c.id == _CONVERSATION,
@@ -179,7 +179,7 @@ _LOCKED_GROUP_QUEUE: Final = (
     )
 )
 LOCKED_GROUP_QUEUE: Final = Prepared(_LOCKED_GROUP_QUEUE)
-"""The queue of a group that is not CREATING, with the columns of the lease of LOCKED_CONVERSATION."""
+"""The queue of a group that is not CREATING, with `has_budget` and the columns of the lease of LOCKED_CONVERSATION."""
 _FIRST_UNFINISHED: Final = (
     sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
 )

@@ -62,7 +62,7 @@ class Budget(_message.Message):
     agent_id: _builtins.str
     """The agent. Absent means the whole organization."""
     max_concurrent_runs: _builtins.int
-    """The runs of clients that execute at the same time, 0 to 100,000. A further one is refused with BUDGET_EXCEEDED if its
+    """The runs of clients, of agents and of groups, that execute at the same time, 0 to 100,000. A further one is refused with BUDGET_EXCEEDED if its
     client waits for it, and waits if it was started in the background. Absent does not limit; 0 executes none.
     Answers to approvals and runs that other runs start are not limited, so that no run waits for itself; runs of
     batches and sleeptime runs have limits of their own.
