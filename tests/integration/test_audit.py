@@ -71,6 +71,8 @@ def test_changes_over_every_api_are_exported_with_their_subjects(tmp_path: Path)
         chosen = ("--resource", block_id, "--subject", BEN.subject_id, "--method", "UpdateBlock", "--csv")
         assert [row["correlation_id"] for row in csv.DictReader(io.StringIO(exported(*chosen)[1]))] == ["of-rest"]
         assert len(exported("--csv", caller=STRANGER)[1].splitlines()) == 1
+        code, _, error = exported("--service", "letters")
+        assert (code, "service must be one of orchestrator" in error) == (1, True)
         code, _, error = exported(role=Role.WRITER)
         assert (code, "requires the role admin" in error) == (1, True)
 

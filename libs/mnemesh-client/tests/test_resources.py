@@ -183,6 +183,21 @@ def test_blocks_are_reverted(client: Mnemesh, agent: Agent) -> None:
     assert [each.value for each in memory.blocks] == ["Ada."]
 
 
+def test_changes_of_all_services_are_listed_by_time(client: Mnemesh, agent: Agent) -> None:
+    agent.append("human", "Likes tea.")
+    agent.update(description="Kind.")
+    changes = list(client.audit.list(resource_id=agent.id, order="asc"))
+    names = [(entry.service, entry.method.rpartition("/")[2]) for entry in changes]
+    assert names[-2:] == [("blocks", "EditBlock"), ("orchestrator", "UpdateAgent")]
+    assert list(client.audit.list(resource_id=agent.id, limit=1)) == changes[-1:]
+    assert (
+        list(client.audit.list(service="blocks", resource_id=agent.id, until=changes[0].create_time.ToDatetime(UTC)))
+        == []
+    )
+    with pytest.raises(InvalidArgument):
+        list(client.audit.list(service="letters"))
+
+
 def test_messages_are_appended_changed_and_deleted(client: Mnemesh, agent: Agent) -> None:
     said = message_pb2.Message(role=message_pb2.ROLE_USER, content=[text_part("I am Ada.")])
 

@@ -8,6 +8,7 @@ from typing import Final
 from mnemesh.server.v1 import audit_service_pb2, audit_service_pb2_grpc
 from mnemesh_client.sync.paging import Order, paginate, sort_order
 from mnemesh_client.sync_transport import Channel
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.services import STORE_NAMES
 
 _PAGE: Final = 1000
@@ -46,6 +47,9 @@ class AuditClient:
             method: the whole name of an RPC, or its last part, such as "UpdateBlock".
             order: "asc" is oldest first.
             limit: the largest number of changes; None yields all.
+
+        Raises:
+            InvalidArgument: there is no such service, or it has no log.
         """
         filter_ = audit_service_pb2.AuditFilter(subject_id=subject_id, resource_id=resource_id, method=method)
         if since is not None:
@@ -53,6 +57,8 @@ class AuditClient:
         if until is not None:
             filter_.end_time.FromDatetime(until)
         services = STORE_NAMES if service is None else (service,)
+        if service not in (None, *STORE_NAMES):
+            raise InvalidArgument(f"service must be one of {', '.join(STORE_NAMES)}.", field="service")
         logs = [self._of(each, filter_, order, limit) for each in services]
         heads = [next(log, None) for log in logs]
         left = limit
