@@ -37,7 +37,7 @@ def as_bearer(token: str | None) -> list[tuple[str, str]]:
 def expected(rule: RpcRule, role: Role | None, *, is_limited: bool = False) -> grpc.StatusCode:
     if role is None:
         return grpc.StatusCode.UNAUTHENTICATED
-    may_call = role.covers(rule.role) and (bool(rule.agent_path) or not is_limited)
+    may_call = role.covers(rule.role) and (bool(rule.agent_path or rule.answer_path) or not is_limited)
     return grpc.StatusCode.INVALID_ARGUMENT if may_call else grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -83,6 +83,9 @@ def test_roles_agree_with_the_effects_of_the_rpcs() -> None:
             expected = Role.ADMIN if method.name in ADMIN_READS else Role.WRITER
             assert (rule.role, method.name in ADMIN_READS | COSTLY_READS) == (expected, True), method.full_name
         assert not (rule.agent_path and method.client_streaming), f"{method.full_name}: only its first request is known"
+        if rule.answer_path:
+            assert reads(method), f"{method.full_name} changes something before its answer is known"
+            assert not method.server_streaming, method.full_name
 
 
 def test_refusal_names_the_roles(guarded: MeshThread) -> None:
@@ -113,24 +116,27 @@ def test_token_of_an_agent_reaches_no_other_agent(guarded: MeshThread, agents: t
     for method in methods():
         owner, module = PROTO_SERVICES[method.containing_service.full_name]
         rule = rules[f"/{method.containing_service.full_name}/{method.name}"]
-        if not rule.agent_path or method.name == "DeleteAgent":
+        if not (rule.agent_path or rule.answer_path) or method.name == "DeleteAgent":
             continue
         with grpc.insecure_channel(guarded.mesh.addresses[owner]) as channel:
             stub = getattr(import_module(module), f"{method.containing_service.name}Stub")(channel)
             for where, kind, put in [("", "", None), *places(method)]:
                 request = least_request(method, mine)
-                name_agent(request, rule, mine)
+                if rule.agent_path:
+                    name_agent(request, rule, mine)
                 if put is not None and kind in theirs:
                     put(request, theirs[kind][0])
                 error, answer = ask(stub, method, request, bearer)
                 shown = f"{method.full_name} with another agent's {where}: {error}"
                 assert SECRET not in answer + str(error), shown
                 allowed += error is None
-                if where == ".".join(rule.agent_path):
+                if where and (where == ".".join(rule.agent_path) or rule.answer_path):
                     assert error is not None, shown
                     assert error.code() is grpc.StatusCode.PERMISSION_DENIED, shown
             error, _ = ask(stub, method, new_request(method), bearer)
             assert error is not None, method.full_name
+            if rule.answer_path:
+                continue
             assert error.code() is grpc.StatusCode.PERMISSION_DENIED, method.full_name
     assert allowed > 40
     assert state(guarded, theirs) == before

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.message import Message
 
 from mnemesh_kit.call_context import Principal, Role, current_principal
@@ -49,8 +51,10 @@ class RpcRule:
     is_audited: bool = False
     """True if calls of clients have entries in the audit log."""
     agent_path: tuple[str, ...] = ()
-    """The field of the request that names agents, as a path. Without it, callers that are limited to some agents may
-    not call the RPC."""
+    """The field of the request that names agents, as a path."""
+    answer_path: tuple[str, ...] = ()
+    """The field of the response of a read that names its agent. Without this path or the one above, callers that are
+    limited to some agents may not call the RPC."""
 
     @property
     def is_for_clients(self) -> bool:
@@ -75,7 +79,7 @@ class RpcRule:
                 required_role=self.role.value,
                 role=caller.role.value,
             )
-        if caller.agents is not None and not self.agent_path:
+        if caller.agents is not None and not self.agent_path and not self.answer_path:
             raise PermissionDenied(f"This method is not about one agent. {_LIMITED}", role=caller.role.value)
 
     def require_agents(self, request: Message, agents: frozenset[str]) -> None:
@@ -84,13 +88,27 @@ class RpcRule:
         Raises:
             PermissionDenied: it names no agent, or another one. Metadata: field.
         """
-        value: Any = request
-        for name in self.agent_path:
-            value = getattr(value, name)
-        named = {value} if isinstance(value, str) else set(value)
-        if not named or not named <= agents:
+        if self.agent_path and not _are_named(request, self.agent_path, agents):
             field = ".".join(self.agent_path)
             raise PermissionDenied(f"{field} must name agents of the token. {_LIMITED}", field=field)
+
+    def require_agent_of_answer(self, response: Message, agents: frozenset[str]) -> None:
+        """Checks that what a read found is of an agent to which its caller is limited.
+
+        Raises:
+            PermissionDenied: it is of another one, or of none.
+        """
+        if self.answer_path and not _are_named(response, self.answer_path, agents):
+            raise PermissionDenied(f"What the request names is not of an agent of the token. {_LIMITED}")
+
+
+def _are_named(message: Message, path: tuple[str, ...], agents: frozenset[str]) -> bool:
+    """Returns whether a field names agents, and only some of these."""
+    value: Any = message
+    for name in path:
+        value = getattr(value, name)
+    named = {value} if isinstance(value, str) else set(value)
+    return bool(named) and named <= agents
 
 
 UNLISTED: Final = RpcRule(Role.SERVICE, MAX_REQUEST_BYTES)
@@ -145,4 +163,11 @@ def _read_rule(method: str) -> RpcRule:
         is_polled=option.polled,
         is_audited=changes and role is not Role.SERVICE and not option.unaudited,
         agent_path=tuple(option.agent_field.split(".")) if option.agent_field else (),
+        answer_path=_answer_path(found, option.response_agent_field),
     )
+
+
+def _answer_path(method: MethodDescriptor, field: str) -> tuple[str, ...]:
+    """Returns a path in the response; none if the answer is known too late: after a change, or in parts."""
+    reads = method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
+    return tuple(field.split(".")) if field and reads and not method.server_streaming else ()

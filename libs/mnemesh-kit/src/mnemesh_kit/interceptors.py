@@ -166,6 +166,9 @@ class Pipeline(grpc.aio.ServerInterceptor):
                 self._begin(call, request)
                 await async_failpoint("rpc.received", method)
                 response = await handler(request, context)
+                agents = current_principal().agents
+                if agents is not None:
+                    rule_of(method).require_agent_of_answer(response, agents)
                 await async_failpoint("rpc.before_response", method)
                 return response
             except BaseException as error:

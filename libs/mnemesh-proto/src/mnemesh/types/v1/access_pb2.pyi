@@ -66,6 +66,7 @@ class AccessRule(_message.Message):
     UNBOUNDED_STREAM_FIELD_NUMBER: _builtins.int
     POLLED_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_FIELD_NUMBER: _builtins.int
+    RESPONSE_AGENT_FIELD_FIELD_NUMBER: _builtins.int
     UNAUDITED_FIELD_NUMBER: _builtins.int
     role: Global___CallerRole.ValueType
     """The role that a caller needs at least."""
@@ -81,7 +82,11 @@ class AccessRule(_message.Message):
     """
     agent_field: _builtins.str
     """The field of the request that names the agents that the call is about, such as "agent_id" or "filter.agent_id". A
-    caller whose token is limited to some agents may call such an RPC for these agents, and no other RPC.
+    caller whose token is limited to some agents may call such an RPC for these agents.
+    """
+    response_agent_field: _builtins.str
+    """The field of the response that names the agent of what a read found by another id, such as "run.agent_id". A limited
+    caller may call such an RPC, too, and gets what is of its agents. It may call no RPC without one of these fields.
     """
     unaudited: _builtins.bool
     """Whether a call of a client has no entry in the audit log although it changes something: it starts or ends runs, or
@@ -95,11 +100,12 @@ class AccessRule(_message.Message):
         unbounded_stream: _builtins.bool = ...,
         polled: _builtins.bool = ...,
         agent_field: _builtins.str = ...,
+        response_agent_field: _builtins.str = ...,
         unaudited: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_field", b"agent_field", "large_request", b"large_request", "polled", b"polled", "role", b"role", "unaudited", b"unaudited", "unbounded_stream", b"unbounded_stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_field", b"agent_field", "large_request", b"large_request", "polled", b"polled", "response_agent_field", b"response_agent_field", "role", b"role", "unaudited", b"unaudited", "unbounded_stream", b"unbounded_stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
