@@ -10,11 +10,13 @@ from mnemesh_kit.errors import FailedPrecondition, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.episodes import ExtractionJob
 from mnemesh_orchestrator.model.events import MessageEvent, RunEnd, RunEvent
 from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
 from mnemesh_orchestrator.model.webhooks import MAX_ATTEMPTS, MOST_WEBHOOKS, ClaimedCallback, Webhook, WebhookEvent
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.callbacks import CallbackStore
+from mnemesh_orchestrator.store.memory_extractions import MemoryExtractionStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.webhooks import WebhookStore
 from mnemesh_types.messages import ToolReturn, ToolStatus
@@ -41,7 +43,7 @@ def a_return(run: Run, number: int, clock: FrozenClock, name: str, status: ToolS
 
 
 class WebhookStoreSuite:
-    """Subclass it with fixtures `agents`, `runs`, `callbacks` and `webhooks` on `clock`."""
+    """Subclass it with fixtures `agents`, `runs`, `callbacks`, `extractions` and `webhooks` on `clock`."""
 
     @pytest.fixture
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
@@ -117,6 +119,23 @@ class WebhookStoreSuite:
         assert (event, data["run_id"], data["tools"]) == (
             *("memory.changed", run.id, ["memory_insert", "archival_memory_insert"]),
         )
+
+    async def test_extracted_facts_are_told_once(
+        self,
+        webhooks: WebhookStore,
+        callbacks: CallbackStore,
+        extractions: MemoryExtractionStore,
+        agent: Agent,
+        clock: FrozenClock,
+    ) -> None:
+        await webhooks.create(None, a_webhook(clock))
+        claim = await extractions.claim(ExtractionJob(ORG, agent.id), "me")
+        assert claim is not None
+        assert await extractions.advance(claim, 5)
+        assert await self._claim(callbacks) == [], "nothing was found in the messages"
+        for _ in range(2):  # the answer of the first call is lost
+            assert await extractions.advance(claim, 9, 3)
+        assert await self._claim(callbacks) == [("memory.changed", {"agent_id": agent.id, "facts": 3})]
 
     async def test_a_delivery_is_due_again_until_it_is_confirmed(
         self, webhooks: WebhookStore, callbacks: CallbackStore, runs: RunStore, agent: Agent, clock: FrozenClock

@@ -13,6 +13,7 @@ from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_types.messages import ToolStatus
 
+from mnemesh_orchestrator.model.episodes import ExtractionJob
 from mnemesh_orchestrator.model.events import DurableBody, MessageEvent, RunEnd
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.webhooks import (
@@ -182,8 +183,7 @@ def insert_delivery(conn: sa.Connection, webhook: Webhook, event: str, key: str,
 
 def tell_end(conn: sa.Connection, run: Run, end: RunEnd | None = None) -> None:
     """Stores the events of a run that has ended, for the webhooks of its organization that want them."""
-    query = sa.select(webhooks.c.document).where(webhooks.c.organization_id == run.organization_id, webhooks.c.enabled)
-    found = [_WEBHOOK.decode(document) for document in conn.execute(query).scalars()]
+    found = _enabled(conn, run.organization_id)
     now, event = run.completed_at or run.updated_at, end_event(run)
     approval_id = None if end is None or end.approval is None else end.approval.id
     for webhook in found:
@@ -195,6 +195,22 @@ def tell_end(conn: sa.Connection, run: Run, end: RunEnd | None = None) -> None:
         body = payload(changed, now, memory_data(run, tools))
         for webhook in wanting:
             insert_delivery(conn, webhook, changed, run.id, now, body)
+
+
+def tell_facts(conn: sa.Connection, job: ExtractionJob, until: int, facts: int, now: datetime) -> None:
+    """Stores that facts were extracted from the messages of an agent up to a sequence id. A repeat stores nothing."""
+    event = WebhookEvent.MEMORY_CHANGED
+    body = payload(event, now, {"agent_id": job.agent_id, "facts": facts})
+    for webhook in _enabled(conn, job.organization_id):
+        key = f"{job.agent_id}/{until}"
+        known = sa.select(_c.target_id).where(_c.target_id == derive_id("delivery", webhook.id, event, key))
+        if webhook.wants(event, job.agent_id) and conn.execute(known).first() is None:
+            insert_delivery(conn, webhook, event, key, now, body)
+
+
+def _enabled(conn: sa.Connection, organization_id: str) -> list[Webhook]:
+    query = sa.select(webhooks.c.document).where(webhooks.c.organization_id == organization_id, webhooks.c.enabled)
+    return [_WEBHOOK.decode(document) for document in conn.execute(query).scalars()]
 
 
 def _successful_tools(conn: sa.Connection, run_id: str) -> Iterator[str]:

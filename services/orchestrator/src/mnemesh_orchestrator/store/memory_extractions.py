@@ -1,6 +1,6 @@
 """The extraction of facts from messages of agents: what is due, what a day has used, and what was extracted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -15,6 +15,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.episodes import ExtractedRange, ExtractionClaim, ExtractionJob, ExtractionUsage
 from mnemesh_orchestrator.store.agent_rows import agent_missing
+from mnemesh_orchestrator.store.callbacks import tell_facts
 from mnemesh_orchestrator.store.tables import agents, extraction_usage, memory_extractions
 
 CLAIM_SECONDS: Final = 600.0
@@ -115,16 +116,23 @@ class MemoryExtractionStore:
         """Drops what was extracted: its messages were erased, and the rest is extracted again."""
         return await self._update(claim, "discard", result=None)
 
-    async def advance(self, claim: ExtractionClaim, until: int) -> bool:
-        """Notes that the messages up to a sequence id are processed."""
-        return await self._update(claim, "advance", result=None, processed_sequence_id=until, failures=0)
+    async def advance(self, claim: ExtractionClaim, until: int, facts: int = 0) -> bool:
+        """Notes that the messages up to a sequence id are processed. Webhooks are told how many facts have changed."""
 
-    async def _update(self, claim: ExtractionClaim, name: str, **values: Any) -> bool:
+        def tell(conn: sa.Connection) -> None:
+            if facts:
+                tell_facts(conn, claim.job, until, facts, self.clock.now())
+
+        return await self._update(claim, "advance", tell, result=None, processed_sequence_id=until, failures=0)
+
+    async def _update(
+        self, claim: ExtractionClaim, name: str, tell: Callable[[sa.Connection], None] | None = None, **values: Any
+    ) -> bool:
         until = self.clock.now() + timedelta(seconds=CLAIM_SECONDS)
         # A turn may have made the agent due meanwhile.
         due_at = sa.case((_x.due_at == _x.claim_expires_at, sa.literal(until, _x.due_at.type)), else_=_x.due_at)
         statement = _held(claim).values(claim_expires_at=until, due_at=due_at, **values)
-        return await self._write(statement, f"extractions.{name}")
+        return await self._write(statement, f"extractions.{name}", tell)
 
     async def release(self, claim: ExtractionClaim, due_at: datetime | None = None, *, failed: bool = False) -> bool:
         """Gives up the right. The agent is due at `due_at`; without one, when enough turns have completed."""
@@ -135,12 +143,16 @@ class MemoryExtractionStore:
         )
         return await self._write(statement, "extractions.release")
 
-    async def _write(self, statement: sa.Update, name: str) -> bool:
+    async def _write(
+        self, statement: sa.Update, name: str, tell: Callable[[sa.Connection], None] | None = None
+    ) -> bool:
         def write(conn: sa.Connection) -> bool:
             if conn.execute(statement).rowcount == 0:
                 return False
             if name == "extractions.record":
                 note_change(conn, self.clock.now())
+            if tell is not None:
+                tell(conn)
             return True
 
         return await self.database.write(write, name=name)

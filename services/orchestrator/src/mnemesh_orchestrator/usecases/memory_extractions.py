@@ -326,7 +326,7 @@ class _Extraction:
                 self.report.add(extracted)
                 self.service._metrics.memories_extracted("processed")
                 processed = extracted.until
-                if not await store.advance(claim, processed):
+                if not await store.advance(claim, processed, sum(len(each.changes) for each in extracted.commits)):
                     return
             elif not await store.discard(claim):
                 return

@@ -36,8 +36,8 @@ class _WebhookEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WebhookE
     WEBHOOK_EVENT_APPROVAL_REQUESTED: _WebhookEvent.ValueType  # 4
     """A run stopped because calls wait for an approval, or for the return of a client's tool ("approval.requested")."""
     WEBHOOK_EVENT_MEMORY_CHANGED: _WebhookEvent.ValueType  # 5
-    """A run that ended changed memory with the agent's tools ("memory.changed"). Changes by clients are not reported, nor
-    are those of custom tools.
+    """A run that ended changed memory with the agent's built-in tools, or facts were extracted after turns
+    ("memory.changed"). Changes by clients and by custom tools are not reported.
     """
 
 class WebhookEvent(_WebhookEvent, metaclass=_WebhookEventEnumTypeWrapper):
@@ -53,8 +53,8 @@ WEBHOOK_EVENT_RUN_CANCELLED: WebhookEvent.ValueType  # 3
 WEBHOOK_EVENT_APPROVAL_REQUESTED: WebhookEvent.ValueType  # 4
 """A run stopped because calls wait for an approval, or for the return of a client's tool ("approval.requested")."""
 WEBHOOK_EVENT_MEMORY_CHANGED: WebhookEvent.ValueType  # 5
-"""A run that ended changed memory with the agent's tools ("memory.changed"). Changes by clients are not reported, nor
-are those of custom tools.
+"""A run that ended changed memory with the agent's built-in tools, or facts were extracted after turns
+("memory.changed"). Changes by clients and by custom tools are not reported.
 """
 Global___WebhookEvent: _TypeAlias = WebhookEvent  # noqa: Y015
 
