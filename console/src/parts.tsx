@@ -141,11 +141,30 @@ export function Time({ at }: { at: Timestamp | undefined }) {
 
 /** JSON, indented, in a box that scrolls. */
 export function Json({ text, label }: { text: string; label: string }) {
+  const shown = indented(text);
   return (
-    <pre class="code" tabIndex={0} aria-label={label}>
-      {indented(text)}
-    </pre>
+    <div class="copied">
+      <Copy text={shown} />
+      <pre class="code" tabIndex={0} aria-label={label}>
+        {shown}
+      </pre>
+    </div>
   );
+}
+
+/** Copies a text. Browsers allow that on this machine and over HTTPS. */
+function Copy({ text }: { text: string }) {
+  const [isDone, setDone] = useState(false);
+  return navigator.clipboard ? (
+    <button
+      type="button"
+      class="quiet copy"
+      onBlur={() => setDone(false)}
+      onClick={() => void navigator.clipboard.writeText(text).then(() => setDone(true))}
+    >
+      {isDone ? "Copied" : "Copy"}
+    </button>
+  ) : null;
 }
 
 interface FieldProps {

@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { FormDialog } from "./dialog";
 import { Row } from "./list";
-import { Empty, TextField } from "./parts";
+import { TextField } from "./parts";
 
 /** The whole set after a change. A variable without a value keeps the stored one. */
 export type SecretValues = { name: string; value?: string }[];
@@ -29,7 +29,7 @@ export function Secrets({ names, hint, save }: SecretsProps) {
         </button>
       </header>
       <p class="hint">{hint}</p>
-      {names.length === 0 && <Empty title="There is no secret yet." />}
+      {names.length === 0 && <p class="muted">There is no secret yet.</p>}
       {names.length > 0 && (
         <ul class="rows" aria-label="Secrets">
           {names.map((name) => (

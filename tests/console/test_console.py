@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import re
 from pathlib import Path
 from uuid import uuid4
@@ -34,6 +35,10 @@ async def test_an_agent_is_created_with_the_shown_request_and_deleted(page: Page
     shown = page.get_by_label("Request of CreateAgent")
     await expect(shown).to_contain_text(name)
     await expect(shown).to_contain_text("Likes tea.")
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.get_by_role("button", name="Copy").click()
+    await expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert json.loads(await page.evaluate("navigator.clipboard.readText()"))["agent"]["name"] == name
     await page.get_by_role("button", name="Create agent").click()
     await expect(page.get_by_role("heading", name=name)).to_be_visible()
     agent = await console_mesh.client.agents.find(name)

@@ -35,6 +35,9 @@ async def test_a_failed_run_names_its_reason_and_the_next_step(
     agent = await open_agent(page, console_mesh, "runs", model="openai/fake-model")
     async for _ in agent.send("Hello."):
         pass
+    await page.get_by_label("Which runs").select_option("cancelled")
+    await expect(page.get_by_text("There is no such run.")).to_be_visible()
+    await page.get_by_label("Which runs").select_option("failed")
     await page.locator(".run-input", has_text="Hello.").click()
     await expect(page.get_by_role("alert").first).to_contain_text("PROVIDER_AUTH")
     await expect(page.get_by_role("alert").first).to_contain_text("Check the key")

@@ -1,6 +1,6 @@
 // The panel Runs: the turns of the agent with their steps as a waterfall, their tokens and their errors.
 
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { type Agent, StopReason } from "../../gen/mnemesh/agents/v1/agents_pb";
 import { type Run, type RunEvent, RunOrigin, RunStatus, type Step } from "../../gen/mnemesh/agents/v1/runs_pb";
 import { SortOrder } from "../../gen/mnemesh/types/v1/paging_pb";
@@ -8,7 +8,7 @@ import { newRequestId, problemOfRun } from "../api";
 import { agents, runs } from "../clients/agents";
 import { StepTrace } from "../context/context";
 import { count, dollars, duration, milliseconds, number, textOf, words } from "../format";
-import { Busy, Empty, ProblemBox, Time, useAction, useLoad } from "../parts";
+import { Busy, Empty, ProblemBox, Time, useAction, useInterval, useLoad } from "../parts";
 import { linkTo } from "../route";
 import "./runs.css";
 import { callsByStep, type Lane, laneOfRun, lanesOf } from "./times";
@@ -19,27 +19,28 @@ const REFRESH_MS = 3_000;
 /** How many of the runs that a run started are shown: a group has one per turn. */
 const MOST_CHILDREN = 30;
 
+const STATUSES: Record<string, RunStatus[]> = {
+  all: [],
+  active: [RunStatus.CREATED, RunStatus.RUNNING],
+  failed: [RunStatus.FAILED],
+  cancelled: [RunStatus.CANCELLED],
+};
+
 function isActive(run: Run): boolean {
   return run.status === RunStatus.CREATED || run.status === RunStatus.RUNNING;
 }
 
 export function Runs({ agent }: { agent: Agent }) {
+  const [shown, setShown] = useState("all");
   const [older, setOlder] = useState<{ rows: Run[]; token: string }>({ rows: [], token: "" });
   const more = useAction();
   const page = async (pageToken: string, signal?: AbortSignal) => {
-    const filter = { agentIds: [agent.id] };
+    const filter = { agentIds: [agent.id], statuses: STATUSES[shown]! };
     const found = await runs.listRuns({ filter, pageSize: PAGE, pageToken, order: SortOrder.DESCENDING }, { signal });
     return { rows: found.runs, token: found.nextPageToken };
   };
-  const { value, problem, reload } = useLoad((signal) => page("", signal), [agent.id]);
-  useEffect(() => {
-    const timer = setInterval(() => {
-      if (!document.hidden) {
-        void reload();
-      }
-    }, REFRESH_MS);
-    return () => clearInterval(timer);
-  }, [agent.id]);
+  const { value, problem, reload } = useLoad((signal) => page("", signal), [agent.id, shown]);
+  useInterval(reload, REFRESH_MS);
   const newest = value?.rows ?? [];
   const known = new Set(newest.map((run) => run.id));
   const rows = [...newest, ...older.rows.filter((run) => !known.has(run.id))];
@@ -52,10 +53,26 @@ export function Runs({ agent }: { agent: Agent }) {
   return (
     <div class="panel">
       <div class="page">
-        <h2>Runs</h2>
+        <header class="page-head">
+          <h2>Runs</h2>
+          <select
+            class="narrow"
+            aria-label="Which runs"
+            value={shown}
+            onChange={(event) => (setShown(event.currentTarget.value), setOlder({ rows: [], token: "" }))}
+          >
+            {Object.keys(STATUSES).map((name) => (
+              <option key={name} value={name}>
+                {name}
+              </option>
+            ))}
+          </select>
+        </header>
         <ProblemBox problem={problem ?? more.problem} retry={reload} />
         {!value && !problem && <Busy what="Loading runs" />}
-        {value && rows.length === 0 && <Empty title="The agent has not run yet. Send it a message in the chat." />}
+        {value && rows.length === 0 && (
+          <Empty title={shown === "all" ? "The agent has not run yet. Send it a message in the chat." : "There is no such run."} />
+        )}
         {rows.map((run) => (
           <RunView key={run.id} run={run} onChange={reload} />
         ))}
@@ -207,10 +224,7 @@ function RunDetails({ run }: { run: Run }) {
 /** The runs that a run started, such as those of the agents that maintain its memory. */
 function Started({ started, onChange }: { started: Details["started"]; onChange: () => Promise<void> }) {
   const goesOn = started.some(({ run }) => isActive(run));
-  useEffect(() => {
-    const timer = goesOn ? setInterval(() => void onChange(), REFRESH_MS) : undefined;
-    return () => clearInterval(timer);
-  }, [goesOn]);
+  useInterval(onChange, goesOn ? REFRESH_MS : 0);
   return (
     <section class="started" aria-label="Runs that it started">
       <h3>Runs that it started</h3>
