@@ -212,13 +212,7 @@ class Stopped(BaseException):
     """An interruption."""
 
 
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        *("restore.marked:restore", "restore.before_content:blob-01", "restore.before_table:recall.messages"),
-        *("restore.after_table:recall.messages", "restore.before_end:blocks"),
-    ],
-)
+@pytest.mark.parametrize("failpoint", ["restore.before_content:blob-01", "restore.before_end:blocks"])
 def test_restore_that_is_interrupted_can_be_repeated(
     source: MeshStores, place: Place, target: MeshStores, failpoint: str
 ) -> None:
