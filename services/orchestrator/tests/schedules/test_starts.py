@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from mnemesh_kit.errors import NotFound
-from mnemesh_kit.ids import new_id
+from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.builtin.schedules import MOST_SCHEDULES
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
-from mnemesh_orchestrator.model.runs import Run, RunFilter, RunOrigin, RunStatus
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunOrigin, RunRequest, RunStatus
 from mnemesh_orchestrator.model.schedules import MissedRunRule, Schedule, ScheduleFilter
 from mnemesh_types.messages import TextPart, ToolStatus
 
@@ -110,7 +110,8 @@ async def test_missed_runs_are_one_or_none(world: World, process: Process) -> No
     assert "missed" in (skipped.last_skip or "")
     world.clock.advance(0.5 * HOUR + 59)
     await tick(process)
-    assert [run.agent_id for run in await started(process)] == [once.agent_id, once.agent_id, none.agent_id]
+    agent_ids = sorted(run.agent_id for run in await started(process))
+    assert agent_ids == sorted([once.agent_id, once.agent_id, none.agent_id])
 
 
 async def test_a_paused_schedule_starts_nothing_and_continues_later(world: World, process: Process) -> None:
@@ -141,6 +142,32 @@ async def test_a_run_that_cannot_start_does_not_stop_other_schedules(world: Worl
     await tick(process)
     assert [run.agent_id for run in await started(process)] == [works.agent_id]
     assert "no/model" in ((await process.orchestrator.schedules.get(ME, missing.id)).last_skip or "")
+
+
+async def test_a_schedule_whose_run_is_refused_by_the_store_does_not_stop_the_others(
+    world: World, process: Process
+) -> None:
+    world.model.script = lambda _: say("Hi.")
+    doubled = await scheduled(process, await world.agent(process))
+    works = await scheduled(process, await world.agent(process))
+    world.clock.advance(HOUR)
+    run_id = derive_id("run", doubled.id, world.clock.now().isoformat())
+    other = await world.agent(process)
+    request = RunRequest(other.id, "", (InputMessage((TextPart("Hello"),)),), RunConfig())
+    taken = replace(process.runs.new_run(ME, request, background=True), id=run_id)
+    await process.worker.start(None, taken, reject_busy=False)
+    await tick(process)
+    assert [run.agent_id for run in await started(process)] == [works.agent_id]
+    assert "log" in ((await process.orchestrator.schedules.get(ME, doubled.id)).last_skip or "")
+
+
+async def test_a_schedule_that_has_run_once_is_not_due_again(world: World, process: Process) -> None:
+    world.model.script = lambda _: say("Hi.")
+    schedule = await scheduled(process, await world.agent(process), due_at=world.clock.now())
+    await tick(process)
+    assert len(await started(process)) == 1
+    with pytest.raises(InvalidArgument, match="due_time"):
+        await process.orchestrator.schedules.update(ME, None, schedule.id, {"paused": False})
 
 
 async def test_schedules_go_with_their_agent(world: World, process: Process) -> None:

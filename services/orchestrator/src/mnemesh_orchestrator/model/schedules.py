@@ -115,14 +115,15 @@ def planned(schedule: Schedule, now: datetime) -> Schedule:
     if schedule.paused:
         return replace(schedule, next_run_at=None)
     if schedule.due_at is not None:
-        found = schedule.due_at if schedule.due_at > now - ON_TIME else None
+        is_over = schedule.due_at <= now - ON_TIME or schedule.due_at == schedule.last_run_at
+        found = None if is_over else schedule.due_at
     else:
         found = _next_of_cron(schedule, now)
     found = _unless_ended(schedule, found)
     if found is None:
         field = "schedule.cron" if schedule.due_at is None else "schedule.due_time"
         raise InvalidArgument(
-            f"{field} is never due: it is in the past, does not occur, or schedule.end_time or max_runs comes first.",
+            f"{field} is never due: it is over, does not occur, or schedule.end_time or max_runs comes first.",
             field=field,
         )
     return replace(schedule, next_run_at=found)

@@ -23,6 +23,7 @@ _LOOK_SECONDS: Final = 30.0
 """How late the run of a schedule may be whose replica ended before it was due."""
 _LEAST_SECONDS: Final = 0.01
 _AT_ONCE: Final = 100
+_UNEXPECTED: Final = "The run could not be started. The server's log has the reason."
 _TIMING: Final = frozenset({"cron", "due_at", "time_zone", "max_runs", "ends_at", "paused"})
 _log = structlog.get_logger("mnemesh.schedules")
 
@@ -101,7 +102,14 @@ class ScheduleService:
         """Starts the runs that are due now, in every organization."""
         while found := await self.store.list_due(self.clock.now(), _AT_ONCE):
             for schedule in found:
-                await self._start(schedule)
+                try:
+                    await self._start(schedule)
+                except TEMPORARY:
+                    raise
+                except Exception:
+                    # A schedule that cannot start must not stop the others.
+                    _log.exception("scheduled_run_failed_unexpectedly", schedule_id=schedule.id)
+                    await self.store.fire(schedule, None, _UNEXPECTED)
 
     async def _start(self, due: Schedule) -> None:
         """Starts the due run of a schedule, or notes why it does not start. Raises the errors of the database."""
@@ -114,10 +122,6 @@ class ScheduleService:
                 if isinstance(error, TEMPORARY):
                     raise
                 refusal = error.message
-            except Exception:
-                # A schedule that cannot start must not stop the others.
-                _log.exception("scheduled_run_failed_unexpectedly", schedule_id=due.id)
-                refusal = "The run could not be started. The server's log has the reason."
         started = await self.store.fire(due, run, refusal)
         if started is None:
             _log.info("scheduled_run_not_started", schedule_id=due.id, reason=refusal if run is None else "overlap")
