@@ -88,7 +88,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, issuer: FakeIssuer) -> Ite
     revoke(revocation_file(str(keys)), "token", REVOKED, time.time())
     shared = {"auth_key_file": str(keys), "oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
     settings: dict[str, dict[str, Any]] = {spec.name: dict(shared) for spec in SERVICES}
-    settings["orchestrator"]["provider_hosts"] = ("127.0.0.1",)
+    settings["orchestrator"] |= {"provider_hosts": ("127.0.0.1",), "callback_hosts": ("127.0.0.1",)}
     with MeshThread(Mesh(directory, in_memory=True, gateway=True, settings=settings)) as running:
         yield running
 
