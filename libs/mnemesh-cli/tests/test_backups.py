@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
+from mnemesh_cli.backups import verify
 from mnemesh_cli.backups.archive import Manifest, choose_backup, find_backups
 from mnemesh_cli.backups.backup import keep_newest, make_backup
 from mnemesh_cli.backups.places import BackupError, DirectoryPlace, Place, open_place
@@ -267,6 +268,23 @@ def test_rows_that_refer_to_nothing_are_findings(source: MeshStores, place: Plac
         assert found == (kind not in impossible), kind
     assert "the content blob-01 is damaged" in findings
     assert "the content blob-02 of an upload does not exist" in findings
+
+
+def test_file_that_is_deleted_during_the_verification_is_not_a_finding(
+    source: MeshStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content_path(source, "blob-01").unlink()
+    finding = "the content blob-01 of an upload does not exist"
+    assert finding in verify_mesh(source)
+
+    def connect_after_deletion(url: str) -> sa.Connection:
+        with connect(url) as connection, transaction(connection):
+            connection.execute(sa.text("DELETE FROM blobs WHERE id = 'blob-01'"))
+            connection.execute(sa.text("DELETE FROM upload_parts WHERE blob_id = 'blob-01'"))
+        return connect(url)
+
+    monkeypatch.setattr(verify, "connect", connect_after_deletion)
+    assert finding not in verify_mesh(source)
 
 
 def test_damage_of_a_backup_and_differences_of_a_mesh_are_findings(

@@ -23,7 +23,7 @@ from mnemesh_cli.backups.archive import (
 from mnemesh_cli.backups.backup import Content, contents_of
 from mnemesh_cli.backups.places import BackupError, Place
 from mnemesh_cli.backups.stores import MeshStores, ServiceStore
-from mnemesh_kit.sql.snapshots import snapshots
+from mnemesh_kit.sql.snapshots import connect, snapshots
 
 LAG: Final = timedelta(minutes=10)
 """The age of the oldest change that an index lacks, from which on that is a finding."""
@@ -192,7 +192,7 @@ def verify_mesh(stores: MeshStores, backup: Manifest | None = None) -> list[str]
 
 
 async def _read_contents(stores: MeshStores, contents: Iterable[Content], checked: _Checked) -> None:
-    source = stores.open_contents()
+    source, missing = stores.open_contents(), set[str]()
     try:
         for content in contents:
             hashed = hashlib.sha256()
@@ -200,6 +200,7 @@ async def _read_contents(stores: MeshStores, contents: Iterable[Content], checke
                 async for piece in source.read(content.id):
                     hashed.update(piece)
             except stores.content_missing:
+                missing.add(content.id)
                 continue
             if content.sha256 in ("", hashed.hexdigest()):
                 checked.add_content(content.id)
@@ -207,6 +208,10 @@ async def _read_contents(stores: MeshStores, contents: Iterable[Content], checke
                 checked.findings.append(f"the content {content.id} is damaged")
     finally:
         await source.close()
+    if missing:  # those of files that were deleted since the instant are no findings
+        with connect(stores.urls["files"]) as connection:
+            for content_id in missing - {content.id for content in contents_of(stores, connection)}:
+                checked.add_content(content_id)
 
 
 def _lag(store: ServiceStore, connection: sa.Connection) -> list[str]:
