@@ -18,15 +18,20 @@ class BudgetsClient:
         self,
         limits: Iterable[budgets_pb2.BudgetLimit] = (),
         *,
+        agent_limits: Iterable[budgets_pb2.BudgetLimit] = (),
         max_concurrent_runs: int | None = None,
         agent_id: str | None = None,
     ) -> budgets_pb2.Budget:
         """Creates the budget of the organization, or of an agent, or replaces its limits. What was used stays counted.
 
+        `agent_limits` are those of each agent of the organization whose own budget has none.
+
         Example:
             >>> await client.budgets.set([BudgetLimit(period="BUDGET_PERIOD_DAY", max_tokens=1_000_000)])
         """
-        budget = budgets_pb2.Budget(agent_id=agent_id, limits=limits, max_concurrent_runs=max_concurrent_runs)
+        budget = budgets_pb2.Budget(
+            agent_id=agent_id, limits=limits, agent_limits=agent_limits, max_concurrent_runs=max_concurrent_runs
+        )
         return (await self.stub.SetBudget(budgets_service_pb2.SetBudgetRequest(budget=budget))).budget
 
     def list(self, *, agent_id: str | None = None, limit: int | None = None) -> AsyncIterator[budgets_pb2.Budget]:

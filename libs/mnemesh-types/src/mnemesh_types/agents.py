@@ -276,6 +276,8 @@ class Budget(Twin[budgets_pb2.Budget]):
     does not limit; 0 executes none. Answers to approvals and runs that other runs start are not limited, so that no
     run waits for itself; runs of batches and sleeptime runs have limits of their own.
     """
+    agent_limits: tuple[BudgetLimit, ...] = ()
+    """Only of the organization's budget: the limits of each agent whose own budget has none. At most one per period."""
     usage: tuple[BudgetUsage, ...] = ()
     """Output only. What was used in the current period of each kind, whether it is limited or not, since the budget
     exists.

@@ -160,6 +160,25 @@ class BudgetStoreSuite:
         assert (await runs.start(None, a_run(ada, clock, otid="o-1"), "me", reject_busy=False)).replayed
         assert not (await runs.start(None, a_run(bob, clock), "me", reject_busy=False)).replayed
 
+    async def test_each_agent_has_the_limits_of_the_organization_until_it_has_its_own(
+        self, budgets: BudgetStore, agents: AgentStore, clock: FrozenClock
+    ) -> None:
+        ada, bob = await made(agents, an_agent(clock)), await made(agents, an_agent(clock, "Bob's"))
+        await budgets.set(None, ORG, Budget(agent_limits=(BudgetLimit(BudgetPeriod.DAY, max_requests=2),)))
+        for _ in range(2):
+            await budgets.require(Payer(ORG, ada.id))
+            await budgets.count(Payer(ORG, ada.id), Spending(1))
+        with pytest.raises(BudgetExceeded) as refused:
+            await budgets.require(Payer(ORG, ada.id))
+        assert refused.value.metadata["resource_id"] == ada.id
+        await budgets.require(Payer(ORG, bob.id))
+        (own,) = (await budgets.list(ORG, ada.id, ALL)).items
+        assert (own.limits, own.usage[0].requests) == ((), 2)
+        await budgets.set(None, ORG, Budget(agent_id=ada.id, limits=(BudgetLimit(BudgetPeriod.DAY, max_requests=3),)))
+        await budgets.require(Payer(ORG, ada.id))
+        await budgets.count(Payer(ORG, new_id("agent")), Spending(1))
+        assert len((await budgets.list(ORG, None, ALL)).items) == 2
+
     async def test_runs_beyond_the_limit_wait_or_are_refused(
         self, budgets: BudgetStore, runs: RunStore, leases: LeaseStore, agents: AgentStore, clock: FrozenClock
     ) -> None:

@@ -36,15 +36,16 @@ class _Row:
     id: str
     owner: str
     period: str
-    usage: budgets_pb2.BudgetUsage
+    usage: budgets_pb2.BudgetUsage | None
     limit: Any
     most_runs: str
 
     def amount(self, name: str) -> str:
-        """Returns what was used of a limit, as `12 of 100`; without a limit, what was used."""
+        """Returns what was used of a limit, as `12 of 100`; what is known of both."""
+        most = f"max_{name}"
         show = dollars_of if name == "cost_nano_usd" else "{:,}".format
-        used = show(getattr(self.usage, name))
-        return f"{used} of {show(getattr(self.limit, f'max_{name}'))}" if self.limit.HasField(f"max_{name}") else used
+        known = [] if self.usage is None else [show(getattr(self.usage, name))]
+        return " of ".join([*known, show(getattr(self.limit, most))] if self.limit.HasField(most) else known)
 
 
 def dollars_of(nano_usd: int) -> str:
@@ -86,6 +87,9 @@ def _rows(budget: budgets_pb2.Budget, owner: str) -> Iterator[_Row]:
     for limit in budget.limits or [budgets_pb2.BudgetLimit(period=budgets_pb2.BUDGET_PERIOD_DAY)]:
         period = enum_text(budgets_pb2.BudgetPeriod, limit.period, "BUDGET_PERIOD_")
         yield _Row(budget.id, owner, period, usage[limit.period], limit, most_runs)
+    for limit in budget.agent_limits:
+        period = enum_text(budgets_pb2.BudgetPeriod, limit.period, "BUDGET_PERIOD_")
+        yield _Row(budget.id, "each agent", period, None, limit, "")
 
 
 @app.command("set")
@@ -100,6 +104,9 @@ async def set_budget(
         int | None, typer.Option(min=0, help="The runs that execute at the same time, whatever the period.")
     ] = None,
     agent: OfAgentOption = None,
+    each_agent: Annotated[
+        bool, typer.Option("--each-agent", help="Limit each agent whose own budget has no limits.")
+    ] = False,
 ) -> None:
     """Set what your organization, or one agent, may use per period. Its other limits stay.
 
@@ -112,14 +119,20 @@ async def set_budget(
     agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
     period = budgets_pb2.BudgetPeriod.Value(f"BUDGET_PERIOD_{per.name}")
     limits: list[budgets_pb2.BudgetLimit] = []
+    agent_limits: list[budgets_pb2.BudgetLimit] = []
     async for budget in mnemesh.budgets.list(agent_id=agent_id):
         if budget.agent_id == (agent_id or ""):
-            limits = [limit for limit in budget.limits if limit.period != period or not is_limit]
+            limits, agent_limits = list(budget.limits), list(budget.agent_limits)
             if concurrent_runs is None and budget.HasField("max_concurrent_runs"):
                 concurrent_runs = budget.max_concurrent_runs
     if is_limit:
-        limits.append(budgets_pb2.BudgetLimit(period=period, **amounts))
-    print_record(await mnemesh.budgets.set(limits, max_concurrent_runs=concurrent_runs, agent_id=agent_id))
+        changed = agent_limits if each_agent else limits
+        changed[:] = [limit for limit in changed if limit.period != period]
+        changed.append(budgets_pb2.BudgetLimit(period=period, **amounts))
+    budget = await mnemesh.budgets.set(
+        limits, agent_limits=agent_limits, max_concurrent_runs=concurrent_runs, agent_id=agent_id
+    )
+    print_record(budget)
 
 
 def _nano_usd(dollars: float | None) -> int | None:

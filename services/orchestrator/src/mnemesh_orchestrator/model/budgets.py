@@ -8,7 +8,7 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
-from mnemesh_types.agents import Budget, BudgetPeriod, BudgetUsage
+from mnemesh_types.agents import Budget, BudgetLimit, BudgetPeriod, BudgetUsage
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import BudgetExceeded
@@ -147,15 +147,25 @@ def _reached(budget: Budget, now: datetime) -> Iterator[tuple[BudgetUsage, str, 
 
 def require_valid_budget(budget: Budget) -> Budget:
     """Returns a budget that can be set. Raises InvalidArgument if it has no limit, or one cannot be used."""
-    limits, most_runs = budget.limits, budget.max_concurrent_runs
-    if not limits and most_runs is None:
+    most_runs = budget.max_concurrent_runs
+    if budget.agent_limits and budget.agent_id is not None:
+        raise InvalidArgument(
+            "budget.agent_limits must be empty in the budget of an agent.", field="budget.agent_limits"
+        )
+    if not budget.limits and not budget.agent_limits and most_runs is None:
         raise InvalidArgument("budget.limits must have a limit. Delete the budget to remove it.", field="budget.limits")
     if most_runs is not None and not 0 <= most_runs <= MAX_RUNS:
         field = "budget.max_concurrent_runs"
         raise InvalidArgument(f"{field} must be between 0 and {MAX_RUNS:,}.", field=field)
+    _require_valid_limits(budget.limits, "budget.limits")
+    _require_valid_limits(budget.agent_limits, "budget.agent_limits")
+    return budget
+
+
+def _require_valid_limits(limits: Sequence[BudgetLimit], field_: str) -> None:
     periods = [limit.period for limit in limits]
     for index, limit in enumerate(limits):
-        path = f"budget.limits[{index}]"
+        path = f"{field_}[{index}]"
         if limit.period in periods[:index]:
             raise InvalidArgument(f"{path}.period must be that of one limit only.", field=f"{path}.period")
         amounts = {name: getattr(limit, f"max_{name}") for name in _LIMITED}
@@ -167,4 +177,3 @@ def require_valid_budget(budget: Budget) -> Budget:
             if most is not None and not 0 <= most <= MAX_AMOUNT:
                 field = f"{path}.max_{name}"
                 raise InvalidArgument(f"{field} must be between 0 and {MAX_AMOUNT:,}.", field=field)
-    return budget

@@ -17,7 +17,7 @@ from mnemesh_types.twin import optional_field, written
 from mnemesh_orchestrator.usecases.budgets import BudgetService
 
 Context = grpc.aio.ServicerContext[Any, Any]
-_WRITABLE: Final = ("agent_id", "limits", "max_concurrent_runs")
+_WRITABLE: Final = ("agent_id", "limits", "agent_limits", "max_concurrent_runs")
 
 
 class BudgetsServicer(budgets_service_pb2_grpc.BudgetServiceServicer):
@@ -47,7 +47,8 @@ class BudgetsServicer(budgets_service_pb2_grpc.BudgetServiceServicer):
 def _draft(message: pb.Budget) -> Budget:
     """Returns the budget that a caller wants to set. Raises InvalidArgument."""
     require_ids(message, "budget", agent_id="agent")
-    for index, limit in enumerate(message.limits):
-        if limit.period == pb.BUDGET_PERIOD_UNSPECIFIED:
-            raise InvalidArgument("period must be set.", field=f"budget.limits[{index}].period")
+    for name, limits in (("limits", message.limits), ("agent_limits", message.agent_limits)):
+        for index, limit in enumerate(limits):
+            if limit.period == pb.BUDGET_PERIOD_UNSPECIFIED:
+                raise InvalidArgument("period must be set.", field=f"budget.{name}[{index}].period")
     return Budget.from_proto(written(message, _WRITABLE), "budget")

@@ -15,17 +15,19 @@ from mnemesh_kit.sql.pages import paginate
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 from mnemesh_types.agents import Budget, BudgetLimit, BudgetPeriod, BudgetUsage
+from mnemesh_types.twin import EPOCH
 
 from mnemesh_orchestrator.model.budgets import Payer, Spending, budget_id, current_usage, require_left, with_spending
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.store.agent_rows import active
-from mnemesh_orchestrator.store.tables import budgets, request_ledger
+from mnemesh_orchestrator.store.tables import agents, budgets, request_ledger
 
 _ENCODE = msgspec.json.Encoder().encode
 _LIMITS = msgspec.json.Decoder(tuple[BudgetLimit, ...])
 _USAGE = msgspec.json.Decoder(tuple[BudgetUsage, ...])
 _ID: Final[sa.BindParameter[str]] = sa.bindparam("p_id")
 _FIND: Final = Prepared(sa.select(budgets).where(budgets.c.id == _ID))
+_AGENT: Final = sa.select(agents.c.id).where(agents.c.id == _ID)
 _COUNT: Final = Prepared(
     budgets.update().where(budgets.c.id == _ID).values(usage=sa.bindparam("new_usage", type_=budgets.c.usage.type))
 )
@@ -36,7 +38,7 @@ class Budgets:
     """The statements about budgets, for transactions of runs.
 
     An operator's limit holds for each organization beside its own budget. What it has used is counted in the row of
-    that budget, which is created if it does not exist.
+    that budget, which is created if it does not exist. So is that of an agent that has the limits of each agent.
     """
 
     tokens_per_day: int = 0
@@ -54,26 +56,35 @@ class Budgets:
 
     def require(self, conn: sa.Connection, payer: Payer, now: datetime) -> None:
         """Raises BudgetExceeded if a budget of the payer is used up."""
-        for id_ in payer.budget_ids:
-            row = _FIND.first(conn, {"p_id": id_})
-            if row is not None:
-                require_left(decode_budget(row), now)
-            if self.tokens_per_day and id_ == payer.budget_ids[0]:
-                operators = (BudgetLimit(BudgetPeriod.DAY, max_tokens=self.tokens_per_day),)
-                require_left(Budget(id_, limits=operators, usage=() if row is None else _USAGE.decode(row.usage)), now)
+        whole, own = self._find(conn, payer)
+        require_left(whole, now)
+        if self.tokens_per_day:
+            require_left(replace(whole, limits=(BudgetLimit(BudgetPeriod.DAY, max_tokens=self.tokens_per_day),)), now)
+        if payer.agent_id:
+            require_left(own if own.limits else replace(own, limits=whole.agent_limits), now)
 
     def count(self, conn: sa.Connection, payer: Payer, spent: Spending, now: datetime) -> None:
         """Adds to what the budgets of a payer have used."""
         if spent == Spending():
             return
-        for id_ in payer.budget_ids:
-            row = _FIND.first(conn, {"p_id": id_})
-            if row is not None:
-                usage = with_spending(_USAGE.decode(row.usage), spent, now)
-                _COUNT.send(conn, {"p_id": id_, "new_usage": _ENCODE(usage)})
-            elif self.tokens_per_day and id_ == payer.budget_ids[0]:
-                new = Budget(id_, usage=with_spending((), spent, now), created_at=now, updated_at=now)
+        whole, own = self._find(conn, payer)
+        is_agent = bool(whole.agent_limits) and conn.execute(_AGENT, {"p_id": payer.agent_id}).first() is not None
+        for budget, is_counted in ((whole, self.tokens_per_day > 0), (own, is_agent)):
+            used = replace(budget, usage=with_spending(budget.usage, spent, now))
+            if budget.created_at != EPOCH:
+                _COUNT.send(conn, {"p_id": budget.id, "new_usage": _ENCODE(used.usage)})
+            elif is_counted:
+                new = replace(used, created_at=now, updated_at=now)
                 conn.execute(budgets.insert(), _row(payer.organization_id, new))
+
+    def _find(self, conn: sa.Connection, payer: Payer) -> tuple[Budget, Budget]:
+        """Returns the budgets of the organization and of the agent. One that is not stored has no limits."""
+        whole, own = (_FIND.first(conn, {"p_id": id_}) for id_ in payer.budget_ids)
+        ids = payer.budget_ids
+        return (
+            Budget(ids[0]) if whole is None else decode_budget(whole),
+            Budget(ids[1], payer.agent_id) if own is None else decode_budget(own),
+        )
 
 
 def decode_budget(row: Any) -> Budget:
@@ -81,6 +92,7 @@ def decode_budget(row: Any) -> Budget:
         id=row.id,
         agent_id=row.agent_id,
         limits=_LIMITS.decode(row.limits),
+        agent_limits=_LIMITS.decode(row.agent_limits),
         max_concurrent_runs=row.max_concurrent_runs,
         usage=_USAGE.decode(row.usage),
         created_at=row.created_at,
@@ -94,6 +106,7 @@ def _row(organization_id: str, budget: Budget) -> dict[str, Any]:
         "organization_id": organization_id,
         "agent_id": budget.agent_id,
         "limits": _ENCODE(budget.limits),
+        "agent_limits": _ENCODE(budget.agent_limits),
         "max_concurrent_runs": budget.max_concurrent_runs,
         "usage": _ENCODE(budget.usage),
         "created_at": budget.created_at,
@@ -130,7 +143,7 @@ class BudgetStore:
                 active(conn, organization_id, budget.agent_id)
             new = replace(budget, id=id_, usage=(), created_at=now, updated_at=now)
             row = _row(organization_id, new)
-            values = {name: row[name] for name in ("limits", "max_concurrent_runs", "updated_at")}
+            values = {name: row[name] for name in ("limits", "agent_limits", "max_concurrent_runs", "updated_at")}
             if conn.execute(budgets.update().where(budgets.c.id == id_).values(values)).rowcount == 0:
                 conn.execute(budgets.insert(), row)
             return [id_]
@@ -159,7 +172,8 @@ class BudgetStore:
         """Deletes a budget. A missing one is not an error. What an operator's limit has counted stays."""
         where = (budgets.c.organization_id == organization_id, budgets.c.id == id_)
         keeps = self._rules.tokens_per_day and id_ == budget_id(organization_id, None)
-        statement = budgets.update().values(limits=_ENCODE(()), max_concurrent_runs=None) if keeps else budgets.delete()
+        cleared = budgets.update().values(limits=_ENCODE(()), agent_limits=_ENCODE(()), max_concurrent_runs=None)
+        statement = cleared if keeps else budgets.delete()
 
         def effect(conn: sa.Connection) -> Sequence[str]:
             conn.execute(statement.where(*where))

@@ -215,6 +215,7 @@ budgets = sa.Table(
     sa.Column("organization_id", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE")),
     sa.Column("limits", sa.LargeBinary, nullable=False),
+    sa.Column("agent_limits", sa.LargeBinary, nullable=False),
     sa.Column("max_concurrent_runs", sa.Integer),
     sa.Column("usage", sa.LargeBinary, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),

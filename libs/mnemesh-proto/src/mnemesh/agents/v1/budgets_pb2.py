@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmnemesh/agents/v1/budgets.proto\x12\x11mnemesh.agents.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\x02\n\x06\x42udget\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\x08\x61gent_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12.\n\x06limits\x18\x03 \x03(\x0b\x32\x1e.mnemesh.agents.v1.BudgetLimit\x12 \n\x13max_concurrent_runs\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12-\n\x05usage\x18\x05 \x03(\x0b\x32\x1e.mnemesh.agents.v1.BudgetUsage\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0b\n\t_agent_idB\x16\n\x14_max_concurrent_runs\"\xc8\x01\n\x0b\x42udgetLimit\x12/\n\x06period\x18\x01 \x01(\x0e\x32\x1f.mnemesh.agents.v1.BudgetPeriod\x12\x19\n\x0cmax_requests\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x1e\n\x11max_cost_nano_usd\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x0f\n\r_max_requestsB\r\n\x0b_max_tokensB\x14\n\x12_max_cost_nano_usd\"\xd5\x01\n\x0b\x42udgetUsage\x12/\n\x06period\x18\x01 \x01(\x0e\x32\x1f.mnemesh.agents.v1.BudgetPeriod\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08requests\x18\x04 \x01(\x03\x12\x0e\n\x06tokens\x18\x05 \x01(\x03\x12\x15\n\rcost_nano_usd\x18\x06 \x01(\x03*\x8f\x01\n\x0c\x42udgetPeriod\x12\x1d\n\x19\x42UDGET_PERIOD_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42UDGET_PERIOD_MINUTE\x10\x01\x12\x16\n\x12\x42UDGET_PERIOD_HOUR\x10\x02\x12\x15\n\x11\x42UDGET_PERIOD_DAY\x10\x03\x12\x17\n\x13\x42UDGET_PERIOD_MONTH\x10\x04\x42?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmnemesh/agents/v1/budgets.proto\x12\x11mnemesh.agents.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe9\x02\n\x06\x42udget\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\x08\x61gent_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12.\n\x06limits\x18\x03 \x03(\x0b\x32\x1e.mnemesh.agents.v1.BudgetLimit\x12 \n\x13max_concurrent_runs\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x34\n\x0c\x61gent_limits\x18\x06 \x03(\x0b\x32\x1e.mnemesh.agents.v1.BudgetLimit\x12-\n\x05usage\x18\x05 \x03(\x0b\x32\x1e.mnemesh.agents.v1.BudgetUsage\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0b\n\t_agent_idB\x16\n\x14_max_concurrent_runs\"\xc8\x01\n\x0b\x42udgetLimit\x12/\n\x06period\x18\x01 \x01(\x0e\x32\x1f.mnemesh.agents.v1.BudgetPeriod\x12\x19\n\x0cmax_requests\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x1e\n\x11max_cost_nano_usd\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x0f\n\r_max_requestsB\r\n\x0b_max_tokensB\x14\n\x12_max_cost_nano_usd\"\xd5\x01\n\x0b\x42udgetUsage\x12/\n\x06period\x18\x01 \x01(\x0e\x32\x1f.mnemesh.agents.v1.BudgetPeriod\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08requests\x18\x04 \x01(\x03\x12\x0e\n\x06tokens\x18\x05 \x01(\x03\x12\x15\n\rcost_nano_usd\x18\x06 \x01(\x03*\x8f\x01\n\x0c\x42udgetPeriod\x12\x1d\n\x19\x42UDGET_PERIOD_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42UDGET_PERIOD_MINUTE\x10\x01\x12\x16\n\x12\x42UDGET_PERIOD_HOUR\x10\x02\x12\x15\n\x11\x42UDGET_PERIOD_DAY\x10\x03\x12\x17\n\x13\x42UDGET_PERIOD_MONTH\x10\x04\x42?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.agents.v1.budgets_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\021mnemesh.agents.v1P\001Z(mnemesh.local/mnemesh/agents/v1;agentsv1'
-  _globals['_BUDGETPERIOD']._serialized_start=817
-  _globals['_BUDGETPERIOD']._serialized_end=960
+  _globals['_BUDGETPERIOD']._serialized_start=871
+  _globals['_BUDGETPERIOD']._serialized_end=1014
   _globals['_BUDGET']._serialized_start=88
-  _globals['_BUDGET']._serialized_end=395
-  _globals['_BUDGETLIMIT']._serialized_start=398
-  _globals['_BUDGETLIMIT']._serialized_end=598
-  _globals['_BUDGETUSAGE']._serialized_start=601
-  _globals['_BUDGETUSAGE']._serialized_end=814
+  _globals['_BUDGET']._serialized_end=449
+  _globals['_BUDGETLIMIT']._serialized_start=452
+  _globals['_BUDGETLIMIT']._serialized_end=652
+  _globals['_BUDGETUSAGE']._serialized_start=655
+  _globals['_BUDGETUSAGE']._serialized_end=868
 # @@protoc_insertion_point(module_scope)

@@ -54,6 +54,7 @@ class Budget(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     MAX_CONCURRENT_RUNS_FIELD_NUMBER: _builtins.int
+    AGENT_LIMITS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
@@ -72,6 +73,10 @@ class Budget(_message.Message):
         """At most one per period."""
 
     @_builtins.property
+    def agent_limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___BudgetLimit]:
+        """Only of the organization's budget: the limits of each agent whose own budget has none. At most one per period."""
+
+    @_builtins.property
     def usage(self) -> _containers.RepeatedCompositeFieldContainer[Global___BudgetUsage]:
         """Output only. What was used in the current period of each kind, whether it is limited or not, since the budget exists."""
 
@@ -86,13 +91,14 @@ class Budget(_message.Message):
         agent_id: _builtins.str | None = ...,
         limits: _abc.Iterable[Global___BudgetLimit] | None = ...,
         max_concurrent_runs: _builtins.int | None = ...,
+        agent_limits: _abc.Iterable[Global___BudgetLimit] | None = ...,
         usage: _abc.Iterable[Global___BudgetUsage] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_max_concurrent_runs", b"_max_concurrent_runs", "agent_id", b"agent_id", "create_time", b"create_time", "max_concurrent_runs", b"max_concurrent_runs", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_max_concurrent_runs", b"_max_concurrent_runs", "agent_id", b"agent_id", "create_time", b"create_time", "id", b"id", "limits", b"limits", "max_concurrent_runs", b"max_concurrent_runs", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_max_concurrent_runs", b"_max_concurrent_runs", "agent_id", b"agent_id", "agent_limits", b"agent_limits", "create_time", b"create_time", "id", b"id", "limits", b"limits", "max_concurrent_runs", b"max_concurrent_runs", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
     _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015

@@ -45,7 +45,7 @@ class SetBudgetRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def budget(self) -> _budgets_pb2.Budget:
-        """agent_id, limits and max_concurrent_runs: one of the latter is required. The other fields are ignored."""
+        """agent_id, limits, agent_limits and max_concurrent_runs: one of the latter is required. The other fields are ignored."""
 
     def __init__(
         self,

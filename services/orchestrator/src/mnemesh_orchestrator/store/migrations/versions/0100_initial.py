@@ -75,8 +75,8 @@ def _create_tables() -> None:
     )
     _table(
         "budgets",
-        "id text key, organization_id text, agent_id text? of agents, limits bytes, max_concurrent_runs int?, "
-        "usage bytes, created_at time, updated_at time",
+        "id text key, organization_id text, agent_id text? of agents, limits bytes, agent_limits bytes, "
+        "max_concurrent_runs int?, usage bytes, created_at time, updated_at time",
     )
     _table("agent_links", "organization_id text key, kind text key, value text key, agent_id text key of agents")
     _table("agent_tags", "organization_id text key, tag text key, agent_id text key of agents")
