@@ -42,7 +42,9 @@ def create(
     ] = TokenRole.ADMIN,
     agent: Annotated[
         list[str] | None,
-        typer.Option(help="Limit the token to calls that are about this agent, agent-<uuid>. Can be repeated."),
+        typer.Option(
+            "--agent", "-a", help="Limit the token to calls that are about this agent, agent-<uuid>. Can be repeated."
+        ),
     ] = None,
     days: Annotated[float, typer.Option(min=0.001, help="Days until the token expires.")] = 30.0,
 ) -> None:
