@@ -1,5 +1,6 @@
 """Fakes of the memory services for built-in tools. They record calls, and answer or fail as configured."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from mnemesh_kit.time import FrozenClock
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.builtin.files import FileTools
+from mnemesh_orchestrator.builtin.schedules import ScheduleTools
 from mnemesh_orchestrator.loop.services import OptionalServices, RetryPolicy
 from mnemesh_orchestrator.model.conversations import MessageHits, NamedTime
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, BlockEdit, CoreMemory
@@ -135,8 +137,9 @@ def tools(tiers: Services, web: Web) -> BuiltinTools:
     messages = AgentMessages(tiers, tiers, tiers, FrozenClock(NOW), 600)  # type: ignore[arg-type]
     optional = OptionalServices(RetryPolicy(FrozenClock(NOW)), 0)
     files, memories = FileTools(Files(), optional), Remembered(tiers)
+    schedules = ScheduleTools(tiers, FrozenClock(NOW), asyncio.Event())  # type: ignore[arg-type]
     return BuiltinTools(
-        tiers, Recalled(tiers), memories, tiers, FrozenClock(NOW), messages, web, files, tiers, optional
+        tiers, Recalled(tiers), memories, tiers, FrozenClock(NOW), messages, web, files, tiers, optional, schedules
     )  # type: ignore[arg-type]
 
 
