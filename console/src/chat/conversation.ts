@@ -104,6 +104,9 @@ export class ConversationState {
   private around: bigint | undefined;
   private readonly closing = new AbortController();
   private isDrawing = false;
+  private isDelivering = false;
+  /** The ids of the runs whose events are shown as they come. */
+  private readonly followed = new Set<string>();
   /** What can be done with the message that waits for the mesh. */
   private unsent: { tryNow: () => void; discard: () => void } | undefined;
 
@@ -116,9 +119,9 @@ export class ConversationState {
 
   /** Loads the newest messages, or those around one, and continues with the run that goes on, if there is one. */
   async open(): Promise<void> {
-    const unsent = outbox.get(this.conversationId);
-    if (unsent) {
-      this.showUnsent(unsent, "again");
+    const waiting = outbox.get(this.conversationId);
+    if (waiting && !this.isDelivering) {
+      this.showUnsent(waiting, "again");
     }
     try {
       this.problem.value = undefined;
@@ -128,7 +131,9 @@ export class ConversationState {
       this.isLoaded.value = true;
       if (!this.hasNewer.value) {
         await this.goOn(newest);
-        if (unsent) {
+        // It may have been discarded, or is being sent from here.
+        const unsent = outbox.get(this.conversationId);
+        if (unsent && !this.isDelivering) {
           await this.deliver(unsent);
         }
       }
@@ -245,8 +250,9 @@ export class ConversationState {
       this.unsent = { tryNow, discard: () => leaving.abort() };
       this.showUnsent(unsent, "again");
     };
-    this.problem.value = undefined;
+    this.forgetProblem();
     this.running.value = "";
+    this.isDelivering = true;
     try {
       const runId = await start(request, { signal, onWait });
       outbox.delete(this.conversationId);
@@ -267,6 +273,7 @@ export class ConversationState {
       return leaving.signal.aborted;
     } finally {
       this.unsent = undefined;
+      this.isDelivering = false;
     }
   }
 
@@ -395,13 +402,18 @@ export class ConversationState {
 
   /** Shows a run up to its end. Returns false if it was refused. */
   private async follow(source: { open?: Parameters<typeof follow>[0]["open"]; runId?: string }): Promise<boolean> {
-    this.problem.value = undefined;
-    this.running.value = source.runId ?? "";
-    if (source.runId) {
+    const { runId = "" } = source;
+    if (this.followed.has(runId)) {
+      return true;
+    }
+    this.forgetProblem();
+    this.running.value = runId;
+    if (runId) {
+      this.followed.add(runId);
       // The stream begins with the first event of the run, so what is stored of it would be shown twice.
-      this.stored = this.stored.filter((message) => message.runId !== source.runId);
+      this.stored = this.stored.filter((message) => message.runId !== runId);
       for (const [key, entry] of this.shown) {
-        if (entry.runId === source.runId) {
+        if (entry.runId === runId) {
           this.shown.delete(key);
         }
       }
@@ -419,6 +431,7 @@ export class ConversationState {
       // A call that ended with the panel may have arrived.
       return this.running.value !== "" || ConnectError.from(error).code === Code.Canceled;
     } finally {
+      this.followed.delete(runId);
       this.running.value = undefined;
       this.isLost.value = false;
     }
@@ -544,6 +557,13 @@ export class ConversationState {
       this.isDrawing = false;
       this.entries.value = [...this.shown.values()];
     });
+  }
+
+  /** What kept the conversation from loading stays, because the panel tries that again. */
+  private forgetProblem(): void {
+    if (this.isLoaded.value) {
+      this.problem.value = undefined;
+    }
   }
 
   private fail(error: unknown): void {
