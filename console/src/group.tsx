@@ -74,20 +74,29 @@ class Discussion {
   readonly isLost = signal(false);
   readonly problem = signal<Problem | undefined>(undefined);
   private readonly closing = new AbortController();
+  private loading: Promise<void> | undefined;
 
   constructor(private readonly groupId: string) {}
 
-  async load(): Promise<void> {
+  /** Loads the earlier runs. A message that is sent meanwhile is shown after them. */
+  load(): Promise<void> {
+    return (this.loading = this.loadEarlier());
+  }
+
+  private async loadEarlier(): Promise<void> {
     try {
       const filter = { groupId: this.groupId };
       const order = SortOrder.DESCENDING;
       const found = await runs.listRuns({ filter, pageSize: 100, order }, { signal: this.closing.signal });
       const own = found.runs.filter((run) => !run.parentRunId && run.input.length > 0).slice(0, EARLIER_RUNS);
-      this.exchanges.value = own.reverse().map((run) => {
+      const earlier = own.reverse().map((run) => {
         const asked = askedIn(run);
         return { key: run.id, runId: run.id, asked, turns: [], isOver: false };
       });
-      await Promise.all(own.map((run) => this.followInto(run.id, { runId: run.id })));
+      this.exchanges.value = [...earlier, ...this.exchanges.value];
+      for (const { runId } of earlier) {
+        void this.followInto(runId, { runId });
+      }
     } catch (error) {
       this.report(error);
     }
@@ -102,6 +111,7 @@ class Discussion {
     this.exchanges.value = [...this.exchanges.value, { key, runId: "", asked: text, turns: [], isOver: false }];
     try {
       const onWait = () => this.change(key, (exchange) => ({ ...exchange, isUnsent: true }));
+      await this.loading;
       const runId = await start(request, { signal: this.closing.signal, onWait });
       this.change(key, (exchange) => ({ ...exchange, runId, isUnsent: false }));
       await this.followInto(key, { runId });
