@@ -72,6 +72,8 @@ async def _fuzz(mesh: Mesh, seeds: Iterator[int]) -> None:
     found = fuzzer.findings
     assert not found.defects, "\n".join(map(str, found.defects))
     assert found.codes["OK"] > min(_ANSWERED, found.requests // 10), found.codes
+    for budget in [budget async for budget in mesh.client.budgets.list()]:
+        await mesh.client.budgets.delete(budget.id)
     agent = await mesh.client.agents.create(blocks={"human": ""})
     assert await asyncio.wait_for(agent.ask("Are you still there?"), scaled(60))
 
