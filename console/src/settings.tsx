@@ -116,27 +116,32 @@ function keyOf(tool: AttachedTool) {
 /** The tools that the agent holds, and whether it asks a person before it calls one. */
 function AgentTools({ agent, onChange }: SettingsProps) {
   const [chosen, setChosen] = useState("");
+  /** What was checked a moment ago, until the agent is loaded again. */
+  const [asked, setAsked] = useState<Record<string, boolean>>({});
   const action = useAction();
   const known = useLoad(async (signal) => (await tools.listTools({ pageSize: MOST_OFFERED }, { signal })).tools, []);
   const others = known.value?.filter(({ name }) => !agent.tools.some((held) => held.name === name));
   const defaults = new Map(known.value?.map(({ name, defaultRequiresApproval }) => [name, defaultRequiresApproval]));
   const run = (work: () => Promise<unknown>) =>
-    void action.run(async () => {
+    action.run(async () => {
       await work();
       await onChange();
     });
   const give = (event: Event) => {
     event.preventDefault();
     const tool = { case: "name" as const, value: chosen };
-    run(async () => {
+    void run(async () => {
       await agents.attachTool({ requestId: newRequestId(), agentId: agent.id, tool });
       setChosen("");
     });
   };
   const take = (held: AttachedTool) =>
     run(() => agents.detachTool({ requestId: newRequestId(), agentId: agent.id, tool: keyOf(held) }));
-  const ask = ({ name: toolName }: AttachedTool, requiresApproval: boolean) =>
-    run(() => agents.setToolApproval({ requestId: newRequestId(), agentId: agent.id, toolName, requiresApproval }));
+  const ask = ({ name: toolName }: AttachedTool, requiresApproval: boolean) => {
+    setAsked({ [toolName]: requiresApproval });
+    const request = { requestId: newRequestId(), agentId: agent.id, toolName, requiresApproval };
+    void run(() => agents.setToolApproval(request)).finally(() => setAsked({}));
+  };
   return (
     <section class="stack" aria-labelledby="agent-tools-title">
       <header class="page-head">
@@ -170,7 +175,7 @@ function AgentTools({ agent, onChange }: SettingsProps) {
             href={held.toolId && linkToSection("tools", held.toolId)}
             tags={held.builtin && <span class="tag">built-in</span>}
             text={
-              <Check checked={held.requiresApproval ?? defaults.get(held.name) ?? false} onChange={(asks) => ask(held, asks)}>
+              <Check checked={asked[held.name] ?? held.requiresApproval ?? defaults.get(held.name) ?? false} onChange={(asks) => ask(held, asks)}>
                 asks a person first
               </Check>
             }
@@ -180,7 +185,7 @@ function AgentTools({ agent, onChange }: SettingsProps) {
                 class="quiet danger"
                 disabled={action.busy}
                 aria-label={`Take ${held.name} away`}
-                onClick={() => take(held)}
+                onClick={() => void take(held)}
               >
                 Take away
               </button>
