@@ -12,6 +12,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.builtin.schedules import MOST_SCHEDULES
+from mnemesh_orchestrator.model import schedules
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
@@ -159,6 +160,27 @@ async def test_a_schedule_whose_run_is_refused_by_the_store_does_not_stop_the_ot
     await tick(process)
     assert [run.agent_id for run in await started(process)] == [works.agent_id]
     assert "log" in ((await process.orchestrator.schedules.get(ME, doubled.id)).last_skip or "")
+
+
+async def test_a_schedule_whose_time_zone_is_unknown_here_is_paused_and_does_not_stop_the_others(
+    world: World, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.model.script = lambda _: say("Hi.")
+    foreign = await scheduled(process, await world.agent(process), time_zone="Asia/Tokyo", **EVERY)
+    works = await scheduled(process, await world.agent(process))
+    world.clock.advance(HOUR)
+    known = schedules.zone_from_name
+    monkeypatch.setattr(
+        schedules, "zone_from_name", lambda name, field: known("Mars/Base" if name == "Asia/Tokyo" else name, field)
+    )
+    await tick(process)
+    assert {run.agent_id for run in await started(process)} == {foreign.agent_id, works.agent_id}
+    seen = await process.orchestrator.schedules.get(ME, foreign.id)
+    assert (seen.paused, seen.next_run_at, seen.run_count) == (True, None, 1)
+    assert "time_zone" in (seen.last_skip or "")
+    service = process.orchestrator.schedules
+    resumed = await service.update(ME, None, foreign.id, {"time_zone": "UTC", "paused": False})
+    assert resumed.next_run_at == world.clock.now() + timedelta(hours=1)
 
 
 async def test_a_schedule_that_has_run_once_is_not_due_again(world: World, process: Process) -> None:

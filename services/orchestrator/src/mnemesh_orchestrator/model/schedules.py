@@ -147,9 +147,15 @@ def after_skip(schedule: Schedule, reason: str, now: datetime) -> Schedule:
 
 
 def _advanced(schedule: Schedule, now: datetime) -> Schedule:
-    """Returns a schedule with the first time after its due time and now, so that missed times are not repeated."""
+    """Returns a schedule with the first time after its due time and now, so that missed times are not repeated.
+
+    One whose time zone this machine does not know, as after a restore on another one, is paused.
+    """
     due = schedule.next_run_at or now
-    found = None if schedule.cron is None else _next_of_cron(schedule, max(due, now))
+    try:
+        found = None if schedule.cron is None else _next_of_cron(schedule, max(due, now))
+    except InvalidArgument as error:
+        return replace(schedule, next_run_at=None, paused=True, last_skip=error.message)
     return replace(schedule, next_run_at=_unless_ended(schedule, found))
 
 
