@@ -1,15 +1,26 @@
 """Backups: every row and content, on either engine; damage, interruptions, keys, and what is kept."""
 
+import hashlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh_cli.backups import verify
-from mnemesh_cli.backups.archive import Manifest, choose_backup, find_backups
+from mnemesh_cli.backups.archive import (
+    Manifest,
+    choose_backup,
+    contents_name,
+    find_backups,
+    part_name,
+    write_manifest,
+    write_part,
+)
 from mnemesh_cli.backups.backup import keep_newest, make_backup
 from mnemesh_cli.backups.places import BackupError, DirectoryPlace, Place, open_place
 from mnemesh_cli.backups.restore import restore_backup
@@ -309,6 +320,44 @@ def test_damage_of_a_backup_and_differences_of_a_mesh_are_findings(
     assert code == 1
     differing = [finding for finding in json.loads(output)["findings"] if "differs" in finding]
     assert differing == [f"blocks.blocks differs from the backup: {ROWS} rows, and {ROWS} there"]
+
+
+def test_backup_of_a_stranger_reaches_no_other_files(
+    source: MeshStores, place: Place, target: MeshStores, tmp_path: Path
+) -> None:
+    outside, path = tmp_path / "outside" / "victim", f"/../../../../{tmp_path.name}/outside/victim"
+    outside.parent.mkdir()
+    outside.write_bytes(content_of(0))
+    made = make_backup(source, place, ignore)
+    lines = (msgspec.json.encode([f"..{path}", len(content_of(0)), hashlib.sha256(content_of(0)).hexdigest()]),)
+    listed = write_part(place, contents_name(made.id), ("id", "size", "sha256"), lines)
+    write_manifest(place, replace(made, contents=listed))
+    with pytest.raises(BackupError, match="is not the id of a content"):
+        restored(target, place)
+    assert outside.read_bytes() == content_of(0)
+    assert any("is not the id of a content" in finding for finding in verify_backup(source, place, read(place, made)))
+    manifest = tmp_path / "kept" / "backups" / made.id / "manifest.json"
+    manifest.write_bytes(msgspec.json.encode(replace(made, id="../../elsewhere")))
+    with pytest.raises(BackupError, match=r"is the manifest of the backup '../../elsewhere'"):
+        choose_backup(place, made.id)
+
+
+def test_line_that_is_not_a_row_is_a_finding(source: MeshStores, place: Place, target: MeshStores) -> None:
+    made = make_backup(source, place, ignore)
+    before = set(verify_backup(source, place, made))
+    name, services = part_name(made.id, "tools", "tools"), dict(made.services)
+    part = write_part(place, name, made.services["tools"].tables["tools"].columns, [b'["half of a'])
+    services["tools"] = replace(services["tools"], tables={**services["tools"].tables, "tools": part})
+    write_manifest(place, replace(made, services=services))
+    found = set(verify_backup(source, place, read(place, made))) - before
+    assert [finding.partition(":")[0] for finding in found] == ["tools has a line that is damaged"]
+    with pytest.raises(BackupError, match="tools has a line that is damaged"):
+        restored(target, place)
+
+
+def read(place: Place, made: Manifest) -> Manifest:
+    """Returns a backup as it is in its place."""
+    return choose_backup(place, made.id)
 
 
 def test_empty_mesh_has_no_findings(target: MeshStores) -> None:

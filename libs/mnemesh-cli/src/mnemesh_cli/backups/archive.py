@@ -11,8 +11,9 @@ The id of a backup is the time of its watermark.
 import gzip
 import hashlib
 import io
+import re
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -32,6 +33,7 @@ _ROWS: Final = 1000
 """The rows that are read from a database at a time."""
 _PIECE: Final = 1 << 20
 _SUM_BYTES: Final = 16
+_CONTENT_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,100}")
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,20 @@ def lines_of(connection: sa.Connection, table: sa.Table) -> Iterator[bytes]:
             yield encode(tuple(row))
 
 
-def row_decoder(table: sa.Table) -> msgspec.json.Decoder[tuple[Any, ...]]:
-    """Returns what decodes a line of a table to the values of its columns."""
+def row_decoder(table: sa.Table) -> Callable[[bytes], tuple[Any, ...]]:
+    """Returns what decodes a line of a table to the values of its columns, and raises BackupError if it cannot."""
     kinds = tuple(_kind(column) for column in table.columns)
-    return msgspec.json.Decoder(tuple[kinds])  # type: ignore[valid-type]
+    return _decoding(msgspec.json.Decoder(tuple[kinds]), table.name)  # type: ignore[valid-type]
+
+
+def _decoding(decoder: msgspec.json.Decoder[tuple[Any, ...]], name: str) -> Callable[[bytes], tuple[Any, ...]]:
+    def decode(line: bytes) -> tuple[Any, ...]:
+        try:
+            return decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise BackupError(f"{name} has a line that is damaged: {error}") from error
+
+    return decode
 
 
 def _kind(column: sa.Column[Any]) -> Any:
@@ -169,6 +181,22 @@ def read_part(place: Place, name: str, part: Part) -> Iterator[bytes]:
         file.drain()
         if (total.rows, str(total), file.sha256) != (part.rows, part.sum, part.sha256):
             raise BackupError(f"{name} is damaged: it is not the file that the backup wrote.")
+
+
+_decode_content: Final = _decoding(msgspec.json.Decoder(tuple[str, int, str]), "contents.gz")
+
+
+def listed_contents(place: Place, manifest: "Manifest") -> Iterator[tuple[str, int, str]]:
+    """Yields id, size and SHA-256 of the contents of a backup.
+
+    Raises:
+        BackupError: the list is damaged, or has an id that is not one: it would be a path to another file.
+    """
+    for line in read_part(place, contents_name(manifest.id), manifest.contents):
+        content_id, size, sha256 = _decode_content(line)
+        if not _CONTENT_ID.fullmatch(content_id):
+            raise BackupError(f"{contents_name(manifest.id)} is damaged: {content_id!r} is not the id of a content.")
+        yield content_id, size, sha256
 
 
 class _Hashed:
@@ -230,6 +258,8 @@ def read_manifest(place: Place, backup_id: str) -> Manifest:
         manifest = msgspec.json.decode(text, type=Manifest)
     except (msgspec.DecodeError, ValueError) as error:
         raise BackupError(f"{name} is damaged: {error}.") from error
+    if manifest.id != backup_id:
+        raise BackupError(f"{name} is damaged: it is the manifest of the backup {manifest.id!r}.")
     if manifest.format != FORMAT:
         raise BackupError(f"The backup {backup_id} has the format {manifest.format}; this version reads {FORMAT}.")
     return manifest

@@ -20,9 +20,9 @@ from mnemesh_cli.backups.archive import (
     contents_name,
     find_backups,
     lines_of,
+    listed_contents,
     part_name,
     read_manifest,
-    read_part,
     write_content,
     write_manifest,
     write_part,
@@ -213,8 +213,7 @@ def _require_complete(place: Place, manifest: Manifest) -> None:
     if manifest.contents.rows:
         wanted[contents_name(manifest.id)] = manifest.contents.bytes
     stored = place.names(CONTENTS)
-    for line in read_part(place, contents_name(manifest.id), manifest.contents):
-        content_id, size, _ = msgspec.json.decode(line)
+    for content_id, size, _ in listed_contents(place, manifest):
         sizes[content_name(content_id)] = stored.get(content_name(content_id), -1)
         wanted[content_name(content_id)] = size
     wrong = next((name for name, size in wanted.items() if sizes.get(name) != size), None)
@@ -237,7 +236,7 @@ def keep_newest(place: Place, count: int) -> list[str]:
         _delete_unfinished(place)
         used: set[str] = set()
         for backup_id in kept:
-            listed = read_part(place, contents_name(backup_id), read_manifest(place, backup_id).contents)
-            used.update(content_name(msgspec.json.decode(line)[0]) for line in listed)
+            listed = listed_contents(place, read_manifest(place, backup_id))
+            used.update(content_name(content_id) for content_id, _, _ in listed)
         place.delete([name for name in place.names(CONTENTS) if name not in used])
     return old

@@ -10,14 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import sqlalchemy as sa
 from mnemesh_cli.backups.archive import (
     Manifest,
     Part,
     Sum,
-    contents_name,
     lines_of,
+    listed_contents,
     part_name,
     read_content,
     read_part,
@@ -123,8 +122,7 @@ def _restore_contents(stores: MeshStores, place: Place, manifest: Manifest, repo
     async def restore() -> None:
         target = stores.open_contents()
         try:
-            for line in read_part(place, contents_name(manifest.id), manifest.contents):
-                content_id, size, sha256 = msgspec.json.decode(line)
+            for content_id, size, sha256 in listed_contents(place, manifest):
                 failpoint("restore.before_content", content_id)
                 await target.delete(content_id)  # the beginning that an interrupted restore has left
                 writer = await target.create(content_id)
@@ -159,7 +157,7 @@ def _fill(store: ServiceStore, place: Place, manifest: Manifest, report: Report)
 
 
 def _insert(connection: sa.Connection, table: sa.Table, lines: Iterable[bytes]) -> None:
-    decode, keys, statement = row_decoder(table).decode, table.columns.keys(), table.insert()
+    decode, keys, statement = row_decoder(table), table.columns.keys(), table.insert()
     rows: Iterator[dict[str, Any]] = (dict(zip(keys, decode(line), strict=True)) for line in lines)
     while batch := list(islice(rows, _BATCH)):
         connection.execute(statement, batch)

@@ -4,17 +4,16 @@ import asyncio
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import msgspec
 import sqlalchemy as sa
 from mnemesh_cli.backups.archive import (
     Manifest,
     Sum,
-    contents_name,
     lines_of,
+    listed_contents,
     part_name,
     read_content,
     read_part,
@@ -109,6 +108,14 @@ class _Checked:
             connection.execute(f'CREATE TABLE "{name}" ({", ".join(columns)})')
         self.findings: list[str] = []
 
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Makes a finding of what is damaged in a backup."""
+        try:
+            yield
+        except BackupError as error:
+            self.findings.append(str(error))
+
     def add_content(self, content_id: str) -> None:
         """Adds a content that exists and is whole."""
         self._connection.execute(f"INSERT INTO {_CONTENTS} VALUES (?)", (content_id,))  # noqa: S608  (our names)
@@ -117,8 +124,7 @@ class _Checked:
         """Reads the rows of a table as lines, to their end."""
         name = f"{store.name}.{table.name}"
         columns = [table.columns.keys().index(column) for column in _COLUMNS.get(name, ())]
-        decode = row_decoder(table).decode
-        rows = (tuple(_plain(values[at]) for at in columns) for values in map(decode, lines))
+        rows = (tuple(_plain(values[at]) for at in columns) for values in map(row_decoder(table), lines))
         if columns:
             places = ", ".join("?" * len(columns))
             self._connection.executemany(f'INSERT INTO "{name}" VALUES ({places})', rows)  # noqa: S608
@@ -143,25 +149,17 @@ def verify_backup(stores: MeshStores, place: Place, manifest: Manifest) -> list[
     """Reads a whole backup of a mesh with the tables of `stores`. Returns a line for each finding."""
     with closing(sqlite3.connect("")) as connection:
         checked = _Checked(connection)
-
-        def lines(name: str, part: Any) -> Iterator[bytes]:
-            try:
-                yield from read_part(place, name, part)
-            except BackupError as error:
-                checked.findings.append(str(error))
-
-        for line in lines(contents_name(manifest.id), manifest.contents):
-            content_id, size, sha256 = msgspec.json.decode(line)
-            try:
-                for _ in read_content(place, content_id, size, sha256):
-                    pass
-                checked.add_content(content_id)
-            except BackupError as error:
-                checked.findings.append(str(error))
+        with checked.noting():
+            for content_id, size, sha256 in listed_contents(place, manifest):
+                with checked.noting():
+                    for _ in read_content(place, content_id, size, sha256):
+                        pass
+                    checked.add_content(content_id)
         for name, store in stores.services.items():
             for table in store.tables:
                 part = manifest.services[name].tables[table.name]
-                checked.read(store, table, lines(part_name(manifest.id, name, table.name), part))
+                with checked.noting():
+                    checked.read(store, table, read_part(place, part_name(manifest.id, name, table.name), part))
         checked.check()
         return checked.findings
 
