@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mnemesh_cli.commands import model_report, up
+from mnemesh_cli.commands import foreground, model_report
 from mnemesh_cli.commands.first_agent import ensure_first_agent
+from mnemesh_cli.supervisor.config import mesh_config
 from mnemesh_client import Mnemesh
 from mnemesh_kit.config import StartupError
 
@@ -73,7 +74,7 @@ async def test_unknown_model_ends_a_chat_but_not_a_mesh(
             calls.append("ready")
 
         async def describe_models(self) -> None:
-            await model_report.describe_models(up.mesh_config(None))
+            await model_report.describe_models(mesh_config(None))
             said.set()
 
         async def stop(self) -> None:
@@ -83,16 +84,16 @@ async def test_unknown_model_ends_a_chat_but_not_a_mesh(
             calls.append("kill")
 
     mesh.orchestrator.unknown_models = {""}
-    monkeypatch.setattr(up, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr(foreground, "Supervisor", FakeSupervisor)
     monkeypatch.setattr(model_report, "_client", lambda *_: mesh.client())
 
     with pytest.raises(StartupError, match=r"MNEMESH_MODEL cannot be used\. There is no model"):
-        await up._up(up.mesh_config(None), processes=False, chat=True)
+        await foreground.run_mesh(mesh_config(None), processes=False, chat=True)
     assert calls == ["start", "ready", "stop", "kill"]
 
     calls.clear()
     capsys.readouterr()
-    running = asyncio.create_task(up._up(up.mesh_config(None), processes=False, chat=False))
+    running = asyncio.create_task(foreground.run_mesh(mesh_config(None), processes=False, chat=False))
     await said.wait()
     assert calls == ["start", "ready"]
     assert "MNEMESH_MODEL cannot be used. There is no model" in capsys.readouterr().err

@@ -320,6 +320,13 @@ def mesh(script: Script, running: MeshThread, tmp_path: Path) -> None:
     for command in ("schedules show", "schedules pause", "schedules resume"):
         assert script.row(command, schedule)["id"] == schedule
     assert script.row("schedules delete", schedule, "-y") == {"deleted": schedule}
+    webhook = script.row("webhooks create", "http://127.0.0.1:1/", "--event", "run.failed")["id"]
+    assert [row["id"] for row in script.rows("webhooks list")] == [webhook]
+    for command in ("webhooks show", "webhooks disable", "webhooks enable"):
+        assert script.row(command, webhook)["id"] == webhook
+    sent = script.row("webhooks test", webhook)
+    assert sent in script.rows("webhooks deliveries", webhook)
+    assert script.row("webhooks delete", webhook, "-y") == {"deleted": webhook}
     budget = script.row("budgets set", "--requests", "1000")["id"]
     assert [row["id"] for row in script.rows("budgets list")] == [budget]
     assert script.row("budgets delete", budget, "-y") == {"deleted": budget}

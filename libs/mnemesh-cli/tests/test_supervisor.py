@@ -129,7 +129,7 @@ async def test_one_process_runs_all_services_and_is_restarted_with_their_data(co
 
     log = (config.data_path / "logs" / "mesh.log").read_text().splitlines()
     served = {(line["service"], line["method"]) for line in map(json.loads, log) if line["event"] == "call"}
-    assert ("blocks", "/mnemesh.blocks.v1.BlockService/CreateBlock") in served, "called by the orchestrator"
+    assert ("blocks", "/mnemesh.blocks.v1.BlockService/CreateCoreMemory") in served, "called by the orchestrator"
     assert ("orchestrator", "/mnemesh.agents.v1.AgentService/GetAgent") in served
 
 
