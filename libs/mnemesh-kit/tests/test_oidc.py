@@ -190,6 +190,20 @@ async def test_new_key_is_valid_and_a_withdrawn_one_is_not(issuer: FakeIssuer, v
     await verifier.caller(issuer.token(key="second"))
 
 
+async def test_token_of_a_key_that_was_replaced_under_its_name_is_refused(
+    issuer: FakeIssuer, verifier: Verifier
+) -> None:
+    stolen = issuer.token()
+    await verifier.caller(stolen)
+    await verifier.pass_time(0)
+    await verifier.caller(stolen)
+    issuer.keys["first"] = ("ES256", new_key("ES256"))
+    await verifier.pass_time(MAX_AGE_SECONDS)
+    with pytest.raises(Unauthenticated):
+        await verifier.caller(stolen)
+    await verifier.caller(issuer.token())
+
+
 async def test_forged_names_of_keys_do_not_flood_the_issuer(issuer: FakeIssuer, verifier: Verifier) -> None:
     await verifier.caller(issuer.token())
     before = len(issuer.requests)
@@ -254,6 +268,7 @@ async def test_url_of_the_keys_can_be_given(issuer: FakeIssuer, key_file: str) -
         ({"oidc_audience": None}, "MNEMESH_OIDC_AUDIENCE"),
         ({"oidc_issuer": "http://issuer.example"}, "MNEMESH_OIDC_ISSUER"),
         ({"oidc_issuer": "issuer.example"}, "MNEMESH_OIDC_ISSUER"),
+        ({"oidc_issuer": "https://[issuer"}, "MNEMESH_OIDC_ISSUER"),
         ({"oidc_jwks_url": "http://issuer.example/keys"}, "MNEMESH_OIDC_JWKS_URL"),
         ({"oidc_jwks_url": "file:///etc/passwd"}, "MNEMESH_OIDC_JWKS_URL"),
         ({"oidc_roles": ("staff",)}, "MNEMESH_OIDC_ROLES"),

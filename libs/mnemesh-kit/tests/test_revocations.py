@@ -101,7 +101,16 @@ async def test_tokens_of_an_issuer_can_be_revoked(tmp_path: Path, path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["token lost\n", "tokens lost 1\n", "token lost soon\n", "token lost 1 2\n", "\x00\n", "# ok\nx\n"]
+    "text",
+    [
+        "token lost\n",
+        "tokens lost 1\n",
+        "token lost soon\n",
+        "token lost 1 2\n",
+        "subject a nan\n",
+        "\x00\n",
+        "# ok\nx\n",
+    ],
 )
 async def test_malformed_file_is_refused_at_the_start_and_changes_nothing_later(path: Path, text: str) -> None:
     revoke(path, "token", "lost", 1.0)
@@ -112,6 +121,19 @@ async def test_malformed_file_is_refused_at_the_start_and_changes_nothing_later(
     assert not await is_valid(running, mint_token(KEY, ADA, DAY, token_id="lost"))
     path.unlink()
     assert await is_valid(running, mint_token(KEY, ADA, DAY, token_id="lost"))
+
+
+async def test_file_that_cannot_be_read_for_a_while_is_read_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, lost = service(path), mint_token(KEY, ADA, DAY, token_id="lost")
+    revoke(path, "token", "lost", 1.0)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError("denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refuse)
+        assert await is_valid(running, lost)
+    assert not await is_valid(running, lost)
 
 
 def test_entries_are_added_after_those_that_a_person_wrote(path: Path) -> None:

@@ -139,7 +139,8 @@ class IssuerKeys:
             return
         self._failure = ""
         before, self._keys = self._keys, keys
-        if {name: key.key_id for name, key in before.items()} != {name: key.key_id for name, key in keys.items()}:
+        # An issuer may publish another key under the name of an old one.
+        if {name: key.key for name, key in before.items()} != {name: key.key for name, key in keys.items()}:
             self.version += 1
             _log.info("issuer_keys_read", issuer=self._issuer, keys=sorted(keys))
 
@@ -286,7 +287,10 @@ def _roles(pairs: tuple[str, ...]) -> Mapping[str, Role]:
 
 def _require_https(url: str, name: str) -> None:
     """Refuses a URL from which others on the way could give other keys."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))):
         return
     raise ConfigError(f"{name} must be a URL with https, or with http on this machine: {url[:200]!r}.")

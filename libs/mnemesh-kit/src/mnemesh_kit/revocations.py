@@ -12,6 +12,7 @@ An empty line, and one that begins with `#`, say nothing.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Final
 
@@ -95,6 +96,8 @@ class RevocationFile:
         """
         self._path = path
         self._version = self._stat()
+        self._failed: tuple[int, ...] | None = None
+        """The version that could not be read."""
         self.current = Revocations.read(path)
 
     def has_changed(self) -> bool:
@@ -102,12 +105,16 @@ class RevocationFile:
         version = self._stat()
         if version == self._version:
             return False
-        self._version = version
         try:
             self.current = Revocations.read(self._path)
         except ConfigError as error:
-            _log.warning("revocations_not_read", reason=str(error))
+            # It is tried again: rights of the file, or files that the process may open, do not change its version.
+            if version != self._failed:
+                _log.warning("revocations_not_read", reason=str(error))
+            self._failed = version
             return False
+        self._version = version
+        self._failed = None
         _log.info("revocations_read", entries=len(self.current.entries))
         return True
 
@@ -129,6 +136,6 @@ def _parsed(path: Path, text: str) -> Iterator[tuple[tuple[str, str], float]]:
             moment = float(time)
         except ValueError:
             kind, id_, moment = "", "", 0.0
-        if kind not in _KINDS:
+        if kind not in _KINDS or not isfinite(moment):
             raise ConfigError(f"Line {number} of {path} is not of the form token, subject or organization, id, time.")
         yield (kind, id_), moment
