@@ -62,6 +62,7 @@ class Settings(ServerConfig):
     peers: tuple[str, ...] = ()
     eager: bool = False
     ratio: float = 0.5
+    run_days: float = 90
 
 
 def test_settings_come_from_the_environment() -> None:
@@ -81,7 +82,18 @@ def test_settings_come_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("MNEMESH_PORT", "x"), ("MNEMESH_LOG_FORMAT", "xml"), ("MNEMESH_EAGER", "maybe")]
+    ("name", "value"),
+    [
+        ("MNEMESH_PORT", "x"),
+        ("MNEMESH_PORT", "-1"),
+        ("MNEMESH_RATIO", "nan"),
+        ("MNEMESH_RATIO", "inf"),
+        ("MNEMESH_RUN_DAYS", "-1"),
+        ("MNEMESH_RUN_DAYS", "36501"),
+        ("MNEMESH_AUDIT_RETENTION_DAYS", "-0.5"),
+        ("MNEMESH_LOG_FORMAT", "xml"),
+        ("MNEMESH_EAGER", "maybe"),
+    ],
 )
 def test_invalid_setting_is_named_in_one_line(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:

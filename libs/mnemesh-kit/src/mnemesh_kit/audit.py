@@ -18,7 +18,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from mnemesh_kit.call_context import ROLE_KEY, Principal, Role, current_correlation_id, current_principal
-from mnemesh_kit.config import ConfigError
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql.database import UtcDateTime
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 MAX_IDS: Final = 100
 """The largest number of ids of an entry."""
 MAX_REQUEST_ID: Final = 200
-MAX_RETENTION_DAYS: Final = 36_500
 PURGE_ROWS: Final = 1_000
 """How many entries a transaction deletes."""
 _ID: Final = re.compile(r"[a-z_]{1,40}-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -238,13 +236,7 @@ class AuditLog:
     """
 
     def __init__(self, database: "Database", clock: Clock, retention_days: float) -> None:
-        """`retention_days` is the age at which entries are deleted; 0 keeps all.
-
-        Raises:
-            ConfigError: the age is negative, or more than a century.
-        """
-        if not 0 <= retention_days <= MAX_RETENTION_DAYS:
-            raise ConfigError(f"MNEMESH_AUDIT_RETENTION_DAYS must be from 0 to {MAX_RETENTION_DAYS}.")
+        """`retention_days` is the age at which entries are deleted; 0 keeps all."""
         self._database = database
         self._clock = clock
         self._retention = timedelta(days=retention_days)

@@ -2,12 +2,15 @@
 
 import dataclasses
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, get_origin, get_type_hints
 
 T = TypeVar("T")
+MAX_DAYS: Final = 36_500
+"""The largest number of days: a century."""
 
 
 class StartupError(Exception):
@@ -199,6 +202,12 @@ def _converted(name: str, text: str, kind: Any) -> Any:
 
     raw: Any = [part.strip() for part in text.split(",") if part.strip()] if get_origin(kind) in (tuple, list) else text
     try:
-        return msgspec.convert(raw, kind, strict=False)
+        value = msgspec.convert(raw, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name} has an invalid value: {error}.") from error
+    # A negative age would delete what is new. None of the settings has a meaning below 0.
+    most = MAX_DAYS if name.endswith("_DAYS") else sys.float_info.max
+    if isinstance(value, (int, float)) and not 0 <= value <= most:
+        limits = f"from 0 to {most}" if most == MAX_DAYS else "from 0"
+        raise ConfigError(f"{name} has an invalid value: {text} is not a number {limits}.")
+    return value
