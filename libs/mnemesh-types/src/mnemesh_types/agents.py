@@ -88,7 +88,7 @@ class ModelSettings(Twin[agents_pb2.ModelSettings]):
 
 @dataclass(frozen=True, slots=True)
 class ModelPrice(Twin[models_pb2.ModelPrice]):
-    """Millionths of a US dollar per million tokens. Absent means unknown; zero means free."""
+    """Millionths of a US dollar per million tokens, at most 10^12. Absent means unknown; zero means free."""
 
     input: int | None = None
     cached_input: int | None = None

@@ -160,6 +160,7 @@ class ProviderTests:
                 ({"handle": "nobody/x", "context_window": 1}, None),
                 ({"context_window": -1}, "model.context_window"),
                 ({"price": pb.ModelPrice(input=-1)}, "model.price.input"),
+                ({"price": pb.ModelPrice(input=0, output=10**12 + 1)}, "model.price.output"),
                 ({"default_settings": "[]"}, "model.default_settings"),
                 ({"default_settings": '{"warmth": 1}'}, "model.default_settings"),
                 ({"default_settings": '{"temperature": 9}'}, "model.default_settings.temperature"),

@@ -251,6 +251,8 @@ _VISIBLE: Final = re.compile(r"[\x21-\x7e]{0,8000}")
 _HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]{0,7998}[\x21-\x7e])?)?")
 _MAX_URL: Final = 2_000
 _MAX_DISPLAY_NAME: Final = 200
+_MAX_PRICE: Final = 10**12
+"""A million dollars per million tokens. The cost of a billion such tokens can be stored."""
 _FRAMING_HEADERS: Final = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "content-type", "upgrade"}
 )
@@ -537,8 +539,9 @@ def require_valid_override(changes: Mapping[str, Any]) -> Mapping[str, Any]:
     require_optional_text(changes.get("display_name"), "model.display_name", max_chars=_MAX_DISPLAY_NAME)
     price: ModelPrice | None = changes.get("price")
     for name, amount in ({} if price is None else asdict(price)).items():
-        if amount is not None and amount < 0:
-            raise InvalidArgument(f"model.price.{name} must not be negative.", field=f"model.price.{name}")
+        if amount is not None and not 0 <= amount <= _MAX_PRICE:
+            field = f"model.price.{name}"
+            raise InvalidArgument(f"{field} must be between 0 and {_MAX_PRICE:,}.", field=field)
     settings: ModelSettings | None = changes.get("default_settings")
     if settings is not None:
         for name in _OWN_PATHS:

@@ -264,7 +264,7 @@ Global___ModelCapabilities: _TypeAlias = ModelCapabilities  # noqa: Y015
 
 @_typing.final
 class ModelPrice(_message.Message):
-    """Millionths of a US dollar per million tokens. Absent means unknown; zero means free."""
+    """Millionths of a US dollar per million tokens, at most 10^12. Absent means unknown; zero means free."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
