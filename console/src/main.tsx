@@ -67,6 +67,11 @@ function Console() {
           ))}
         </nav>
         <Health />
+        {isReader(token.value) && (
+          <span class="tag" title="The token has the role reader: the mesh refuses changes and messages.">
+            read only
+          </span>
+        )}
         {token.value && (
           <button type="button" class="quiet" onClick={() => location.reload()}>
             Log out
@@ -79,6 +84,16 @@ function Console() {
       {needsToken.value && <Login />}
     </>
   );
+}
+
+/** Whether a token of the key file names the role reader. The mesh decides what is allowed; this only tells a person. */
+function isReader(jwt: string): boolean {
+  try {
+    const claims = jwt.split(".")[1]!.replaceAll("-", "+").replaceAll("_", "/");
+    return (JSON.parse(atob(claims)) as { roles?: unknown }).roles?.toString() === "reader";
+  } catch {
+    return false;
+  }
 }
 
 /** What the address names. The panels of an agent are in its own page. */

@@ -150,12 +150,14 @@ function Health({ isUp }: { isUp: boolean }) {
 }
 
 function ServiceCard({ service, state: { status, problem } }: { service: Service; state: ServiceState }) {
-  const isOther = status && gateway.value.version && status.version !== gateway.value.version;
+  const isReached = gateway.value.version !== "";
+  const isOther = status && isReached && status.version !== gateway.value.version;
   return (
-    <li class={problem ? "card service is-down" : "card service"}>
+    <li class={problem && isReached ? "card service is-down" : "card service"}>
       <h2>{service}</h2>
-      {(status || problem) && <Health isUp={!problem} />}
-      {problem && (
+      {problem && !isReached ? <span class="tag">unknown</span> : (status || problem) && <Health isUp={!problem} />}
+      {problem && !isReached && <p class="muted">It is asked through the gateway.</p>}
+      {problem && isReached && (
         <p>
           {problem.message} <span class="muted">The log of {service} says why: mnemesh logs {service}.</span>
         </p>
@@ -164,7 +166,8 @@ function ServiceCard({ service, state: { status, problem } }: { service: Service
         <p class="muted">
           version {status.version}
           {isOther && <span class="tag warn">not that of the gateway</span>}
-          {status.startTime && `, up ${duration(Date.now() - timestampMs(status.startTime))}`}
+          {status.startTime && ", "}
+          {status.startTime && <span class="uptime">up {duration(Date.now() - timestampMs(status.startTime))}</span>}
         </p>
       )}
       {status && !status.metricsWithheld && <Figures service={service} snapshot={snapshotOf(status)} />}

@@ -4,7 +4,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from mnemesh_kit.auth import mint_token
+from mnemesh_kit.auth import Role, mint_token
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.services import STORE_NAMES
@@ -153,6 +153,30 @@ async def test_an_expired_token_does_not_lose_a_form(browser: Browser, tmp_path:
         await expect(page.get_by_role("article", name="Agent")).to_contain_text("Ada")
         await expect(page.get_by_role("article", name="You")).to_have_count(1)
         await page.close()
+
+
+@pytest.mark.full
+async def test_a_reader_is_told_what_is_refused(browser: Browser, tmp_path: Path) -> None:
+    """The bar says it before; the place where a change was refused says which role it needs."""
+    keys = tmp_path / "keys"
+    keys.write_text("k" * 32)
+    settings = {name: {"auth_key_file": str(keys)} for name in ("gateway", *STORE_NAMES)}
+    caller = Principal(new_id("org"), new_id("user"))
+    async with Mesh(tmp_path / "data", gateway=True, in_memory=True, settings=settings) as mesh:
+        for role in (Role.READER, Role.WRITER):
+            page = await browser.new_page()
+            await page.goto(f"http://{mesh.addresses['gateway']}/console/")
+            await page.get_by_label("Token").fill(mint_token(b"k" * 32, caller, 600, role=role))
+            await page.get_by_role("button", name="Log in").click()
+            await expect(page.get_by_text("There is no agent yet.")).to_be_visible()
+            await expect(page.get_by_text("read only", exact=True)).to_have_count(int(role is Role.READER))
+            if role is Role.READER:
+                await page.get_by_role("button", name="New agent").click()
+                await page.get_by_label("Name", exact=True).fill("ada")
+                await page.get_by_role("button", name="Create agent").click()
+                await expect(page.get_by_role("alert")).to_contain_text("requires the role writer")
+                await expect(page.get_by_label("Name", exact=True)).to_have_value("ada")
+            await page.close()
 
 
 async def _refuse(route: Route) -> None:

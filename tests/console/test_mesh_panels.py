@@ -4,6 +4,7 @@ import asyncio
 import random
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
@@ -218,11 +219,17 @@ async def test_the_mesh_shows_a_service_that_is_down_and_what_turns_cost(browser
         await expect(services.get_by_role("listitem").filter(has_text="orchestrator")).to_contain_text("runs waiting")
         await agent.ask("My name is Ada.")
         await expect(page.get_by_role("img", name="Tokens per second")).to_be_visible()
+        await page.set_viewport_size({"width": 360, "height": 740})  # the charts become narrower with the window
+        await page.wait_for_function("() => document.querySelector('main').scrollWidth <= innerWidth")
         await mesh.stop("tools")
         down = services.get_by_role("listitem").filter(has_text="The log of tools says why")
         await expect(down).to_contain_text("cannot be reached")
         await mesh.start("tools")
         await expect(services.get_by_text("answers", exact=True)).to_have_count(7)
+        await mesh.stop("gateway")
+        # Of the others, nothing is known then.
+        await expect(services.get_by_text("unknown", exact=True)).to_have_count(6)
+        await expect(services.get_by_text("down", exact=True)).to_have_count(1)
         await page.close()
 
 
@@ -343,8 +350,11 @@ async def test_an_mcp_server_is_authorized_by_a_person(browser: Browser, tmp_pat
         link = page.get_by_role("link", name="Open the page of the authorization server")
         answer = await remote.approve(await link.get_attribute("href") or "")
         callback = f"http://{mesh.addresses['gateway']}/v1/tools/mcp/oauth/callback"
-        returned = await page.context.request.get(callback, params={**answer})
-        assert (await returned.json())["status"] == "success"
+        returned = await browser.new_page()
+        await returned.goto(f"{callback}?{urlencode(answer)}")
+        await expect(returned.get_by_role("heading", name="Access authorized")).to_be_visible()
+        await expect(returned.locator("main")).to_have_css("max-width", "544px")
+        await returned.close()
         await expect(page.get_by_text("authorized", exact=True)).to_be_visible()
         await expect(page.locator("summary", has_text="protected")).to_contain_text("reachable")
         await page.close()

@@ -6,6 +6,7 @@ The files are those that `make console` builds. They are public: the page asks f
 import asyncio
 import gzip
 import hashlib
+import html
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,6 +42,33 @@ _HEADERS: Final = {
     "Vary": "Accept-Encoding",
     "X-Content-Type-Options": "nosniff",
 }
+_MESSAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title} - mnemesh</title>
+<link rel="icon" href="{root}console/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="{root}console/message.css">
+<main><h1>{title}</h1><p>{text}</p></main>
+</html>
+"""
+
+
+def message_page(path: str, title: str, text: str, *, status: int = 200) -> Response:
+    """Returns a page with a message for a person whose browser another site sent to a path of the gateway.
+
+    Args:
+        path: the path of the request; the page names its style relative to it, for proxies with a prefix.
+        title: what happened.
+        text: what to do now. It may be of another server: it becomes one line of visible characters.
+        status: of HTTP.
+    """
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    root = "../" * (path.count("/") - 1)
+    page = _MESSAGE.format(title=html.escape(title), text=html.escape(shown), root=root)
+    headers = {**_HEADERS, "Vary": "Accept", "Cache-Control": "no-store"}
+    return Response(page, status_code=status, headers=headers, media_type="text/html")
 
 
 def is_console(path: str) -> bool:

@@ -13,6 +13,8 @@ from mnemesh_letta.convert.values import json_value, shown
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import McpAccessDenied
+from mnemesh_gateway.http.console import message_page
+from mnemesh_gateway.http.errors import status_of
 from mnemesh_gateway.http.streams import event_stream, sse
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, Operations
@@ -102,15 +104,28 @@ class Redirect(msgspec.Struct, kw_only=True):
 
 
 class Received(msgspec.Struct, kw_only=True):
-    """The answer that the browser shows. `status` says if a request waited for the authorization."""
+    """The answer to clients other than browsers. `status` says if a request waited for the authorization."""
 
     status: str
     message: str
 
 
 @operations.get(CALLBACK)
-async def mcp_oauth_callback(call: Call[Redirect, None]) -> Received:
+async def mcp_oauth_callback(call: Call[Redirect, None]) -> Received | Response:
     """Receives the answer of an authorization server from a browser, without a token: the state proves the request."""
+    if "text/html" not in call.request.headers.get("accept", ""):
+        return await _receive(call)
+    path = call.request.url.path
+    try:
+        received = await _receive(call)
+    except MnemeshError as error:
+        text = f"{error.message} Reload this page to try again."
+        return message_page(path, "The mesh did not answer", text, status=status_of(error))
+    title = "Access authorized" if received.status == "success" else "Access not authorized"
+    return message_page(path, title, received.message)
+
+
+async def _receive(call: Call[Redirect, None]) -> Received:
     given = call.query
     request = rpc.ReceiveMcpAuthorizationRequest(
         state=given.state, error_description=given.error_description, iss=given.iss
@@ -122,9 +137,12 @@ async def mcp_oauth_callback(call: Call[Redirect, None]) -> Received:
     try:
         ended = await call.mesh.mcp_servers.ReceiveMcpAuthorization(request, timeout=_SECONDS)
     except (FailedPrecondition, InvalidArgument):
-        return Received(status="error", message="Nobody waits for this authorization. Start it again.")
+        return Received(
+            status="error", message="No authorization waits for this answer. Close this window, and start it again."
+        )
     if ended.status != rpc.MCP_AUTHORIZATION_STATUS_COMPLETED:
-        return Received(status="error", message=ended.status_message)
+        text = f"{ended.status_message.rstrip('.')}. Close this window, and start the authorization again."
+        return Received(status="error", message=text)
     return Received(status="success", message="The access is authorized. You can close this window.")
 
 
