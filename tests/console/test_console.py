@@ -156,6 +156,29 @@ async def test_an_approval_is_answered(page: Page, console_mesh: Mesh, fake_mode
     assert "Likes tea." in (await agent.memory()).blocks[0].value
 
 
+@pytest.mark.full
+async def test_a_reload_after_an_approval_continues_where_the_turn_is(
+    page: Page, console_mesh: Mesh, fake_model: FakeOpenAI
+) -> None:
+    """The turn that the answer began is followed like that of a message: the tokens before the reload are there."""
+    goes_on = asyncio.Event()
+    insert = ("memory_insert", {"label": "human", "new_str": "Likes tea."})
+    fake_model.script = [
+        Reply(tool_calls=(insert,)),
+        Reply(text="First half. Second half.", piece_size=12, gates=(_set(), goes_on)),
+    ]
+    agent = await open_agent(page, console_mesh, model="openai/fake-model", blocks={"human": ""})
+    await agent.set_tool_approval("memory_insert")
+    await send(page, "I like tea.")
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("First half.")
+    await page.reload()
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("First half.")
+    goes_on.set()
+    await expect(page.get_by_role("article", name="Agent")).to_contain_text("First half. Second half.")
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
 async def test_markup_is_shown_as_text(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     """In the words of the user, of the model and of a tool, and in memory."""
     append = ("memory_insert", {"label": "human", "new_str": MARKUP})

@@ -10,7 +10,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.conversations import ConversationDraft, open_request
-from mnemesh_orchestrator.model.events import StopEvent
+from mnemesh_orchestrator.model.events import Delta, StopEvent
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, RequiresApproval, RunFirst
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import Role, ToolStatus
@@ -64,6 +64,24 @@ async def test_approved_call_runs_and_the_turn_continues(world: World, process: 
     assert (run.stop_reason, run.step_count) == (StopReason.END_TURN, 1)
     assert await pending(process, agent) is None
     assert open_request(world.window(agent).messages) is None
+
+
+async def test_the_answer_to_a_background_run_keeps_its_tokens_for_who_comes_later(
+    world: World, process: Process
+) -> None:
+    """It is in the background, too. One that answers a run that was not stores none."""
+    agent = await gated(world, process)
+    for is_background in (True, False):
+        world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
+        if is_background:
+            first = await process.follow(await process.start(agent, "Keep one.", stream_tokens=True))
+        else:
+            first = await process.send(agent, "Keep one.", stream_tokens=True)
+        await process.answer(agent, *approve(*asked(first)))
+        run = await process.outcome(agent)
+        assert run.background is is_background
+        replayed = await process.follow(run, deltas=True)
+        assert any(isinstance(event.body, Delta) for event in replayed) is is_background
 
 
 async def test_denial_is_an_error_return_with_its_reason(world: World, process: Process) -> None:

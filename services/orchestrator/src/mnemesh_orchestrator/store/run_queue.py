@@ -296,6 +296,7 @@ class RunQueue:
         number = conversation.next_queue_number if ahead is None else ahead.queue_number - 1
         resuming = replace(run, config=decided.config, resumes=decided.resumption)
         if (asking := _find(conn, run.organization_id, decided.asked_by_run_id)) is not None:
-            # What waits for the run that asked waits for this one now.
-            resuming = replace(resuming, lineage=asking.lineage, group_id=asking.group_id)
+            # What waits for the run that asked waits for this one now, and who followed it in the background goes on.
+            background = run.background or asking.background
+            resuming = replace(resuming, background=background, lineage=asking.lineage, group_id=asking.group_id)
         return self._claim_new(conn, key, resuming, instance_id, conversation, number)

@@ -237,7 +237,7 @@ class RunServiceServicer:
 
     def AnswerApproval(self, request, context):
         """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
-        numbers start at 1, and it may stop with another approval.
+        numbers start at 1, and it may stop with another approval. It is in the background if the run that asked was.
 
         Idempotent: a repeated call with the same request_id, or with the same decisions on the same approval, streams the
         same run. Errors: NOT_FOUND; NO_PENDING_APPROVAL, also if the approval was decided differently before;

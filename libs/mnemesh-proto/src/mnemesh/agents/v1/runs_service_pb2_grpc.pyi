@@ -86,7 +86,7 @@ class RunServiceStub:
     """
     AnswerApproval: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]
     """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
-    numbers start at 1, and it may stop with another approval.
+    numbers start at 1, and it may stop with another approval. It is in the background if the run that asked was.
 
     Idempotent: a repeated call with the same request_id, or with the same decisions on the same approval, streams the
     same run. Errors: NOT_FOUND; NO_PENDING_APPROVAL, also if the approval was decided differently before;
@@ -183,7 +183,7 @@ class RunServiceAsyncStub(RunServiceStub):
     """
     AnswerApproval: _aio.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]  # type: ignore[assignment]
     """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
-    numbers start at 1, and it may stop with another approval.
+    numbers start at 1, and it may stop with another approval. It is in the background if the run that asked was.
 
     Idempotent: a repeated call with the same request_id, or with the same decisions on the same approval, streams the
     same run. Errors: NOT_FOUND; NO_PENDING_APPROVAL, also if the approval was decided differently before;
@@ -327,7 +327,7 @@ class RunServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_runs_service_pb2.AnswerApprovalResponse], _abc.AsyncIterator[_runs_service_pb2.AnswerApprovalResponse]]:
         """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
-        numbers start at 1, and it may stop with another approval.
+        numbers start at 1, and it may stop with another approval. It is in the background if the run that asked was.
 
         Idempotent: a repeated call with the same request_id, or with the same decisions on the same approval, streams the
         same run. Errors: NOT_FOUND; NO_PENDING_APPROVAL, also if the approval was decided differently before;
