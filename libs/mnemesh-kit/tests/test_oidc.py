@@ -12,7 +12,13 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from mnemesh_kit.auth import AUTHORIZATION_KEY, TokenAuthenticator, authenticator, mint_token
+from mnemesh_kit.auth import (
+    AUTHORIZATION_KEY,
+    MESH_TOKEN_SECONDS,
+    TokenAuthenticator,
+    authenticator,
+    mint_token,
+)
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal, Role
 from mnemesh_kit.config import ConfigError, ServerConfig
 from mnemesh_kit.errors import PermissionDenied, Unauthenticated, Unavailable
@@ -165,6 +171,14 @@ async def test_clocks_may_differ_by_a_minute(issuer: FakeIssuer, verifier: Verif
     now = time.time()
     await verifier.caller(issuer.token(claims={"exp": now - 30}))
     await verifier.caller(issuer.token(claims={"nbf": now + 30, "iat": now + 30}))
+
+
+async def test_clock_of_a_service_that_signs_may_be_ahead(verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: now + 60)
+        token = mint_token(KEY, DEFAULT_PRINCIPAL, MESH_TOKEN_SECONDS, role=Role.SERVICE, audience="blocks")
+    assert (await verifier.caller(token)).role is Role.SERVICE
 
 
 async def test_tokens_of_the_key_file_are_valid_beside_those_of_the_issuer(
