@@ -125,6 +125,20 @@ class BudgetStoreSuite:
         assert (await used(budgets)).tokens == 0
         assert (await used(budgets, BudgetPeriod.MONTH)).tokens == 100
 
+    async def test_usage_of_a_clock_that_was_far_ahead_is_forgotten(
+        self, budgets: BudgetStore, clock: FrozenClock
+    ) -> None:
+        payer, year = Payer(ORG, new_id("agent")), 365 * 86_400
+        await budgets.set(None, ORG, DAILY)
+        clock.advance(year)
+        await budgets.count(payer, Spending(1, 100))
+        with pytest.raises(BudgetExceeded):
+            await budgets.require(payer)
+        clock.advance(-year)
+        await budgets.require(payer)
+        await budgets.count(payer, Spending(1, 1))
+        assert (await used(budgets)).tokens == 1
+
     async def test_step_counts_once_however_often_it_is_stored(
         self, budgets: BudgetStore, runs: RunStore, agents: AgentStore, clock: FrozenClock
     ) -> None:

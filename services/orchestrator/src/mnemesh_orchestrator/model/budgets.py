@@ -17,6 +17,8 @@ from mnemesh_orchestrator.model.runs import Step
 MAX_AMOUNT: Final = 10**18
 """The largest limit."""
 MAX_RUNS: Final = 100_000
+_SKEW: Final = timedelta(minutes=10)
+"""The most by which the clocks of two processes may differ."""
 _LIMITED: Final = ("requests", "tokens", "cost_nano_usd")
 _UNITS: Final = {"requests": "calls of models", "tokens": "tokens", "cost_nano_usd": "billionths of a US dollar"}
 
@@ -90,9 +92,10 @@ def period_at(period: BudgetPeriod, now: datetime) -> BudgetUsage:
 def current_usage(usage: Sequence[BudgetUsage], now: datetime) -> tuple[BudgetUsage, ...]:
     """Returns the usage of the current period of each kind. A period that has ended is replaced by a new one.
 
-    A clock that is behind that of another process does not bring an earlier period back.
+    A clock that is behind that of another process does not bring an earlier period back. What was counted in the far
+    future, by a clock that was wrong, is forgotten.
     """
-    known = {item.period: item for item in usage}
+    known = {item.period: item for item in usage if item.started_at <= now + _SKEW}
     periods = (period_at(period, now) for period in BudgetPeriod)
     return tuple(
         known[item.period] if item.period in known and known[item.period].started_at >= item.started_at else item
