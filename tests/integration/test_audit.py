@@ -21,6 +21,8 @@ from mnemesh_testkit.timeouts import scaled
 
 KEY = "0" * 32
 SECRET = "heronKp4tRs9"
+FORMULA = "=1+1\x1b[31m"
+"""A request id that would run in a spreadsheet, and in a terminal."""
 ADA = Principal(new_id("org"), new_id("user"))
 BEN = Principal(ADA.organization_id, new_id("user"))
 STRANGER = Principal(new_id("org"), new_id("user"))
@@ -67,6 +69,7 @@ def test_changes_over_every_api_are_exported_with_their_subjects(tmp_path: Path)
         assert {agent_id, block_id} <= set(ids[1])
         assert ids[2:] == [[tool_id], [block_id], [agent_id]]
         assert {row["role"] for row in rows} == {"admin"}
+        assert rows[2]["request_id"] == "'=1+1\ufffd[31m"
         assert SECRET not in out
         chosen = ("--resource", block_id, "--subject", BEN.subject_id, "--method", "UpdateBlock", "--csv")
         assert [row["correlation_id"] for row in csv.DictReader(io.StringIO(exported(*chosen)[1]))] == ["of-rest"]
@@ -90,7 +93,7 @@ async def _change_everything(addresses: Any) -> tuple[str, str, str]:
         (block_id,) = [block.id for block in (await agent.memory()).blocks if block.label == "human"]
         await ben.blocks.append(agent.id, "human", SECRET)
         path: str = "/mnemesh.tools.v1.ToolService/CreateTool"
-        body: dict[str, Any] = {"tool": {"source_code": TOOL}}
+        body: dict[str, Any] = {"tool": {"source_code": TOOL}, "request_id": FORMULA}
         created = await http.post(path, json=body, headers=bearer(ADA, "of-the-console"))
         assert created.status_code == 200, created.text
         changed = await http.patch(f"/v1/blocks/{block_id}", json={"value": SECRET}, headers=bearer(BEN, "of-rest"))

@@ -16,6 +16,8 @@ from mnemesh_client.mnemesh import Mnemesh
 
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 _ROWS: Final = 50
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_FORMULAS: Final = ("=", "+", "-", "@")
 _FIELDS: Final = (
     "create_time",
     "service",
@@ -97,4 +99,10 @@ async def _print_csv(entries: AsyncIterator[AuditEntry]) -> None:
     async for entry in entries:
         time = entry.create_time.ToDatetime(UTC).isoformat(timespec="microseconds")
         rest = (getattr(entry, name) for name in _FIELDS[1:])
-        writer.writerow([time, *(each if isinstance(each, str) else " ".join(each) for each in rest)])
+        writer.writerow([time, *(_cell(each if isinstance(each, str) else " ".join(each)) for each in rest)])
+
+
+def _cell(text: str) -> str:
+    """Returns a text without formulas of spreadsheets and commands of terminals: clients choose request ids."""
+    shown = _CONTROLS.sub("\ufffd", text)
+    return f"'{shown}" if shown.startswith(_FORMULAS) else shown
