@@ -90,7 +90,11 @@ async def test_a_secret_is_shown_to_its_creator_only(world: World, process: Proc
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "169.254.169.254", "[::1]", "[::ffff:10.0.0.1]", "192.168.1.1"]
+    "host",
+    [
+        *("127.0.0.1", "localhost", "169.254.169.254", "[::1]", "[::ffff:10.0.0.1]", "192.168.1.1"),
+        *("2130706433", "127.1", "127.0.0.1.", "0"),
+    ],
 )
 async def test_a_private_address_is_refused_unless_it_is_allowed(world: World, process: Process, host: str) -> None:
     guarded = replace(process.orchestrator.webhooks, public_only=True)
