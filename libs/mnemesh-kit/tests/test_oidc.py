@@ -268,6 +268,13 @@ async def test_configuration_of_another_issuer_is_refused(issuer: FakeIssuer, ve
         await verifier.caller(issuer.token())
 
 
+async def test_keys_are_not_read_from_where_a_redirect_leads(issuer: FakeIssuer, verifier: Verifier) -> None:
+    issuer.has_moved = True
+    with pytest.raises(Unavailable, match="302"):
+        await verifier.caller(issuer.token())
+    assert "/moved" not in issuer.requests
+
+
 async def test_url_of_the_keys_can_be_given(issuer: FakeIssuer, key_file: str) -> None:
     issuer.named = "https://elsewhere.example"
     verifier = Verifier(issuer, key_file, oidc_jwks_url=f"{issuer.url}/keys")

@@ -28,6 +28,8 @@ class FakeIssuer:
         """The published keys: name → algorithm and key."""
         self.is_away = False
         """Whether requests fail."""
+        self.has_moved = False
+        """Whether `/keys` redirects to another path, which has the keys."""
         self.named: str | None = None
         """The issuer that the configuration names, if it is another one."""
         self.requests: list[str] = []
@@ -42,7 +44,10 @@ class FakeIssuer:
                 issuer.requests.append(self.path)
                 issuer.proceed.wait(30)
                 body = json.dumps(issuer.answer(self.path)).encode()
-                self.send_response(503 if issuer.is_away else 200)
+                is_moved = issuer.has_moved and self.path == "/keys"
+                self.send_response(503 if issuer.is_away else 302 if is_moved else 200)
+                if is_moved:
+                    self.send_header("Location", "/moved")
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
