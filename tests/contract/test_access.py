@@ -142,6 +142,34 @@ def test_token_of_an_agent_reaches_no_other_agent(guarded: MeshThread, agents: t
     assert state(guarded, theirs) == before
 
 
+def test_token_of_an_agent_does_not_connect_it_with_the_memory_of_others(
+    guarded: MeshThread, agents: tuple[Ids, Ids]
+) -> None:
+    mine, theirs = agents
+    stub: Any = import_module("mnemesh.agents.v1.agents_service_pb2_grpc")
+    service: Any = import_module("mnemesh.agents.v1.agents_service_pb2")
+    bearer = as_bearer(token(Role.ADMIN, agents=frozenset(mine["agent"])))
+    scope, identities = {"memory_scope": "sales"}, theirs["identity"]
+    own = {"id": mine["agent"][0]}
+    compact = service.CompactConversationRequest(agent_id=own["id"], settings=scope, dry_run=True)
+    with grpc.insecure_channel(guarded.mesh.addresses["orchestrator"]) as channel:
+        calls = stub.AgentServiceStub(channel)
+        for field, call, request in [
+            ("memory_scope", calls.UpdateAgent, update(service, {**own, "compaction_settings": scope})),
+            ("identity_ids", calls.UpdateAgent, update(service, {**own, "identity_ids": identities})),
+            ("memory_scope", calls.CompactConversation, compact),
+        ]:
+            with pytest.raises(grpc.RpcError, match=f"{field} reaches the memory of other agents") as refused:
+                call(request, timeout=30, metadata=bearer)
+            assert reason_of(refused.value) == "PERMISSION_DENIED"
+        calls.UpdateAgent(update(service, {**own, "identity_ids": []}), timeout=30, metadata=bearer)
+
+
+def update(service: Any, agent: dict[str, Any]) -> Any:
+    """Returns a request that updates the given fields of an agent."""
+    return service.UpdateAgentRequest(agent=agent, update_mask={"paths": [name for name in agent if name != "id"]})
+
+
 def name_agent(request: Any, rule: RpcRule, mine: Mapping[str, Any]) -> None:
     """Sets the field that names the agent of a request."""
     for name in rule.agent_path[:-1]:

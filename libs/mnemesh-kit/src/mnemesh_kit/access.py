@@ -36,6 +36,16 @@ def service_only(value: bool, field: str) -> bool:
 _LIMITED: Final = "The token of the caller is limited to some agents."
 
 
+def refuse_limited(value: object, field: str) -> None:
+    """Refuses a value that gives an agent a part of the memory of others, if the caller is limited to some agents.
+
+    Raises:
+        PermissionDenied: such a caller sets it. Metadata: field.
+    """
+    if value and current_principal().agents is not None:
+        raise PermissionDenied(f"{field} reaches the memory of other agents. {_LIMITED}", field=field)
+
+
 @dataclass(frozen=True, slots=True)
 class RpcRule:
     """The conditions that the kit checks before the request of an RPC is parsed."""

@@ -8,6 +8,7 @@ from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.agents.v1 import agents_service_pb2_grpc
 from mnemesh.blocks.v1.blocks_pb2 import CoreMemory
+from mnemesh_kit.access import refuse_limited
 from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
@@ -229,6 +230,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def CompactConversation(
         self, request: rpc.CompactConversationRequest, context: Context
     ) -> rpc.CompactConversationResponse:
+        refuse_limited(request.settings.memory_scope, "settings.memory_scope")
         result = await self._compactions.compact(
             current_principal(),
             request_key(request, "CompactConversation"),

@@ -667,6 +667,8 @@ class UpdateAgentRequest(_message.Message):
         per_file_view_window_char_limit, hidden, approval_timeout, continuation_message, identity_ids, provenance.project_id and the other provenance fields,
         secrets (the whole set), message_ids. A path whose field is absent clears the field.
 
+        A token that is limited to agents sets neither identity_ids nor compaction_settings.memory_scope: PERMISSION_DENIED.
+
         message_ids must be the only path. It replaces the default conversation's window with the given messages of the
         agent, in this order; the first id must be the system message. The call waits in the conversation's queue. Errors:
         PENDING_APPROVAL, CONVERSATION_BUSY.

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh_kit.access import refuse_limited
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, require_id, require_ids
 from mnemesh_kit.time import timestamp_to_proto
@@ -355,7 +356,9 @@ def agent_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, dict[
     mask = request.update_mask
     changes = AGENT.changes(request.agent, mask, (*_WRITABLE, "secrets"), "agent") if paths or not has_key else {}
     if "compaction_settings" in changes:
-        changes["compaction_settings"] = with_mode(changes["compaction_settings"])
+        changes["compaction_settings"] = settings = with_mode(changes["compaction_settings"])
+        refuse_limited(settings and settings.memory_scope, "agent.compaction_settings.memory_scope")
+    refuse_limited(changes.get("identity_ids"), "agent.identity_ids")
     if "secrets" in paths:
         changes["secrets"] = secrets_from_proto(request.agent)
     return agent_id, changes
