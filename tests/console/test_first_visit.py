@@ -104,6 +104,20 @@ async def test_a_message_waits_while_the_mesh_is_away_and_is_sent_once(page: Pag
 
 
 @pytest.mark.full
+async def test_a_page_that_a_person_comes_back_to_shows_what_was_said_elsewhere(page: Page, console_mesh: Mesh) -> None:
+    """The draft stays."""
+    agent = await open_agent(page, console_mesh, blocks={"human": ""})
+    await send(page, "My name is Ada.")
+    await expect(page.get_by_role("article", name="Agent")).to_have_count(1)
+    await page.get_by_placeholder("Message to").fill("A draft.")
+    await agent.ask("My name is Bea.")
+    await page.evaluate("dispatchEvent(new Event('focus'))")
+    await expect(page.get_by_role("article", name="You")).to_have_count(2)
+    await expect(page.get_by_role("article", name="Agent").last).to_contain_text("Bea")
+    await expect(page.get_by_placeholder("Message to")).to_have_value("A draft.")
+
+
+@pytest.mark.full
 async def test_a_wrong_address_says_so(page: Page) -> None:
     for address in ("nowhere", "agents/agent-1/nowhere"):
         await page.goto(f"/console/#/{address}")

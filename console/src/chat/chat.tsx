@@ -9,21 +9,23 @@ import { Timeline } from "./timeline";
 
 export function Chat({ agent, conversationId }: { agent: Agent; conversationId: string }) {
   const { messageId } = route.value;
+  const [times, setTimes] = useState(0);
   const state = useMemo(
     () => new ConversationState(agent.id, conversationId, messageId),
-    [agent.id, conversationId, messageId],
+    [agent.id, conversationId, messageId, times],
   );
   useEffect(() => {
     void state.open();
     return () => state.close();
   }, [state]);
+  useReturn(() => void state.isOutdated().then((isOutdated) => isOutdated && setTimes(times + 1), () => undefined), [state]);
   useRecovery(state.isLoaded.value ? undefined : state.problem.value, () => state.open());
   const [sent, setSent] = useState(0);
   const entries = state.entries.value;
   const asked = entries.find((entry) => entry.kind === "approval" && !entry.decisions);
   return (
     <div class="chat">
-      <Timeline key={messageId} state={state} entries={entries} sent={sent} />
+      <Timeline key={`${messageId}/${times}`} state={state} entries={entries} sent={sent} />
       {asked?.kind === "approval" && (
         <p class="unseen" role="alert">
           The agent waits for you: {asked.calls.map(({ name }) => name).join(", ")}
@@ -48,6 +50,19 @@ export function Chat({ agent, conversationId }: { agent: Agent; conversationId: 
       </div>
     </div>
   );
+}
+
+/** Calls a function when a person comes back to the page from another tab or window. */
+function useReturn(call: () => void, inputs: unknown[]): void {
+  useEffect(() => {
+    const returned = () => document.hidden || call();
+    addEventListener("focus", returned);
+    document.addEventListener("visibilitychange", returned);
+    return () => {
+      removeEventListener("focus", returned);
+      document.removeEventListener("visibilitychange", returned);
+    };
+  }, inputs);
 }
 
 const IMAGE_TYPES = "image/png,image/jpeg,image/gif,image/webp";

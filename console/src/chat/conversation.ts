@@ -105,6 +105,8 @@ export class ConversationState {
   private readonly closing = new AbortController();
   private isDrawing = false;
   private isDelivering = false;
+  /** The newest run that this page knows. */
+  private newestRunId = "";
   /** The ids of the runs whose events are shown as they come. */
   private readonly followed = new Set<string>();
   /** What can be done with the message that waits for the mesh. */
@@ -130,6 +132,7 @@ export class ConversationState {
       await (this.targetId ? this.loadAround() : this.loadOlder());
       this.isLoaded.value = true;
       if (!this.hasNewer.value) {
+        this.newestRunId = newest[0]?.id ?? "";
         await this.goOn(newest);
         // It may have been discarded, or is being sent from here.
         const unsent = outbox.get(this.conversationId);
@@ -150,6 +153,13 @@ export class ConversationState {
     const filter = { agentIds: [this.agentId], conversationId: this.conversationId };
     const request = { filter, pageSize: 10, order: SortOrder.DESCENDING };
     return (await runs.listRuns(request, { signal: this.closing.signal })).runs;
+  }
+
+  /** Whether a run that this page does not know was started here meanwhile: by another page, a client or a schedule. */
+  async isOutdated(): Promise<boolean> {
+    const isIdle = () => this.isLoaded.value && this.running.value === undefined && !this.isDelivering && !this.hasNewer.value;
+    const newest = isIdle() ? (await this.newestRuns())[0]?.id : undefined;
+    return newest !== undefined && newest !== this.newestRunId && isIdle();
   }
 
   /** Shows how the newest run ended, and follows those that go on. */
@@ -181,6 +191,7 @@ export class ConversationState {
     await this.addNewer();
     this.rebuild();
     if (!this.hasNewer.value) {
+      this.newestRunId = newest[0]?.id ?? "";
       void this.goOn(newest).catch((error: unknown) => this.fail(error));
     }
   }
@@ -423,6 +434,7 @@ export class ConversationState {
       const onLost = (isLost: boolean) => (this.isLost.value = isLost);
       for await (const event of follow({ ...source, signal: this.closing.signal, onLost })) {
         this.running.value = event.runId;
+        this.newestRunId = event.runId;
         this.take(event);
       }
       return true;
