@@ -156,7 +156,7 @@ function DeleteAgent({ row: { agent, memory }, onClose, onDeleted }: DeleteAgent
     <FormDialog title={`Delete ${agent.name}?`} submit="Delete agent" isDanger send={remove} onClose={onClose}>
       <p>This cannot be undone. It deletes in every service:</p>
       <ul>
-        <li>the agent, all its conversations and every message;</li>
+        <li>the agent, all its conversations and every message, and its place in groups;</li>
         {own.length > 0 && <li>its blocks {labels(own)}, unless another agent holds them;</li>}
         <li>the archive that its first passage created, unless another agent holds it;</li>
         <li>its sleep-time partners, if it has any.</li>

@@ -99,7 +99,7 @@ function FolderHead({ folder }: { folder: Folder }) {
       {folder.description && <p class="text muted">{folder.description}</p>}
       {isDeleting && (
         <FormDialog title={`Delete ${folder.name}?`} submit="Delete folder" isDanger send={remove} onClose={() => setDeleting(false)}>
-          <p>This cannot be undone. It deletes {amount} with their passages, and takes them from all agents.</p>
+          <p>This cannot be undone. It deletes the folder with {amount} and all passages, and takes it from all agents.</p>
         </FormDialog>
       )}
     </>

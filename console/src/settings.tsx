@@ -1,17 +1,20 @@
-// The panel Settings: the name, the model and the system prompt of an agent, its tools, and its secrets.
+// The panel Settings: the name, the model and the system prompt of an agent, its tools, its secrets, and its schedules.
 
 import { useEffect, useState } from "preact/hooks";
 import type { Agent, AttachedTool } from "../gen/mnemesh/agents/v1/agents_pb";
+import type { Schedule } from "../gen/mnemesh/agents/v1/schedules_pb";
+import { SortOrder } from "../gen/mnemesh/types/v1/paging_pb";
 import { newRequestId } from "./api";
-import { agents, models } from "./clients/agents";
+import { agents, models, schedules } from "./clients/agents";
 import { tools } from "./clients/tools";
-import { count } from "./format";
-import { Row } from "./list";
-import { Check, Field, ProblemBox, TextField, useAction, useLoad } from "./parts";
+import { count, exact, textOf } from "./format";
+import { Listing, Row, usePages } from "./list";
+import { Check, Field, ProblemBox, TextField, Time, useAction, useLoad } from "./parts";
 import { linkToSection } from "./route";
 import { Secrets } from "./secrets";
 
 const MOST_OFFERED = 200;
+const PAGE = 50;
 
 interface SettingsProps {
   agent: Agent;
@@ -34,6 +37,7 @@ export function Settings({ agent, onChange }: SettingsProps) {
           hint="Environment variables of the agent's tools. Values are stored encrypted and never shown again. They override those of the tools."
           save={saveSecrets}
         />
+        <Schedules agentId={agent.id} />
       </div>
     </div>
   );
@@ -195,4 +199,43 @@ function AgentTools({ agent, onChange }: SettingsProps) {
       </ul>
     </section>
   );
+}
+
+/** When messages are sent to the agent without a person. The command line, clients and the agent itself change them. */
+function Schedules({ agentId }: { agentId: string }) {
+  const pages = usePages(
+    async (pageToken, signal) => {
+      const request = { filter: { agentId }, pageSize: PAGE, pageToken, order: SortOrder.DESCENDING };
+      const found = await schedules.listSchedules(request, { signal });
+      return { rows: found.schedules, token: found.nextPageToken };
+    },
+    [agentId],
+  );
+  return (
+    <section class="stack" aria-labelledby="schedules-title">
+      <h2 id="schedules-title">Schedules</h2>
+      <p class="hint">Messages that the mesh sends to the agent at set times. mnemesh schedules creates and changes them.</p>
+      <Listing pages={pages} of="Schedules" empty={<p class="muted">There is no schedule yet.</p>}>
+        {(schedule) => (
+          <Row
+            key={schedule.id}
+            name={schedule.name || schedule.messages.map(({ content }) => textOf(content)).join(" ")}
+            text={`${timesOf(schedule)}${schedule.lastSkip ? ` · not started: ${schedule.lastSkip}` : ""}`}
+            tags={
+              <>
+                {schedule.createdByAgent && <span class="tag">by the agent</span>}
+                {count(schedule.runCount, "run")}
+              </>
+            }
+            end={<span class="muted">last <Time at={schedule.lastRunTime} /></span>}
+          />
+        )}
+      </Listing>
+    </section>
+  );
+}
+
+function timesOf({ cron, timeZone, nextRunTime, paused }: Schedule): string {
+  const next = nextRunTime ? `next ${exact(nextRunTime)}` : paused ? "paused" : "ended";
+  return cron ? `${cron} ${timeZone || "UTC"} · ${next}` : next;
 }

@@ -1,7 +1,7 @@
 // One tool: an editor of its source with the schema that models see, and a trial run.
 
 import { create } from "@bufbuild/protobuf";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { type ExecuteToolResponse, ExecutionStatus } from "../gen/mnemesh/tools/v1/execution_service_pb";
 import { PackagesState, SourceType, type Tool, ToolSchema, ToolType } from "../gen/mnemesh/tools/v1/tools_pb";
 import { newRequestId, type Problem, problemOf } from "./api";
@@ -417,21 +417,37 @@ function Trial({ draft, schema }: { draft: Draft; schema: string }) {
   const action = useAction();
   const parsed = parseSchema(schema);
   const args = typed ?? (parsed ? exampleArguments(parsed) : "{}");
+  const stopping = useRef(new AbortController());
+  useEffect(() => () => stopping.current.abort(), []);
   const run = () =>
     action.run(async () => {
       setOutcome(undefined);
+      stopping.current = new AbortController();
+      const { signal } = stopping.current;
       const tool = { case: "adHoc" as const, value: fieldsOf(draft) };
       const request = { executionId: newRequestId(), tool, arguments: args };
-      setOutcome(await executions.executeTool(request, { timeoutMs: TRIAL_MS }));
+      try {
+        setOutcome(await executions.executeTool(request, { signal, timeoutMs: TRIAL_MS }));
+      } catch (error) {
+        if (!signal.aborted) {
+          throw error;
+        }
+      }
     });
   return (
     <section class="card stack" aria-labelledby="trial-title">
       <header class="buttons">
         <h2 id="trial-title">Trial run</h2>
         <span class="spacer" />
-        <button type="button" disabled={action.busy || !parsed} onClick={() => void run()}>
-          Run
-        </button>
+        {action.busy ? (
+          <button type="button" onClick={() => stopping.current.abort()}>
+            Stop
+          </button>
+        ) : (
+          <button type="button" disabled={!parsed} onClick={() => void run()}>
+            Run
+          </button>
+        )}
       </header>
       <Field label="Arguments" hint="A JSON object. The tool runs in the sandbox, with the source as it is now; nothing is saved.">
         {(id) => (

@@ -64,6 +64,16 @@ async def test_a_tool_is_written_tried_and_saved(page: Page, console_mesh: Mesh)
     await expect(outcome.get_by_label("stderr")).to_contain_text("no kg")
     assert name not in [tool.name async for tool in console_mesh.client.tools.list()]
 
+    endless = DOUBLE.format(name=name).replace('print("doubling", amount)', "while amount: pass")
+    await source.fill(endless.replace("Double an amount.", "Never ends."))
+    await expect(seen).to_contain_text("Never ends.")
+    await page.get_by_role("button", name="Run", exact=True).click()
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.get_by_role("button", name="Run", exact=True)).to_be_enabled()
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    await source.fill(DOUBLE.format(name=name))
+    await expect(seen).to_contain_text(f"{name} Double an amount.")
+
     await page.get_by_label("Ask a person before each call").check()
     await page.get_by_role("button", name="Create tool").click()
     await expect(page.get_by_role("heading", name=name)).to_be_visible()
@@ -292,6 +302,11 @@ async def test_the_settings_of_an_agent_are_changed(page: Page, console_mesh: Me
     tools = {tool.name: tool.requires_approval for tool in stored.tools}
     assert tools["grep_files"]
     assert "conversation_search" not in tools
+    await console_mesh.client.schedules.create("Say hello.", agent_id=agent.id, cron="0 9 * * mon-fri")
+    await page.reload()
+    schedule = page.get_by_role("list", name="Schedules").get_by_role("listitem")
+    await expect(schedule).to_contain_text("Say hello.")
+    await expect(schedule).to_contain_text("0 9 * * mon-fri UTC · next")
 
 
 async def test_a_group_is_edited(page: Page, console_mesh: Mesh) -> None:
