@@ -149,6 +149,7 @@ async def test_an_approval_is_answered(page: Page, console_mesh: Mesh, fake_mode
     await send(page, "I like tea.")
     await expect(page.get_by_role("button", name="Approve")).to_be_visible()
     await page.reload()
+    await expect(page.get_by_role("button", name="Approve")).to_be_enabled()  # a key press does not wait for that
     await page.get_by_role("button", name="Approve").press("Enter")
     await expect(page.get_by_role("log", name="Messages")).to_be_focused()
     await expect(page.get_by_role("article", name="Agent")).to_contain_text("I wrote it down.")
