@@ -125,7 +125,7 @@ def test_backup_of_another_schema_is_refused(source: MeshStores, place: Place, t
     with pytest.raises(BackupError, match="recall has the schema 0099, and this version of mnemesh has 0100"):
         make_backup(source, place, ignore)
     assert find_backups(place) == []
-    with pytest.raises(BackupError, match="no complete backup"):
+    with pytest.raises(BackupError, match="No complete backup"):
         restored(target, place)
 
 

@@ -60,7 +60,7 @@ class ServicePart:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a backup has."""
+    """The manifest of a backup: its files, with their counts and checksums."""
 
     id: str
     taken_at: datetime
@@ -135,7 +135,7 @@ def _kind(column: sa.Column[Any]) -> Any:
 
 
 def write_part(place: Place, name: str, columns: Iterable[str], lines: Iterable[bytes]) -> Part:
-    """Writes a file of lines, in bounded memory. Without lines, there is no file."""
+    """Writes lines to a file, in bounded memory. It creates no file if there are no lines."""
     total, hashed = Sum(), hashlib.sha256()
     with place.draft() as draft:
         with (
@@ -275,9 +275,11 @@ def choose_backup(place: Place, backup_id: str | None) -> Manifest:
     """Returns the manifest of a backup, or of the newest one. Raises BackupError if there is none."""
     known = find_backups(place)
     if backup_id is None and not known:
-        raise BackupError("There is no complete backup.")
+        raise BackupError("No complete backup was found.")
     if backup_id is not None and backup_id not in known:
-        raise BackupError(f"There is no complete backup {backup_id}. There are: {', '.join(known) or 'none'}.")
+        raise BackupError(
+            f"The backup {backup_id} does not exist or is not complete. Complete backups: {', '.join(known) or 'none'}."
+        )
     return read_manifest(place, backup_id or known[-1])
 
 

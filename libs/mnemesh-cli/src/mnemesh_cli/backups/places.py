@@ -1,4 +1,4 @@
-"""Where backups are kept: a directory, or a bucket of an S3-compatible server."""
+"""The storage of backups: a directory, or a bucket of an S3-compatible server."""
 
 import fcntl
 import os
@@ -41,7 +41,7 @@ class Place(Protocol):
         """Returns the names of the files that begin with a prefix, and their sizes in bytes."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Deletes files. Missing ones are no error."""
+        """Deletes files. It ignores files that do not exist."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -60,7 +60,7 @@ def open_place(where: str, *, create: bool = False) -> Place:
     if create:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     elif not directory.is_dir():
-        raise BackupError(f"There is no directory {directory}.")
+        raise BackupError(f"The directory {directory} does not exist.")
     return DirectoryPlace(directory)
 
 

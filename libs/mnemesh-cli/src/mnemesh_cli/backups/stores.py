@@ -1,4 +1,4 @@
-"""What a mesh stores: the databases of its services, and the contents of files.
+"""The stores of a mesh: the databases of its services, and the contents of files.
 
 The services are found by their names, as when they are started. Nothing of them runs.
 """

@@ -206,7 +206,7 @@ async def _read_contents(stores: MeshStores, contents: Iterable[Content], checke
                 checked.findings.append(f"the content {content.id} is damaged")
     finally:
         await source.close()
-    if missing:  # those of files that were deleted since the instant are no findings
+    if missing:  # a file may have been deleted since the watermark: its content is not a finding
         with connect(stores.urls["files"]) as connection:
             for content_id in missing - {content.id for content in contents_of(stores, connection)}:
                 checked.add_content(content_id)
