@@ -47,7 +47,6 @@ async def test_first_agent_example_of_the_readme_runs(
     async with Mnemesh() as client:
         assert len([agent async for agent in client.agents.list(name="ada")]) == 1
     said = capsys.readouterr().out
-    assert "→ archival_memory_insert" in said
     assert "Your name is Ada" in said
     assert "[human] Name: Ada" in said
 
