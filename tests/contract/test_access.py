@@ -3,13 +3,14 @@
 A call carries bytes that are no request. A caller who may call the RPC learns that; another one is refused before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import grpc
 import pytest
-from mnemesh_kit.access import RpcRule, rules_of
+from google.protobuf.message import Message
+from mnemesh_kit.access import RpcRule, named, rules_of
 from mnemesh_kit.call_context import Role
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.retries import service_descriptor
@@ -37,7 +38,7 @@ def as_bearer(token: str | None) -> list[tuple[str, str]]:
 def expected(rule: RpcRule, role: Role | None, *, is_limited: bool = False) -> grpc.StatusCode:
     if role is None:
         return grpc.StatusCode.UNAUTHENTICATED
-    may_call = role.covers(rule.role) and (bool(rule.agent_path or rule.answer_path) or not is_limited)
+    may_call = role.covers(rule.role) and (bool(rule.agent_paths) or not is_limited)
     return grpc.StatusCode.INVALID_ARGUMENT if may_call else grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -82,10 +83,9 @@ def test_roles_agree_with_the_effects_of_the_rpcs() -> None:
         elif reads(method):
             expected = Role.ADMIN if method.name in ADMIN_READS else Role.WRITER
             assert (rule.role, method.name in ADMIN_READS | COSTLY_READS) == (expected, True), method.full_name
-        assert not (rule.agent_path and method.client_streaming), f"{method.full_name}: only its first request is known"
-        if rule.answer_path:
-            assert reads(method), f"{method.full_name} changes something before its answer is known"
-            assert not method.server_streaming, method.full_name
+        assert not (rule.agent_paths and method.client_streaming), (
+            f"{method.full_name}: only its first request is known"
+        )
 
 
 def test_refusal_names_the_roles(guarded: MeshThread) -> None:
@@ -102,44 +102,110 @@ def test_refusal_names_the_roles(guarded: MeshThread) -> None:
 def agents(guarded: MeshThread) -> tuple[Ids, Ids]:
     """The resources of two agents of an organization. Those of the second one contain the secret."""
 
-    async def populate() -> tuple[Ids, Ids]:
-        return await everything(guarded.mesh, "mat"), await everything(guarded.mesh, SECRET)
+    async def populate(word: str) -> Ids:
+        found = await everything(guarded.mesh, word)
+        await (await guarded.mesh.client.agents.get(found["agent"][0])).files.attach(found["folder"][0])
+        return found
 
-    return guarded.run(populate())  # type: ignore[no-any-return]
+    return guarded.run(populate("mat")), guarded.run(populate(SECRET))
 
 
-def test_token_of_an_agent_reaches_no_other_agent(guarded: MeshThread, agents: tuple[Ids, Ids]) -> None:
+def test_token_of_an_agent_reaches_what_is_of_it_and_nothing_of_another_agent(
+    guarded: MeshThread, agents: tuple[Ids, Ids]
+) -> None:
     mine, theirs = agents
     bearer = as_bearer(token(Role.ADMIN, agents=frozenset(mine["agent"])))
     before = state(guarded, theirs)
-    rules, allowed = rules_of(), 0
-    for method in methods():
+    rules = rules_of()
+    ends = ("Delete", "Detach")
+    for method in sorted(methods(), key=lambda each: [each.name.startswith(end) for end in reversed(ends)]):
         owner, module = PROTO_SERVICES[method.containing_service.full_name]
         rule = rules[f"/{method.containing_service.full_name}/{method.name}"]
-        if not (rule.agent_path or rule.answer_path) or method.name == "DeleteAgent":
+        if not rule.agent_paths or method.name == "DeleteAgent":
             continue
         with grpc.insecure_channel(guarded.mesh.addresses[owner]) as channel:
             stub = getattr(import_module(module), f"{method.containing_service.name}Stub")(channel)
-            for where, kind, put in [("", "", None), *places(method)]:
-                request = least_request(method, mine)
-                if rule.agent_path:
-                    name_agent(request, rule, mine)
-                if put is not None and kind in theirs:
-                    put(request, theirs[kind][0])
+            for path in rule.agent_paths:
+                request = own_request(method, rule, mine)
+                name(request, path, theirs)
+                assert_refused(ask(stub, method, request, bearer)[0], f"{method.full_name} with another agent's {path}")
+            assert_refused(ask(stub, method, new_request(method), bearer)[0], method.full_name)
+            for where, kind, put in places(method):
+                if tuple(where.split(".")) in rule.agent_paths or kind not in theirs:
+                    continue
+                request = own_request(method, rule, mine)
+                put(request, theirs[kind][0])
                 error, answer = ask(stub, method, request, bearer)
-                shown = f"{method.full_name} with another agent's {where}: {error}"
-                assert SECRET not in answer + str(error), shown
-                allowed += error is None
-                if where and (where == ".".join(rule.agent_path) or rule.answer_path):
-                    assert error is not None, shown
-                    assert error.code() is grpc.StatusCode.PERMISSION_DENIED, shown
-            error, _ = ask(stub, method, new_request(method), bearer)
-            assert error is not None, method.full_name
-            if rule.answer_path:
-                continue
-            assert error.code() is grpc.StatusCode.PERMISSION_DENIED, method.full_name
-    assert allowed > 40
+                assert SECRET not in answer + str(error), f"{method.full_name} with another agent's {where}"
+            error, answer = ask(stub, method, own_request(method, rule, mine), bearer)
+            is_refused = error is not None and error.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert not is_refused, f"{method.full_name}: {error}"
+            assert SECRET not in answer + str(error), method.full_name
     assert state(guarded, theirs) == before
+
+
+def assert_refused(error: Any, shown: str) -> None:
+    assert error is not None, shown
+    assert error.code() is grpc.StatusCode.PERMISSION_DENIED, f"{shown}: {error}"
+
+
+def own_request(method: Any, rule: RpcRule, mine: Ids) -> Any:
+    """Returns a request that names what is of the agent."""
+    request = least_request(method, mine)
+    if not any(named(request, path) for path in rule.agent_paths):
+        name(request, rule.agent_paths[0], mine)
+    return request
+
+
+def name(request: Any, path: Sequence[str], ids: Ids) -> None:
+    """Sets a field to the id of a resource of its kind."""
+    for part in path[:-1]:
+        request = getattr(request, part)
+        request = request if isinstance(request, Message) else request.add()
+    field = request.DESCRIPTOR.fields_by_name[path[-1]]
+    kind = (
+        field.containing_type.name.lower() if field.name == "id" else field.name.removesuffix("s")[:-3].split("_")[-1]
+    )
+    if field.is_repeated:
+        getattr(request, field.name)[:] = ids[kind][:1]
+    else:
+        setattr(request, field.name, ids[kind][0])
+
+
+def test_token_of_an_agent_reads_what_others_hold_too_and_changes_it_only_through_its_agent(
+    guarded: MeshThread,
+) -> None:
+    client = guarded.mesh.client
+
+    async def share() -> tuple[str, str]:
+        one, other = [await client.agents.create(name) for name in ("one", "two")]
+        block = await client.blocks.create("team", "Ada", agent_ids=[one.id, other.id])
+        return one.id, block.id
+
+    agent_id, block_id = guarded.run(share())
+    rpc: Any = import_module("mnemesh.blocks.v1.blocks_service_pb2")
+    bearer = as_bearer(token(Role.WRITER, agents=frozenset({agent_id})))
+    update = rpc.UpdateBlockRequest(block={"id": block_id, "value": "Ben"}, update_mask={"paths": ["value"]})
+    edit = {"agent_id": agent_id, "label": "team", "author": {"owner": {}}, "append": {"text": "Cy"}}
+    with grpc.insecure_channel(guarded.mesh.addresses["blocks"]) as channel:
+        blocks = import_module("mnemesh.blocks.v1.blocks_service_pb2_grpc").BlockServiceStub(channel)
+        for call, request in (
+            (blocks.UpdateBlock, update),
+            (blocks.DeleteBlock, rpc.DeleteBlockRequest(block_id=block_id)),
+            (blocks.CreateBlock, rpc.CreateBlockRequest(block={"label": "x"})),
+        ):
+            with pytest.raises(grpc.RpcError, match="must name what is of agents of the token"):
+                call(request, timeout=30, metadata=bearer)
+        assert blocks.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=30, metadata=bearer).block.value == "Ada"
+        edited = blocks.EditBlock(rpc.EditBlockRequest(**edit), timeout=30, metadata=bearer).block
+        assert edited.value.split() == ["Ada", "Cy"]
+        blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=agent_id, block_id=block_id), timeout=30, metadata=bearer)
+        with pytest.raises(grpc.RpcError, match="must name what is of agents of the token"):
+            blocks.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=30, metadata=bearer)
+        own = rpc.CreateBlockRequest(block={"label": "own"}, agent_ids=[agent_id])
+        block_id = blocks.CreateBlock(own, timeout=30, metadata=bearer).block.id
+        delete = rpc.DeleteBlockRequest(block_id=block_id, request_id=new_id("req"))
+        assert [blocks.DeleteBlock(delete, timeout=30, metadata=bearer) for _ in range(2)], "a repeat has its result"
 
 
 def test_token_of_an_agent_does_not_connect_it_with_the_memory_of_others(
@@ -168,17 +234,6 @@ def test_token_of_an_agent_does_not_connect_it_with_the_memory_of_others(
 def update(service: Any, agent: dict[str, Any]) -> Any:
     """Returns a request that updates the given fields of an agent."""
     return service.UpdateAgentRequest(agent=agent, update_mask={"paths": [name for name in agent if name != "id"]})
-
-
-def name_agent(request: Any, rule: RpcRule, mine: Mapping[str, Any]) -> None:
-    """Sets the field that names the agent of a request."""
-    for name in rule.agent_path[:-1]:
-        request = getattr(request, name)
-    value = getattr(request, rule.agent_path[-1])
-    if isinstance(value, str):
-        setattr(request, rule.agent_path[-1], mine["agent"][0])
-    else:
-        value[:] = mine["agent"]
 
 
 def ask(stub: Any, method: Any, request: Any, metadata: Any) -> tuple[Any, str]:

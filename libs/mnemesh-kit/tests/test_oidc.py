@@ -49,7 +49,9 @@ class Verifier:
     def __init__(self, issuer: FakeIssuer, key_file: str, **settings: Any) -> None:
         config = ServerConfig(auth_key_file=key_file, oidc_issuer=issuer.url, **{"oidc_audience": AUDIENCE, **settings})
         self.now = 0.0
-        self.issuer = Issuer(OidcSettings.of(config), lambda: self.now)
+        found = OidcSettings.of(config)
+        assert found is not None
+        self.issuer = Issuer(found, lambda: self.now)
         revoked = RevocationFile(Path(f"{key_file}.revoked"))
         self.authenticator = TokenAuthenticator((KEY,), "blocks", revoked, self.issuer)
 
@@ -109,6 +111,11 @@ async def test_claims_are_named_by_settings(issuer: FakeIssuer, key_file: str) -
     assert standing(caller) == (acme, ada, Role.ADMIN, frozenset(agents))
     nothing = await verifier.caller(issuer.token(claims={**claims, "https://mesh.example/agents": ["", "x", 1]}))
     assert nothing.agents == frozenset()
+    for empty in (None, [], "", 1):
+        with pytest.raises(PermissionDenied, match=r"mesh\.example/agents of the token names no agents"):
+            await verifier.caller(issuer.token(claims={**claims, "https://mesh.example/agents": empty}))
+    everything = await verifier.caller(issuer.token(claims={**claims, "https://mesh.example/agents": "*"}))
+    assert everything.agents is None
     literal = {**claims, "tenant": new_id("org"), "email": new_id("user"), "realm_access": {"roles": "x mesh-staff"}}
     caller = await verifier.caller(issuer.token(claims=literal))
     assert standing(caller)[:3] == (literal["tenant"], literal["email"], Role.WRITER)
@@ -287,6 +294,8 @@ async def test_url_of_the_keys_can_be_given(issuer: FakeIssuer, key_file: str) -
     [
         ({"auth_key_file": None}, "MNEMESH_AUTH_KEY_FILE"),
         ({"oidc_audience": None}, "MNEMESH_OIDC_AUDIENCE"),
+        ({"oidc_issuer": None}, "MNEMESH_OIDC_AUDIENCE needs MNEMESH_OIDC_ISSUER"),
+        ({"oidc_issuer": None, "oidc_audience": None, "oidc_roles": ("a=admin",)}, "MNEMESH_OIDC_ROLES needs"),
         ({"oidc_issuer": "http://issuer.example"}, "MNEMESH_OIDC_ISSUER"),
         ({"oidc_issuer": "issuer.example"}, "MNEMESH_OIDC_ISSUER"),
         ({"oidc_issuer": "https://[issuer"}, "MNEMESH_OIDC_ISSUER"),

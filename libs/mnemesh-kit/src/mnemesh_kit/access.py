@@ -3,17 +3,16 @@
 The option `mnemesh.types.v1.access` of an RPC is the only source. A server refuses to clients what has no option.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.message import Message
 
 from mnemesh_kit.call_context import Principal, Role, current_principal
 from mnemesh_kit.errors import PermissionDenied
+from mnemesh_kit.ids import is_id
 from mnemesh_kit.retries import service_descriptor
 from mnemesh_kit.services import GRPC_SERVICES, import_contracts
 from mnemesh_kit.transport import MAX_MESSAGE_BYTES
@@ -31,6 +30,15 @@ def service_only(value: bool, field: str) -> bool:
     if value and current_principal().role is not Role.SERVICE:
         raise PermissionDenied(f"Only services of the mesh set {field}.", field=field, required_role=Role.SERVICE.value)
     return value
+
+
+FindOwners = Callable[[str, Iterable[str]], Awaitable[Mapping[str, Set[str]]]]
+"""Returns the agents to which things of an organization belong, by the ids of the things that exist."""
+
+
+async def no_owners(_organization_id: str, ids: Iterable[str]) -> Mapping[str, Set[str]]:
+    """Finds the agents of things in a service that has nothing of agents."""
+    return {id_: frozenset() for id_ in ids}
 
 
 _LIMITED: Final = "The token of the caller is limited to some agents."
@@ -60,10 +68,10 @@ class RpcRule:
     """True if services poll this RPC. Its successful calls are logged at the level debug."""
     is_audited: bool = False
     """True if calls of clients have entries in the audit log."""
-    agent_path: tuple[str, ...] = ()
-    """The field of the request that names agents, as a path."""
-    answer_path: tuple[str, ...] = ()
-    """The field of the response of a read that names its agent. Without this path or the one above, callers that are
+    reads: bool = True
+    """Whether the RPC changes nothing."""
+    agent_paths: tuple[tuple[str, ...], ...] = ()
+    """The fields of the request that name agents, or what belongs to agents, as paths. Without any, callers that are
     limited to some agents may not call the RPC."""
 
     @property
@@ -89,36 +97,42 @@ class RpcRule:
                 required_role=self.role.value,
                 role=caller.role.value,
             )
-        if caller.agents is not None and not self.agent_path and not self.answer_path:
+        if caller.agents is not None and not self.agent_paths:
             raise PermissionDenied(f"This method is not about one agent. {_LIMITED}", role=caller.role.value)
 
-    def require_agents(self, request: Message, agents: frozenset[str]) -> None:
-        """Checks that a request is about agents to which its caller is limited.
+    async def require_agents(self, request: Message, caller: Principal, find_owners: FindOwners) -> None:
+        """Checks that a request of a caller that is limited to some agents is about these.
+
+        Each agent that it names must be one of them. What it names otherwise must belong to one of them if the RPC
+        reads, and to no other agent if it changes something. What does not exist is left to the handler.
 
         Raises:
-            PermissionDenied: it names no agent, or another one. Metadata: field.
+            PermissionDenied: it names nothing, or something else. Metadata: field.
         """
-        if self.agent_path and not _are_named(request, self.agent_path, agents):
-            field = ".".join(self.agent_path)
-            raise PermissionDenied(f"{field} must name agents of the token. {_LIMITED}", field=field)
+        agents = caller.agents or frozenset()
+        fields = {path: named(request, path) for path in self.agent_paths}
+        ids = {id_ for found in fields.values() for id_ in found}
+        owners = await find_owners(caller.organization_id, {id_ for id_ in ids if not is_id(id_, "agent")})
+        for path, found in fields.items():
+            for id_ in found:
+                holders = owners.get(id_, {id_} if is_id(id_, "agent") else None)
+                if holders is None or (holders and (holders & agents if self.reads else holders <= agents)):
+                    continue
+                field = ".".join(path)
+                raise PermissionDenied(f"{field} must name what is of agents of the token. {_LIMITED}", field=field)
+        if not ids:
+            field = " or ".join(".".join(path) for path in self.agent_paths)
+            raise PermissionDenied(f"{field} must name what is of agents of the token. {_LIMITED}", field=field)
 
-    def require_agent_of_answer(self, response: Message, agents: frozenset[str]) -> None:
-        """Checks that what a read found is of an agent to which its caller is limited.
 
-        Raises:
-            PermissionDenied: it is of another one, or of none.
-        """
-        if self.answer_path and not _are_named(response, self.answer_path, agents):
-            raise PermissionDenied(f"What the request names is not of an agent of the token. {_LIMITED}")
-
-
-def _are_named(message: Message, path: tuple[str, ...], agents: frozenset[str]) -> bool:
-    """Returns whether a field names agents, and only some of these."""
-    value: Any = message
-    for name in path:
-        value = getattr(value, name)
-    named = {value} if isinstance(value, str) else set(value)
-    return bool(named) and named <= agents
+def named(message: Any, path: tuple[str, ...]) -> list[str]:
+    """Returns the ids in a field. A message of a list that has none counts as one that names ""."""
+    value = getattr(message, path[0])
+    if len(path) == 1:
+        return [value] * bool(value) if isinstance(value, str) else list(value)
+    if isinstance(value, Message):
+        return named(value, path[1:])
+    return [id_ for each in value for id_ in named(each, path[1:]) or [""]]
 
 
 UNLISTED: Final = RpcRule(Role.SERVICE, MAX_REQUEST_BYTES)
@@ -165,19 +179,13 @@ def _read_rule(method: str) -> RpcRule:
         return UNLISTED
     option = found.GetOptions().Extensions[access_pb2.access]
     role = Role[access_pb2.CallerRole.Name(option.role).removeprefix("CALLER_ROLE_")]
-    changes = found.GetOptions().idempotency_level != MethodOptions.NO_SIDE_EFFECTS
+    reads = found.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
     return RpcRule(
         role,
         MAX_MESSAGE_BYTES if option.large_request else MAX_REQUEST_BYTES,
         bounds_stream=not option.unbounded_stream,
         is_polled=option.polled,
-        is_audited=changes and role is not Role.SERVICE and not option.unaudited,
-        agent_path=tuple(option.agent_field.split(".")) if option.agent_field else (),
-        answer_path=_answer_path(found, option.response_agent_field),
+        is_audited=not reads and role is not Role.SERVICE and not option.unaudited,
+        reads=reads,
+        agent_paths=tuple(tuple(field.split(".")) for field in option.agent_fields),
     )
-
-
-def _answer_path(method: MethodDescriptor, field: str) -> tuple[str, ...]:
-    """Returns a path in the response; none if the answer is known too late: after a change, or in parts."""
-    reads = method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
-    return tuple(field.split(".")) if field and reads and not method.server_streaming else ()

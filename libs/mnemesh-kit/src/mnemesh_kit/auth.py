@@ -76,12 +76,10 @@ def authenticator(config: ServerConfig, service: str) -> Authenticator:
     Raises:
         StartupError: no keys are configured, and other machines could reach the server; or a setting is wrong.
     """
-    if config.oidc_issuer is not None:
-        from mnemesh_kit.oidc import Issuer, OidcSettings  # noqa: PLC0415  (only if an issuer is configured)
+    from mnemesh_kit.oidc import Issuer, OidcSettings  # noqa: PLC0415  (servers only)
 
-        issuer = Issuer(OidcSettings.of(config))
-    else:
-        issuer = None
+    settings = OidcSettings.of(config)
+    issuer = None if settings is None else Issuer(settings)
     if config.auth_key_file is not None:
         revoked = RevocationFile(revocation_file(config.auth_key_file))
         return TokenAuthenticator(read_keys(config.auth_key_file), service, revoked, issuer)

@@ -57,7 +57,7 @@ class ServerConfig:
     oidc_roles: tuple[str, ...] = ()
     """The values of this claim that mean a role: `staff=writer`. Unset: `reader`, `writer` and `admin`."""
     oidc_agents_claim: str | None = None
-    """The claim with the ids of the agents to which a token is limited. Unset: no token is limited."""
+    """The claim with the ids of the agents to which a token is limited; `*` for all. Unset: no token is limited."""
     grpc_tls_cert_file: str | None = None
     """A PEM file with the certificate chain of this process: for its gRPC server, and for its calls to other services.
     Unset: gRPC is not encrypted."""

@@ -24,7 +24,7 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from mnemesh_kit.access import RpcRule, rule_of
+from mnemesh_kit.access import FindOwners, RpcRule, no_owners, rule_of
 from mnemesh_kit.admission import Admission, OpenService, Unreadable, bounded_parser, discard, readable
 from mnemesh_kit.audit import auditing
 from mnemesh_kit.auth import Authenticator
@@ -74,10 +74,17 @@ class Call:
 class Pipeline(grpc.aio.ServerInterceptor):
     """The only interceptor of a server."""
 
-    def __init__(self, authenticator: Authenticator, max_calls: int, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        max_calls: int,
+        metrics: Metrics | None = None,
+        find_owners: FindOwners = no_owners,
+    ) -> None:
         self._authenticator = authenticator
         self._admission = Admission(max_calls)
         self._metrics = metrics
+        self._find_owners = find_owners
         self._handlers: dict[str, Any] = {}
         self._open_handlers: dict[str, Any] = {}
         self._open_services: dict[str, OpenService] = {}
@@ -163,12 +170,9 @@ class Pipeline(grpc.aio.ServerInterceptor):
         async def serve(request: Any, context: Context) -> Any:
             call = Call(method, context)
             try:
-                self._begin(call, request)
+                await self._begin(call, request)
                 await async_failpoint("rpc.received", method)
                 response = await handler(request, context)
-                agents = current_principal().agents
-                if agents is not None:
-                    rule_of(method).require_agent_of_answer(response, agents)
                 await async_failpoint("rpc.before_response", method)
                 return response
             except BaseException as error:
@@ -183,7 +187,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
         async def serve(request: Any, context: Context) -> None:
             call = Call(method, context)
             try:
-                self._begin(call, request)
+                await self._begin(call, request)
                 await async_failpoint("rpc.received", method)
                 result = handler(request, context)
                 if inspect.isawaitable(result):
@@ -201,14 +205,14 @@ class Pipeline(grpc.aio.ServerInterceptor):
 
         return serve
 
-    def _begin(self, call: Call, request: Any) -> None:
+    async def _begin(self, call: Call, request: Any) -> None:
         set_remaining(call.context.time_remaining())
         if type(request) is Unreadable:
             raise request.error
-        agents = current_principal().agents
+        caller = current_principal()
         # What is forwarded is not parsed here. The receiving service checks it.
-        if agents is not None and isinstance(request, Message):
-            rule_of(call.method).require_agents(request, agents)
+        if caller.agents is not None and isinstance(request, Message):
+            await rule_of(call.method).require_agents(request, caller, self._find_owners)
 
     async def _refuse(self, call: Call, error: BaseException) -> None:
         """Notes the status of a failed call, and ends the call with it if the handler has not done so.

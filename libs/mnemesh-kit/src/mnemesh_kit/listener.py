@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from mnemesh.server.v1 import audit_service_pb2_grpc, server_service_pb2_grpc
 
-from mnemesh_kit.access import largest_request
+from mnemesh_kit.access import FindOwners, largest_request
 from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.audit_service import SERVICE_NAME as AUDIT_SERVICE
 from mnemesh_kit.audit_service import AuditServicer
@@ -123,6 +123,7 @@ class GrpcListener:
         forwarded: Mapping[str, str],
         metrics: Sequence[Metric],
         audit_log: AuditLog | None,
+        find_owners: FindOwners,
         parts: ListenerParts,
     ) -> None:
         """Builds the server. The arguments are those of an `Assembly`."""
@@ -133,7 +134,7 @@ class GrpcListener:
         self._forwarder = Forwarder(forwarded, ClientTls(tls), parts.local)
         import_contracts(self._forwarder.names)
         self._health = ForwardingHealth(self._forwarder)
-        pipeline = Pipeline(parts.authenticator, parts.config.max_concurrent_calls, parts.metrics)
+        pipeline = Pipeline(parts.authenticator, parts.config.max_concurrent_calls, parts.metrics, find_owners)
         options = server_options(largest_request((*self._names, *self._forwarder.names)))
         server = grpc.aio.server(interceptors=(pipeline, *server_interceptors()), options=options)
         registry: Any = _Registry(server)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -25,10 +25,13 @@ MAX_AGE_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 10.0
 """The time between two reads because of an unknown key: forged names of keys cannot make a service flood the issuer."""
 FETCH_SECONDS: Final = 5.0
+ALL_AGENTS: Final = "*"
+"""The value of the agents claim of a token that is not limited."""
 MAX_WAITING: Final = 100
 """How many calls may wait for the keys at the same time."""
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _CLIENT_ROLES: Final = (Role.ADMIN, Role.WRITER, Role.READER)
+_SETTINGS: Final = tuple(field for field in fields(ServerConfig) if field.name.startswith("oidc_"))
 _log = EventLog("mnemesh.auth")
 
 
@@ -49,13 +52,18 @@ class OidcSettings:
     """None: no token is limited to agents."""
 
     @classmethod
-    def of(cls, config: ServerConfig) -> "OidcSettings":
-        """Returns the settings of a service.
+    def of(cls, config: ServerConfig) -> "OidcSettings | None":
+        """Returns the settings of a service; None if it accepts no tokens of an issuer.
 
         Raises:
             ConfigError: one is missing or wrong.
         """
-        if config.oidc_issuer is None or config.auth_key_file is None:
+        if config.oidc_issuer is None:
+            for field in _SETTINGS:
+                if getattr(config, field.name) != field.default:
+                    raise ConfigError(f"MNEMESH_{field.name.upper()} needs MNEMESH_OIDC_ISSUER, which is not set.")
+            return None
+        if config.auth_key_file is None:
             raise ConfigError(
                 "MNEMESH_OIDC_ISSUER needs MNEMESH_AUTH_KEY_FILE: services sign their calls of each other with its key."
             )
@@ -216,7 +224,7 @@ class Issuer:
 
         Raises:
             Unauthenticated: the claim of the subject or of the organization is missing.
-            PermissionDenied: no value of the role claim means a role.
+            PermissionDenied: no value of the role claim means a role, or the agents claim has no value.
         """
         settings = self._settings
         organization = DEFAULT_PRINCIPAL.organization_id
@@ -231,8 +239,13 @@ class Issuer:
                 required_role=Role.READER.value,
             )
         agents = None
-        if settings.agents_claim is not None and _claim(claims, settings.agents_claim) is not None:
-            agents = frozenset(id_ for id_ in _values(claims, settings.agents_claim) if is_id(id_, "agent"))
+        if settings.agents_claim is not None:
+            values = _values(claims, settings.agents_claim)
+            if not values:
+                raise PermissionDenied(
+                    f"The claim {settings.agents_claim} of the token names no agents. {ALL_AGENTS} stands for all."
+                )
+            agents = None if ALL_AGENTS in values else frozenset(id_ for id_ in values if is_id(id_, "agent"))
         return Principal(organization, subject, role, agents)
 
     def _id(self, kind: str, value: str) -> str:

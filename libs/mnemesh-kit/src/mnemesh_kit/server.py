@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from mnemesh_kit.access import FindOwners, no_owners
 from mnemesh_kit.audit import AuditLog
 from mnemesh_kit.auth import authenticator
 from mnemesh_kit.call_context import service_context, set_service
@@ -101,6 +102,8 @@ class Assembly:
     """Creates what accepts calls in place of a gRPC server."""
     audit_log: AuditLog | None = None
     """The audit log of the service. The server lists its entries, and deletes old ones."""
+    find_owners: FindOwners = no_owners
+    """Finds the agents to which the things of the service belong, for callers that are limited to some agents."""
     start: Sequence[Hook] = field(default_factory=tuple)
     """Hooks that run in order before the server accepts calls."""
     background: Sequence[Hook] = field(default_factory=tuple)
@@ -204,6 +207,7 @@ class RunningServer:
             assembly.forwarded,
             own,
             assembly.audit_log,
+            assembly.find_owners,
             parts,
         )
 

@@ -25,7 +25,7 @@ from mnemesh_archival.rpc.passages import ArchivesServicer, EmbeddingsServicer, 
 from mnemesh_archival.store.archives import ArchiveStore, ReembeddingStore
 from mnemesh_archival.store.index_changes import IndexRecords
 from mnemesh_archival.store.passages import TOMBSTONE_LIFE, PassageStore
-from mnemesh_archival.store.tables import index_tables
+from mnemesh_archival.store.tables import index_tables, owners
 from mnemesh_archival.usecases.archives import ArchiveService, EmbeddingService, ReembeddingWorker
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
@@ -71,6 +71,7 @@ async def assemble(
         ],
         service_names=service("archival").proto_services,
         audit_log=AuditLog(parts.database, clock, config.audit_retention_days),
+        find_owners=owners(parts.database).find,
         start=[passage_index.open],
         background=[parts.indexer.run, parts.reembedding.run, periodic(PURGE_SECONDS, purge), lock.watch],
         metrics=[*parts.indexer.metrics, *reranking.metrics],

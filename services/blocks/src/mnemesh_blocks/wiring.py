@@ -11,6 +11,7 @@ from mnemesh_kit.time import Clock, SystemClock
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.rpc.blocks import BlocksServicer
 from mnemesh_blocks.store.blocks import TOMBSTONE_LIFE, BlockStore
+from mnemesh_blocks.store.tables import owners
 from mnemesh_blocks.usecases.blocks import BlockImportService, BlockService, RevisionService
 from mnemesh_blocks.usecases.core_memory import ConversationBlockService, CoreMemoryService, LinkService
 
@@ -40,6 +41,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
         service_names=service("blocks").proto_services,
         audit_log=AuditLog(database, clock, config.audit_retention_days),
+        find_owners=owners(database).find,
         background=[periodic(PURGE_SECONDS, purge)],
         close=[database.close],
     )

@@ -32,6 +32,7 @@ from mnemesh_files.store.file_rows import BlobRecords
 from mnemesh_files.store.files import FileStore, UploadStore
 from mnemesh_files.store.folders import TOMBSTONE_LIFE, FolderStore
 from mnemesh_files.store.ingestion import IngestionStore, RemovalStore, TextStore
+from mnemesh_files.store.tables import owners
 from mnemesh_files.usecases.agent_files import RETRY_SECONDS, AgentFileService, Announcer, FileViews
 from mnemesh_files.usecases.file_search import FileSearchService, GrepService
 from mnemesh_files.usecases.files import FileService, FolderService, UploadService, UploadStores
@@ -118,6 +119,7 @@ async def assemble(
         ],
         service_names=service("files").proto_services,
         audit_log=AuditLog(database, clock, config.audit_retention_days),
+        find_owners=owners(database).find,
         background=[
             worker.run,
             remover.run,

@@ -59,6 +59,7 @@ from mnemesh_orchestrator.runs.worker import Instance
 from mnemesh_orchestrator.store.budgets import Budgets
 from mnemesh_orchestrator.store.run_pools import QueueCounts
 from mnemesh_orchestrator.store.stores import Stores, sql_stores
+from mnemesh_orchestrator.store.tables import owners
 from mnemesh_orchestrator.usecases.agent_transfers import AgentExportService, AgentImportService, ImportEnds
 from mnemesh_orchestrator.usecases.import_batches import ImportWriter
 
@@ -127,6 +128,7 @@ async def assemble(
         servicers=_servicers(orchestrator, exports, imports),
         service_names=service("orchestrator").proto_services,
         audit_log=AuditLog(database, clock, config.audit_retention_days),
+        find_owners=owners(database).find,
         forwarded=forwarded_services({name: getattr(config, f"{name}_target") for name in FORWARDED}),
         background=[
             *_recovery(orchestrator, is_shared=not is_sqlite),

@@ -30,7 +30,7 @@ from mnemesh_recall.rpc.traces import TracesServicer
 from mnemesh_recall.store.episodes import EpisodeStore, MemoryAuditStore
 from mnemesh_recall.store.indexed import IndexedMemories, IndexedMessages
 from mnemesh_recall.store.messages import REPEAT_LIFE, MessageStore
-from mnemesh_recall.store.tables import index_tables
+from mnemesh_recall.store.tables import index_tables, owners
 from mnemesh_recall.store.traces import TraceStore
 from mnemesh_recall.store.transaction import MEMORIES, MESSAGES
 from mnemesh_recall.usecases.episodes import EpisodeService, MemoryAuditService, MemoryFinder
@@ -95,6 +95,7 @@ async def assemble(
         ],
         service_names=service("recall").proto_services,
         audit_log=AuditLog(database, clock, config.audit_retention_days),
+        find_owners=owners(database).find,
         start=[words.mark, indexer.open],
         background=[
             words.run,

@@ -9,7 +9,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
-from mnemesh_kit.sql import UtcDateTime
+from mnemesh_kit.sql import Database, UtcDateTime
+from mnemesh_kit.sql.owners import Owners
 from mnemesh_retrieval.indexing.outbox import Change, outbox_tables
 
 from mnemesh_archival.model.inserts import InsertEntry, InsertTarget
@@ -326,3 +327,18 @@ class IndexedPassage:
     created_at: datetime
     given_vector: bytes | None = None
     """The vector that came with the passage, if the embedder of the collection made it; see model/given_vectors.py."""
+
+
+def owners(database: Database) -> Owners:
+    """Returns what finds the agents to which things belong: those to which their archive is attached."""
+    own, links = archives.c, archive_agents.c
+    is_attached = sa.and_(links.organization_id == own.organization_id, links.archive_id == own.id)
+    is_inside = sa.and_(passages.c.organization_id == own.organization_id, passages.c.archive_id == own.id)
+    held = archives.outerjoin(archive_agents, is_attached)
+    selects = {
+        "archive": sa.select(own.organization_id, own.id, links.agent_id).select_from(held),
+        "passage": sa.select(passages.c.organization_id, passages.c.id, links.agent_id).select_from(
+            held.join(passages, is_inside)
+        ),
+    }
+    return Owners(database, **{name: select.where(own.deleted_at.is_(None)) for name, select in selects.items()})

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as pb
+from mnemesh_kit.access import refuse_limited
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_types.blocks import AUTHOR, Author, Block, OwnerAuthor
@@ -56,6 +57,7 @@ def author_from_proto(message: blocks_pb2.Author, caller: Principal) -> Author:
 def draft_from_proto(message: blocks_pb2.Block, field: str, created_for_agent_id: str | None) -> Block:
     """Returns the block that a caller wants to create. Its id, times and author are not used."""
     block = Block.from_proto(message, field)
+    refuse_limited(block.identity_ids, f"{field}.identity_ids")
     return replace(
         block,
         limit=block.limit or DEFAULT_LIMIT,
@@ -78,6 +80,7 @@ def block_update_from_proto(request: pb.UpdateBlockRequest) -> dict[str, Any]:
         InvalidArgument: The mask is empty, or names a field that cannot be updated.
     """
     changes = _BLOCK.changes(request.block, request.update_mask, _UPDATABLE, "block")
+    refuse_limited(changes.get("identity_ids"), "block.identity_ids")
     return changes | ({"limit": changes["limit"] or DEFAULT_LIMIT} if "limit" in changes else {})
 
 

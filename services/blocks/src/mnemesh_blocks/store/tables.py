@@ -6,7 +6,8 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
-from mnemesh_kit.sql import UtcDateTime
+from mnemesh_kit.sql import Database, UtcDateTime
+from mnemesh_kit.sql.owners import Owners
 from mnemesh_types.blocks import AgentAuthor, Block, BlockOperation, BlockRevision, OwnerAuthor
 from mnemesh_types.provenance import Provenance
 
@@ -246,3 +247,13 @@ def revision_to_row(revision: BlockRevision, organization_id: str) -> dict[str, 
 
 def _strings(text: str) -> tuple[str, ...]:
     return msgspec.json.decode(text, type=tuple[str, ...]) if text != "[]" else ()
+
+
+def owners(database: Database) -> Owners:
+    """Returns what finds the agents to which blocks belong: those that hold them, also in conversations."""
+    held, memory = holdings.c, core_memories.c
+    holder = sa.and_(memory.organization_id == held.organization_id, memory.agent_id == held.agent_id)
+    agent = sa.func.coalesce(memory.conversation_of, held.agent_id)
+    select = sa.select(blocks.c.organization_id, blocks.c.id, agent)
+    joined = blocks.outerjoin(holdings, held.block_id == blocks.c.id).outerjoin(core_memories, holder)
+    return Owners(database, block=select.select_from(joined))

@@ -5,7 +5,8 @@ from typing import Any
 import sqlalchemy as sa
 from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
-from mnemesh_kit.sql import UtcDateTime
+from mnemesh_kit.sql import Database, UtcDateTime
+from mnemesh_kit.sql.owners import Owners
 
 from mnemesh_files.model.files import PROVENANCE
 
@@ -256,3 +257,16 @@ _index("agents_by_announcement", agents.c.announce_at, where=agents.c.announce_a
 
 request_ledger = ledger_table(metadata)
 audit_entries = audit_table(metadata)
+
+
+def owners(database: Database) -> Owners:
+    """Returns what finds the agents to which things belong: those to which their folder is attached."""
+    own, links = folders.c, agent_folders.c
+    is_attached = sa.and_(links.organization_id == own.organization_id, links.folder_id == own.id)
+    is_inside = sa.and_(files.c.organization_id == own.organization_id, files.c.folder_id == own.id)
+    held = folders.outerjoin(agent_folders, is_attached)
+    selects = {
+        "source": sa.select(own.organization_id, own.id, links.agent_id).select_from(held),
+        "file": sa.select(files.c.organization_id, files.c.id, links.agent_id).select_from(held.join(files, is_inside)),
+    }
+    return Owners(database, **{name: select.where(own.deleted_at.is_(None)) for name, select in selects.items()})

@@ -17,7 +17,7 @@ from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
 from mnemesh.agents.v1.conversations_service_pb2_grpc import ConversationServiceStub
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
-from mnemesh_kit.call_context import Principal, current_principal
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.time import Clock
 
@@ -269,9 +269,6 @@ class SessionService:
         Raises:
             MnemeshError: the block cannot be read. Without core memory, there is no turn.
         """
-        if current_principal().agents is not None:  # such a caller reaches no block by its id
-            session.fall_back(overlay)
-            return session
         # Another replica may have changed the instructions.
         session.sha256 = await self._shown_sha256(session)
         try:

@@ -3,7 +3,8 @@
 import sqlalchemy as sa
 from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
-from mnemesh_kit.sql import UtcDateTime
+from mnemesh_kit.sql import Database, UtcDateTime
+from mnemesh_kit.sql.owners import Owners
 
 metadata = sa.MetaData()
 
@@ -555,3 +556,10 @@ memory_extractions = sa.Table(
     sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     partial_index("memory_extractions_due", "due_at", where="due_at IS NOT NULL"),
 )
+
+
+def owners(database: Database) -> Owners:
+    """Returns what finds the agents to which things belong. What is of a group belongs to none."""
+    tables = {"run": runs, "step": steps, "conv": conversations, "schedule": schedules}
+    selects = {kind: sa.select(each.c.organization_id, each.c.id, each.c.agent_id) for kind, each in tables.items()}
+    return Owners(database, **selects)

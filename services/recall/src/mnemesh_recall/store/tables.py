@@ -11,7 +11,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
-from mnemesh_kit.sql import UtcDateTime
+from mnemesh_kit.sql import Database, UtcDateTime
+from mnemesh_kit.sql.owners import Owners
 from mnemesh_retrieval.indexing.outbox import outbox_tables
 from sqlalchemy.dialects.postgresql import ARRAY
 
@@ -372,3 +373,14 @@ def among(column: sa.Column[Any]) -> Mapping[str, Condition]:
 def listed(conn: sa.Connection, values: Sequence[Any]) -> dict[str, Any]:
     """Returns the parameter for the condition of `among`."""
     return {_LISTED: json.dumps(values) if conn.dialect.name == "sqlite" else list(values)}
+
+
+def owners(database: Database) -> Owners:
+    """Returns what finds the agents to which things belong. Memories of a scope without an agent belong to none."""
+    return Owners(
+        database,
+        conv=sa.select(contexts.c.organization_id, contexts.c.conversation_id, contexts.c.agent_id),
+        message=sa.select(messages.c.organization_id, messages.c.id, messages.c.agent_id),
+        episode=sa.select(episodes.c.organization_id, episodes.c.id, episodes.c.owner_agent_id),
+        fact=sa.select(facts.c.organization_id, facts.c.id, facts.c.owner_agent_id),
+    )

@@ -3,9 +3,11 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pb2 as _descriptor_pb2
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf.internal import extension_dict as _extension_dict
 import builtins as _builtins
@@ -65,8 +67,7 @@ class AccessRule(_message.Message):
     LARGE_REQUEST_FIELD_NUMBER: _builtins.int
     UNBOUNDED_STREAM_FIELD_NUMBER: _builtins.int
     POLLED_FIELD_NUMBER: _builtins.int
-    AGENT_FIELD_FIELD_NUMBER: _builtins.int
-    RESPONSE_AGENT_FIELD_FIELD_NUMBER: _builtins.int
+    AGENT_FIELDS_FIELD_NUMBER: _builtins.int
     UNAUDITED_FIELD_NUMBER: _builtins.int
     role: Global___CallerRole.ValueType
     """The role that a caller needs at least."""
@@ -80,18 +81,18 @@ class AccessRule(_message.Message):
     """Whether services or web pages repeat the call all the time. A successful call is a detail of the log, and has no
     span.
     """
-    agent_field: _builtins.str
-    """The field of the request that names the agents that the call is about, such as "agent_id" or "filter.agent_id". A
-    caller whose token is limited to some agents may call such an RPC for these agents.
-    """
-    response_agent_field: _builtins.str
-    """The field of the response that names the agent of what a read found by another id, such as "run.agent_id". A limited
-    caller may call such an RPC, too, and gets what is of its agents. It may call no RPC without one of these fields.
-    """
     unaudited: _builtins.bool
     """Whether a call of a client has no entry in the audit log although it changes something: it starts or ends runs, or
     executes a program, which have records of their own, or it is a part of a change that another call completes.
     """
+    @_builtins.property
+    def agent_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The fields of the request that name agents, or what belongs to agents by its id, such as "agent_id", "run_id" or
+        "filter.agent_ids". A caller whose token is limited to some agents may call an RPC that has such fields. The request
+        must set one of them. Each agent in them must be one of the token; what they name otherwise must belong to one of
+        these agents if the RPC reads, and to no other agent if it changes something.
+        """
+
     def __init__(
         self,
         *,
@@ -99,13 +100,12 @@ class AccessRule(_message.Message):
         large_request: _builtins.bool = ...,
         unbounded_stream: _builtins.bool = ...,
         polled: _builtins.bool = ...,
-        agent_field: _builtins.str = ...,
-        response_agent_field: _builtins.str = ...,
+        agent_fields: _abc.Iterable[_builtins.str] | None = ...,
         unaudited: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_field", b"agent_field", "large_request", b"large_request", "polled", b"polled", "response_agent_field", b"response_agent_field", "role", b"role", "unaudited", b"unaudited", "unbounded_stream", b"unbounded_stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_fields", b"agent_fields", "large_request", b"large_request", "polled", b"polled", "role", b"role", "unaudited", b"unaudited", "unbounded_stream", b"unbounded_stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
