@@ -115,5 +115,5 @@ async def assemble(config: Config, *, clock: Clock | None = None, local: LocalSe
         name="gateway",
         listener=listener,
         background=[periodic(POLL_SECONDS, callbacks.send_due)],
-        close=[channels.close, own.close, caller.close, tasks.close, mcp.close, client.close, work.close],
+        close=[channels.close, own.close, tasks.close, mcp.close, client.close, work.close, callbacks.close],
     )

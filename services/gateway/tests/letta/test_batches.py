@@ -6,10 +6,12 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from mnemesh_gateway.letta import jobs
 from mnemesh_gateway.letta.jobs import POLL_SECONDS, CallbackClient
 from mnemesh_testkit.fakes.server import Reply, status
 from mnemesh_testkit.timeouts import scaled
@@ -218,3 +220,53 @@ async def test_a_host_in_the_list_may_be_private(hook: Hook) -> None:
     finally:
         await client.close()
     assert hook.next() == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n" + b"x" * 100_000, "200"),
+        (b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n", "302"),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 1_000_000 + b"\r\n\r\n", "the connection failed"),
+        (b"HTTP/1.1 200 O", "it did not answer in time"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "the connection failed"),
+    ],
+    ids=["an endless body", "a redirect", "a huge header", "a slow answer", "another protocol"],
+)
+async def test_a_receiver_cannot_hold_a_call(monkeypatch: pytest.MonkeyPatch, answer: bytes, expected: str) -> None:
+    monkeypatch.setattr(jobs, "_CALL_SECONDS", scaled(0.5))
+    closed = asyncio.Event()
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        with suppress(ConnectionError):
+            writer.write(answer)
+            await writer.drain()
+            while await reader.read(1_000):
+                pass
+        writer.close()
+        closed.set()
+
+    client, server = CallbackClient((), public_only=False), await asyncio.start_server(receive, "127.0.0.1")
+    host, port = server.sockets[0].getsockname()
+    async with server:
+        result = await client.post(f"http://{host}:{port}/", b"{}")
+        await client.close()
+        await closed.wait()
+    assert expected in f"{result.status} {result.error}"
+
+
+async def test_cookies_of_a_receiver_are_not_sent_to_it_with_the_calls_of_others() -> None:
+    seen: list[bytes] = []
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"{}"))
+        writer.write(b"HTTP/1.1 204 No Content\r\nset-cookie: session=secret; path=/\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    client, server = CallbackClient((), public_only=False), await asyncio.start_server(receive, "127.0.0.1")
+    url = f"http://localhost:{server.sockets[0].getsockname()[1]}/"
+    async with server:
+        assert [await client.post(url, b"{}") for _ in range(2)] == [(204, None)] * 2
+        await client.close()
+    assert b"cookie" not in seen[1].lower()

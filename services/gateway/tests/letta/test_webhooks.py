@@ -29,12 +29,15 @@ class Receiver:
 
     def __init__(self) -> None:
         self.calls: queue.Queue[tuple[dict[str, str], bytes]] = queue.Queue()
+        self.answers = threading.Event()
+        self.answers.set()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 receiver.calls.put((headers, self.rfile.read(int(headers["content-length"]))))
+                receiver.answers.wait()
                 self.send_response(200)
                 self.end_headers()
 
@@ -51,9 +54,19 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
+    yield from _receiving()
+
+
+@pytest.fixture
+def hanging() -> Iterator[Receiver]:
+    yield from _receiving()
+
+
+def _receiving() -> Iterator[Receiver]:
     receiver = Receiver()
     receiver.thread.start()
     yield receiver
+    receiver.answers.set()
     receiver.server.shutdown()
     receiver.server.server_close()
     receiver.thread.join()
@@ -102,3 +115,18 @@ def test_a_test_event_shows_its_result(lab: Lab, receiver: Receiver, webhook: rp
             break
         time.sleep(scaled(0.05))
     assert (found.status, found.attempts, found.HasField("due_time"), found.payload) == (200, 1, False, body.decode())
+
+
+def test_a_receiver_that_hangs_does_not_delay_others(
+    lab: Lab, receiver: Receiver, webhook: rpc.CreateWebhookResponse, hanging: Receiver
+) -> None:
+    hanging.answers.clear()
+    slow = lab.call(SERVICE, "CreateWebhook", rpc.CreateWebhookRequest(webhook=pb.Webhook(url=hanging.url))).webhook
+    lab.call(SERVICE, "TestWebhook", rpc.TestWebhookRequest(webhook_id=slow.id))
+    hanging.next()
+    lab.call(SERVICE, "TestWebhook", rpc.TestWebhookRequest(webhook_id=webhook.webhook.id))
+    receiver.next()
+    listing = rpc.ListWebhookDeliveriesRequest(webhook_id=slow.id)
+    (open_call,) = lab.call(SERVICE, "ListWebhookDeliveries", listing).deliveries
+    assert (open_call.attempts, open_call.HasField("sent_time")) == (1, False), "its call has not ended"
+    lab.call(SERVICE, "DeleteWebhook", rpc.DeleteWebhookRequest(webhook_id=slow.id))

@@ -157,6 +157,18 @@ class WebhookStoreSuite:
         assert (delivery.attempts, delivery.status, delivery.due_at, delivery.error) == (6, 204, None, None)
         assert (await webhooks.get(ORG, webhook.id)).failing_since is None
 
+    async def test_organizations_take_turns(
+        self, webhooks: WebhookStore, callbacks: CallbackStore, clock: FrozenClock
+    ) -> None:
+        busy = await webhooks.create(None, a_webhook(clock))
+        other = await webhooks.create(None, a_webhook(clock, organization_id=OTHER_ORG))
+        for number in range(4):
+            await webhooks.test(None, ORG, busy.id, str(number))
+            clock.advance(1)
+        await webhooks.test(None, OTHER_ORG, other.id, "0")
+        claimed = [[each.organization_id for each in await callbacks.claim(3)] for _ in range(2)]
+        assert claimed == [[ORG, OTHER_ORG, ORG], [ORG, ORG]]
+
     async def _record(
         self, callbacks: CallbackStore, clock: FrozenClock, call: ClaimedCallback, attempt: int, status: int | None
     ) -> None:

@@ -313,7 +313,8 @@ async def _jobs(mesh: Mesh, query: ListJobs, *, active: bool, ascending: bool) -
 POLL_SECONDS: Final = 1.0
 _CALL_SECONDS: Final = 10.0
 _SETTING: Final = "MNEMESH_CALLBACK_HOSTS"
-_AT_ONCE: Final = 20
+_AT_ONCE: Final = 50
+"""The most calls that begin in a second. So at most ten times as many are open, also if no receiver answers."""
 _MOST_MESSAGES: Final = 1_000
 
 
@@ -359,7 +360,8 @@ class CallbackClient:
         if self._session is None:
             resolver = PublicResolver(_SETTING) if self._public_only else None
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(resolver=resolver),
+                connector=aiohttp.TCPConnector(resolver=resolver, limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),  # a host may have receivers of several organizations
                 timeout=aiohttp.ClientTimeout(total=_CALL_SECONDS),
                 headers={"Content-Type": "application/json", "User-Agent": "mnemesh"},
                 auto_decompress=False,
@@ -375,6 +377,8 @@ class CallbackClient:
 class CallbackSender:
     """Sends what is due. The orchestrator hands each callback to one gateway, and again if that does not answer.
 
+    No call waits for another one, so that a receiver that hangs delays its own calls only.
+
     Args:
         mesh: what the clients of callbacks read.
         runs: RunService for the role of a service.
@@ -385,15 +389,26 @@ class CallbackSender:
         self._mesh = mesh
         self._runs = runs
         self._caller = caller
+        self._calls: set[asyncio.Task[None]] = set()
 
     async def send_due(self) -> None:
-        """Calls the callbacks that are due now."""
+        """Begins to call the callbacks that are due now."""
         request = rpc.ClaimCallbacksRequest(max_callbacks=_AT_ONCE)
         try:
             due = (await self._runs.ClaimCallbacks(request, timeout=READ_SECONDS)).callbacks
         except (Unavailable, DeadlineExceeded):
             return  # the orchestrator is starting or restarting
-        await asyncio.gather(*map(self._send, due))
+        for callback in due:
+            call = asyncio.create_task(self._send(callback))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def close(self) -> None:
+        """Ends the calls that are open. They are due again."""
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._caller.close()
 
     async def _send(self, callback: batches_pb2.DueCallback) -> None:
         with as_principal(Principal(callback.organization_id, callback.subject_id)):

@@ -41,11 +41,15 @@ _UNFINISHED: Final = sa.and_(
     sa.text("runs.status IN ('created', 'running')"),
     sa.or_(runs.c.id == _c.target_id, runs.c.batch_id == _c.target_id),
 )
+_LONGEST_DUE: Final = (_c.due_at, _c.target_id)
 _DUE: Final = Prepared(
     sa.select(callbacks, webhooks.c.document.label("webhook"))
     .outerjoin(webhooks, webhooks.c.id == _c.webhook_id)
-    .where(_c.due_at <= sa.bindparam("p_now", type_=_c.due_at.type), ~sa.exists().where(_UNFINISHED))
-    .order_by(_c.due_at, _c.target_id)
+    .where(
+        _c.due_at <= sa.bindparam("p_now", type_=_c.due_at.type),
+        _c.webhook_id.is_not(None) | ~sa.exists().where(_UNFINISHED),
+    )
+    .order_by(sa.func.row_number().over(partition_by=_c.organization_id, order_by=_LONGEST_DUE), *_LONGEST_DUE)
     .limit(sa.bindparam("p_limit", type_=sa.Integer))
 )
 """Prepared, as gateways ask every second."""
@@ -60,7 +64,7 @@ class CallbackStore:
     clock: Clock
 
     async def claim(self, limit: int) -> Sequence[ClaimedCallback]:
-        """Returns calls of all organizations that are due and whose runs have ended, longest due first.
+        """Returns calls that are due and whose runs have ended, longest due first, in turns of the organizations.
 
         Each is due again some time later unless `record` says that it is not.
         """

@@ -219,7 +219,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ClaimCallbacks(self, request, context):
-        """Returns callbacks of all organizations that are due, those that are due longest first. Requires the role service.
+        """Returns callbacks of all organizations that are due, in turns of the organizations, those of each that are due
+        longest first. Requires the role service.
 
         Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
         """

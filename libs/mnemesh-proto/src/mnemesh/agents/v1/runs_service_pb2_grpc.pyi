@@ -76,7 +76,8 @@ class RunServiceStub:
     CancelBatch: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.CancelBatchRequest, _runs_service_pb2.CancelBatchResponse]
     """Cancels the runs of a batch that have not ended, as CancelRuns does. Does nothing if all have. Errors: NOT_FOUND."""
     ClaimCallbacks: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.ClaimCallbacksRequest, _runs_service_pb2.ClaimCallbacksResponse]
-    """Returns callbacks of all organizations that are due, those that are due longest first. Requires the role service.
+    """Returns callbacks of all organizations that are due, in turns of the organizations, those of each that are due
+    longest first. Requires the role service.
 
     Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
     """
@@ -173,7 +174,8 @@ class RunServiceAsyncStub(RunServiceStub):
     CancelBatch: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.CancelBatchRequest, _runs_service_pb2.CancelBatchResponse]  # type: ignore[assignment]
     """Cancels the runs of a batch that have not ended, as CancelRuns does. Does nothing if all have. Errors: NOT_FOUND."""
     ClaimCallbacks: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.ClaimCallbacksRequest, _runs_service_pb2.ClaimCallbacksResponse]  # type: ignore[assignment]
-    """Returns callbacks of all organizations that are due, those that are due longest first. Requires the role service.
+    """Returns callbacks of all organizations that are due, in turns of the organizations, those of each that are due
+    longest first. Requires the role service.
 
     Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
     """
@@ -307,7 +309,8 @@ class RunServiceServicer:
         request: _runs_service_pb2.ClaimCallbacksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.ClaimCallbacksResponse, _abc.Awaitable[_runs_service_pb2.ClaimCallbacksResponse]]:
-        """Returns callbacks of all organizations that are due, those that are due longest first. Requires the role service.
+        """Returns callbacks of all organizations that are due, in turns of the organizations, those of each that are due
+        longest first. Requires the role service.
 
         Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
         """
