@@ -78,6 +78,8 @@ async def equipped(mesh: Mesh, fake_openai: FakeOpenAI) -> Agent:
         pass
     fork = conversations_service_pb2.ForkConversationRequest(conversation_id=side.id)
     await client.conversations.stub.ForkConversation(fork)
+    schedule = await client.schedules.create("Dig.", agent_id=agent.id, conversation_id=side.id, cron="0 9 * * *")
+    await client.schedules.pause(schedule.id)
     received = Timestamp()
     received.FromDatetime(datetime(2025, 3, 1, tzinfo=UTC))
     passages = [archives_pb2.Passage(text=f"Passage {n}", tags=["t", str(n)], create_time=received) for n in range(3)]
@@ -139,7 +141,7 @@ async def test_an_agent_is_the_same_in_an_empty_mesh(mesh: Mesh, fake_openai: Fa
     assert {"identity", "tool", "block", "block_revision", "conversation", "run", "step", "message"} <= types_of(
         records
     )
-    assert {"archive", "passage", "episode", "fact"} <= types_of(records)
+    assert {"archive", "passage", "episode", "fact", "schedule"} <= types_of(records)
     outputs = [item for record in records for item in record.message.tool_returns]
     assert outputs[0].stdout
 
@@ -162,6 +164,7 @@ async def test_an_agent_is_the_same_in_an_empty_mesh(mesh: Mesh, fake_openai: Fa
 
 async def test_a_copy_beside_the_agent_has_new_ids(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await equipped(mesh, fake_openai)
+    active = await mesh.client.schedules.create("Dig.", agent_id=agent.id, cron="0 9 * * *", time_zone="Europe/Rome")
     records = await exported(mesh, agent.id)
     response = await imported(mesh, records, "copy-1", keep_ids=True, append_copy_suffix=True)
     assert not response.kept_ids
@@ -180,6 +183,10 @@ async def test_a_copy_beside_the_agent_has_new_ids(mesh: Mesh, fake_openai: Fake
     assert {passage.text async for passage in mesh.client.passages.list(agent_id=copy.id)} == {
         "Passage 0", "Passage 1", "Passage 2"
     }  # fmt: skip
+    _, scheduled = [schedule async for schedule in mesh.client.schedules.list(agent_id=copy.id)]
+    assert (scheduled.paused, scheduled.conversation_id) == (True, copy.proto.default_conversation_id)
+    assert (await mesh.client.schedules.get(active.id)) == active, "that of the exported agent goes on"
+    assert (await mesh.client.schedules.resume(scheduled.id)).next_run_time == active.next_run_time
 
 
 async def test_a_repeated_import_creates_nothing_twice(mesh: Mesh, fake_openai: FakeOpenAI, tmp_path: Path) -> None:
@@ -236,6 +243,10 @@ async def test_parts_can_be_left_out(mesh: Mesh, fake_openai: FakeOpenAI) -> Non
     some = await exported(mesh, agent.id, types=[pb.RECORD_TYPE_BLOCK])
     assert types_of(some) == {"header", "agent", "block", "end"}
     records = await exported(mesh, agent.id)
+    no_conversations = [kind for kind in pb.RecordType.values() if kind not in (0, pb.RECORD_TYPE_CONVERSATION)]
+    response = await imported(mesh, records, "some", types=no_conversations, name="some")
+    (skipped,) = (item for item in response.skipped if item.type == pb.RECORD_TYPE_SCHEDULE)
+    assert "conversation" in skipped.reason
     response = await imported(mesh, records, "bare", strip_messages=True, name="bare", model="mnemesh/rehearsal")
     copy = await mesh.client.agents.get(response.agent.id)
     assert (copy.name, copy.proto.model) == ("bare", "mnemesh/rehearsal")

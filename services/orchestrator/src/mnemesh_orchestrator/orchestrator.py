@@ -362,7 +362,8 @@ class Orchestrator:
 
     @cached_property
     def schedules(self) -> ScheduleService:
-        return ScheduleService(self.stores.schedules, self.runs, self.clock, self.ids, self.schedule_changes)
+        parts = (self.stores.schedules, self.runs, self.clock, self.ids, self.schedule_changes)
+        return ScheduleService(*parts, started_at=self.clock.now())
 
     @cached_property
     def steps(self) -> StepService:

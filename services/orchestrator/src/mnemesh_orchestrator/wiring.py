@@ -206,6 +206,7 @@ def _transfers(
         services.tools,
         orchestrator.agents,
         orchestrator.groups,
+        stores.schedules,
         orchestrator.secrets,
     )
     imports = AgentImportService(

@@ -17,7 +17,7 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunOrigin, RunRequest, RunStatus
-from mnemesh_orchestrator.model.schedules import MissedRunRule, Schedule, ScheduleFilter
+from mnemesh_orchestrator.model.schedules import LATE, MISSED, MissedRunRule, Schedule, ScheduleFilter
 from mnemesh_types.messages import TextPart, ToolStatus
 
 from ..support.faults import Crash, Faults
@@ -108,11 +108,20 @@ async def test_missed_runs_are_one_or_none(world: World, process: Process) -> No
     assert [run.agent_id for run in await started(process)] == [once.agent_id]
     skipped = await process.orchestrator.schedules.get(ME, none.id)
     assert (skipped.run_count, skipped.skipped_count) == (0, 1)
-    assert "missed" in (skipped.last_skip or "")
+    assert skipped.last_skip == LATE, "the process ran when it was due"
     world.clock.advance(0.5 * HOUR + 59)
     await tick(process)
     agent_ids = sorted(run.agent_id for run in await started(process))
     assert agent_ids == sorted([once.agent_id, once.agent_id, none.agent_id])
+
+
+async def test_the_reason_of_a_missed_run_says_if_no_orchestrator_was_running(world: World) -> None:
+    before = world.process()
+    schedule = await scheduled(before, await world.agent(before), missed_runs=MissedRunRule.SKIP, **EVERY)
+    world.clock.advance(1.5 * HOUR)
+    after = world.process("instance-2")
+    await tick(after)
+    assert (await after.orchestrator.schedules.get(ME, schedule.id)).last_skip == MISSED
 
 
 async def test_a_paused_schedule_starts_nothing_and_continues_later(world: World, process: Process) -> None:

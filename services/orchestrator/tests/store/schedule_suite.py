@@ -22,6 +22,7 @@ from mnemesh_orchestrator.model.schedules import (
     ScheduleFilter,
     planned,
 )
+from mnemesh_orchestrator.store import schedules as store
 from mnemesh_orchestrator.store.agents import AgentStore
 from mnemesh_orchestrator.store.runs import RunStore
 from mnemesh_orchestrator.store.schedules import ScheduleStore
@@ -141,6 +142,41 @@ class ScheduleStoreSuite:
         clock.advance(1)
         assert await schedules.purge(clock.now()) == 1
         assert [each.id for each in (await schedules.list(ORG, ScheduleFilter(), ALL)).items] == [paused.id]
+
+    async def test_an_organization_has_a_limited_number_that_have_not_ended(
+        self,
+        schedules: ScheduleStore,
+        agents: AgentStore,
+        agent: Agent,
+        clock: FrozenClock,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(store, "MOST_SCHEDULES", 2)
+        at = clock.now() + timedelta(hours=1)
+        once = await self._created(schedules, agent, clock, cron=None, due_at=at)
+        await self._created(schedules, agent, clock, paused=True)
+        for wanted in (a_schedule(agent, clock), a_schedule(agent, clock, created_by_agent=True)):
+            with pytest.raises(FailedPrecondition, match="2 schedules"):
+                await schedules.create(None, wanted, most_of_agent=20)
+        clock.advance(HOUR)
+        await self._fire(schedules, agent, clock)
+        await self._created(schedules, agent, clock)
+        with pytest.raises(FailedPrecondition):
+            await schedules.update(None, ORG, once.id, lambda found: replace(found, next_run_at=clock.now()))
+        await schedules.update(None, ORG, once.id, lambda found: replace(found, name="renamed"))
+        other = await made(agents, replace(an_agent(clock), organization_id=OTHER_ORG))
+        assert await self._created(schedules, other, clock)
+
+    async def test_organizations_take_turns(
+        self, schedules: ScheduleStore, agents: AgentStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        other = await made(agents, replace(an_agent(clock), organization_id=OTHER_ORG))
+        for minute in range(3):
+            await self._created(schedules, agent, clock, cron=f"{minute} * * * *")
+        await self._created(schedules, other, clock, cron="30 * * * *")
+        clock.advance(HOUR)
+        due = await schedules.list_due(clock.now(), 3)
+        assert [each.organization_id for each in due] == [ORG, OTHER_ORG, ORG]
 
     async def test_repeated_creation_is_one_schedule(
         self, schedules: ScheduleStore, agent: Agent, clock: FrozenClock

@@ -16,12 +16,17 @@ from mnemesh_orchestrator.model.runs import RunStatus
 
 ON_TIME: Final = timedelta(minutes=1)
 """How late a run may be without having been missed: the time of a restart."""
+MOST_SCHEDULES: Final = 1_000
+"""The largest number of schedules of an organization that have not ended."""
 _MAX_NAME: Final = 200
 _MAX_CRON: Final = 200
 _FIELDS: Final = 5
 _AN_HOUR_OF_MINUTES: Final = 62
 """So many due times in a row have every distance between minutes of an expression, also over the end of an hour."""
 MISSED: Final = "It was missed: no orchestrator was running."
+LATE: Final = (
+    "It was missed: the orchestrator was too busy to start it within a minute, or its database was not available."
+)
 RUNS_STILL: Final = "The run before had not ended."
 WAITS_STILL: Final = "A run of the schedule was still waiting in the queue of the conversation."
 AWAITS_APPROVAL: Final = "The conversation was waiting for an approval."

@@ -38,6 +38,7 @@ class RecordType(IntEnum):
     ARCHIVE = 16
     PASSAGE = 17
     GROUP = 18
+    SCHEDULE = 19
     END = 30
 
 

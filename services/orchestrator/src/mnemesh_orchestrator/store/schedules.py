@@ -16,7 +16,14 @@ from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.runs import Run, RunStatus
-from mnemesh_orchestrator.model.schedules import Schedule, ScheduleFilter, after_run, after_skip, overlap_of
+from mnemesh_orchestrator.model.schedules import (
+    MOST_SCHEDULES,
+    Schedule,
+    ScheduleFilter,
+    after_run,
+    after_skip,
+    overlap_of,
+)
 from mnemesh_orchestrator.store import approvals
 from mnemesh_orchestrator.store import turn_statements as sql
 from mnemesh_orchestrator.store.groups import VISIBLE_STATES, group_missing
@@ -28,6 +35,7 @@ from mnemesh_orchestrator.store.turn_statements import LeaseClock
 _ENCODE = msgspec.json.Encoder().encode
 _SCHEDULE = msgspec.json.Decoder(Schedule)
 _c = schedules.c
+_LONGEST_DUE: Final = (_c.next_run_at, _c.id)
 _NEXT: Final = Prepared(sa.select(sa.func.min(_c.next_run_at).label("at")).where(_c.next_run_at.is_not(None)))
 
 
@@ -51,13 +59,15 @@ class ScheduleStore:
 
         Raises:
             NotFound: The agent, the conversation or the group does not exist.
-            FailedPrecondition: The agent has `most_of_agent` schedules of its own that have not ended.
+            FailedPrecondition: The agent has `most_of_agent` schedules of its own that have not ended, or the
+                organization has too many.
         """
 
         def effect(conn: sa.Connection) -> Sequence[str]:
             if conn.execute(sa.select(_c.id).where(_c.id == schedule.id)).first() is not None:
                 return [schedule.id]
             self._require_conversation(conn, schedule)
+            _require_place(conn, schedule.organization_id)
             if most_of_agent is not None:
                 _require_fewer(conn, schedule, most_of_agent)
             conn.execute(schedules.insert().values(_row(schedule)))
@@ -100,10 +110,17 @@ class ScheduleStore:
     async def update(
         self, key: RequestKey | None, organization_id: str, schedule_id: str, change: Callable[[Schedule], Schedule]
     ) -> Schedule:
-        """Applies a pure function to a schedule, stores the result, and returns it. Raises NotFound."""
+        """Applies a pure function to a schedule, stores the result, and returns it. Raises NotFound.
+
+        One that has ended begins again only if the organization has a place for it. Raises FailedPrecondition.
+        """
 
         def effect(conn: sa.Connection) -> Sequence[str]:
-            _store(conn, change(_find(conn, organization_id, schedule_id)), self._clock.now())
+            found = _find(conn, organization_id, schedule_id)
+            changed = change(found)
+            if found.has_ended and not changed.has_ended:
+                _require_place(conn, organization_id)
+            _store(conn, changed, self._clock.now())
             return [schedule_id]
 
         return await self._ledger.write_and_read(key, effect, lambda conn, _: _find(conn, organization_id, schedule_id))
@@ -134,8 +151,9 @@ class ScheduleStore:
         return None if row is None else row.at
 
     async def list_due(self, now: datetime, limit: int) -> tuple[Schedule, ...]:
-        """Returns schedules of all organizations that are due, longest due first."""
-        query = sa.select(schedules).where(_c.next_run_at <= now).order_by(_c.next_run_at, _c.id).limit(limit)
+        """Returns schedules that are due, longest due first, in turns of the organizations."""
+        turn = sa.func.row_number().over(partition_by=_c.organization_id, order_by=_LONGEST_DUE)
+        query = sa.select(schedules).where(_c.next_run_at <= now).order_by(turn, *_LONGEST_DUE).limit(limit)
         rows = await self._database.read(lambda conn: conn.execute(query).all())
         return tuple(map(_decode, rows))
 
@@ -222,6 +240,14 @@ def _open_of_agent(conn: sa.Connection, organization_id: str, agent_id: str) -> 
     own = (_c.organization_id == organization_id, _c.agent_id == agent_id, _c.ended_at.is_(None))
     rows = conn.execute(sa.select(schedules).where(*own).order_by(_c.created_at, _c.id))
     return tuple(found for row in rows if (found := _decode(row)).created_by_agent)
+
+
+def _require_place(conn: sa.Connection, organization_id: str) -> None:
+    open_ = sa.select(sa.func.count()).where(_c.organization_id == organization_id, _c.ended_at.is_(None))
+    if conn.execute(open_).scalar_one() >= MOST_SCHEDULES:
+        raise FailedPrecondition(
+            f"The organization has {MOST_SCHEDULES:,} schedules that have not ended. Delete one first."
+        )
 
 
 def _require_fewer(conn: sa.Connection, schedule: Schedule, most: int) -> None:

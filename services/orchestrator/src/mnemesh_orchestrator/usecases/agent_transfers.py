@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from mnemesh_kit.call_context import Principal
-from mnemesh_kit.errors import AlreadyExists, InvalidArgument, MnemeshError, NotFound
+from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, is_id
 from mnemesh_kit.paging import Page, PageQuery
@@ -25,6 +25,7 @@ from mnemesh_orchestrator.model.agents import Agent, AgentState, AttachedTool, r
 from mnemesh_orchestrator.model.conversations import ConversationFilter, ConversationOrder, default_conversation_id
 from mnemesh_orchestrator.model.groups import Group, background_manager
 from mnemesh_orchestrator.model.runs import RunFilter, StepFilter
+from mnemesh_orchestrator.model.schedules import Schedule, ScheduleFilter
 from mnemesh_orchestrator.model.transfers import (
     DEFAULT_TYPES,
     FRAME,
@@ -41,6 +42,7 @@ from mnemesh_orchestrator.model.transfers import (
 )
 from mnemesh_orchestrator.store.agent_imports import AgentImportStore
 from mnemesh_orchestrator.store.agents import AgentStore
+from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.store.stores import Stores
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.groups import GroupService
@@ -129,6 +131,11 @@ class AgentExportService:
                 groups = await stores.groups.of_agents(organization_id, [agent.id])
                 for group_id in groups.get(agent.id, ()):
                     yield Record(kind, group_id, await stores.groups.get(organization_id, group_id))
+            case RecordType.SCHEDULE:
+                own = ScheduleFilter(agent_id=agent.id)
+                listed = _every(lambda page: stores.schedules.list(organization_id, own, page))
+                for schedule in [each async for each in listed if not each.has_ended]:
+                    yield Record(kind, schedule.id, schedule)
 
     async def _conversations(self, agent: Agent) -> AsyncIterator[Window]:
         """Yields the conversations of an agent with the messages of their windows, the oldest first."""
@@ -166,6 +173,7 @@ class ImportEnds:
     tools: ToolsClient
     service: AgentService
     groups: GroupService
+    schedules: ScheduleStore
     secrets: SecretVariables
 
     async def agent(self, started: AgentImport) -> Agent:
@@ -189,6 +197,10 @@ class ImportEnds:
             report.of(RecordType.GROUP).existing = 0
             for record in batches.groups:
                 await self._create_group(batches, record, wants_partner=wants_partner)
+        if batches.schedules:
+            report.of(RecordType.SCHEDULE).existing = 0
+            for record in batches.schedules:
+                await self._create_schedule(batches, record)
         report.ids = batches.ids.changed
         await self.store.end(batches.started, report)
         return await self.agent(batches.started), report
@@ -263,6 +275,28 @@ class ImportEnds:
             return
         ids.known[record.id] = created.id
         batches.report.of(RecordType.GROUP).created += 1
+
+    async def _create_schedule(self, batches: ImportBatches, record: Record) -> None:
+        """Creates a schedule that is paused, so that none starts runs in two meshes."""
+        given: Schedule = record.body
+        ids = batches.ids
+        imported = replace(
+            given,
+            id=ids.of("schedule", given.id),
+            organization_id=batches.agent.organization_id,
+            subject_id=batches.caller.subject_id,
+            agent_id=batches.agent.id,
+            conversation_id=ids.of("conv", given.conversation_id),
+            last_run_id=ids.optional("run", given.last_run_id),
+            paused=True,
+            next_run_at=None,
+        )
+        try:
+            await self.schedules.create(None, imported)
+        except (FailedPrecondition, NotFound) as error:
+            batches.report.skip(record, error.message)
+            return
+        batches.report.of(RecordType.SCHEDULE).created += 1
 
 
 def _count_of_turns(batches: ImportBatches) -> int:

@@ -64,6 +64,7 @@ class ImportBatches:
         """The records of new blocks, of whose last revision there may be no record."""
         self.has_default_conversation = False
         self.groups: list[Record] = []
+        self.schedules: list[Record] = []
         self._batch: list[Record] = []
         self._bytes = 0
 
@@ -127,7 +128,8 @@ class ImportWriter:
             case RecordType.STEP:
                 return await self._write_steps(batches, records)
             case _:
-                batches.groups += records
+                late = batches.groups if kind is RecordType.GROUP else batches.schedules
+                late += records
                 return Outcome(existing=len(records))  # counted at the end
 
     async def complete(self, batches: ImportBatches, kind: RecordType) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
@@ -15,7 +16,15 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.model.runs import Lineage, Run, RunOrigin, RunRequest
-from mnemesh_orchestrator.model.schedules import MISSED, Schedule, ScheduleFilter, is_missed, planned, valid_schedule
+from mnemesh_orchestrator.model.schedules import (
+    LATE,
+    MISSED,
+    Schedule,
+    ScheduleFilter,
+    is_missed,
+    planned,
+    valid_schedule,
+)
 from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.usecases.runs import RunService
 
@@ -38,6 +47,8 @@ class ScheduleService:
     ids: IdSource
     changed: asyncio.Event
     """Set after each change in this process: the next time at which a schedule is due may be another one."""
+    started_at: datetime
+    """When this process began."""
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: Schedule) -> Schedule:
         """Stores a schedule and returns it. Raises InvalidArgument, and NotFound for what it names."""
@@ -114,8 +125,10 @@ class ScheduleService:
     async def _start(self, due: Schedule) -> None:
         """Starts the due run of a schedule, or notes why it does not start. Raises the errors of the database."""
         run: Run | None = None
-        refusal: str | None = MISSED
-        if not is_missed(due, self.clock.now()):
+        refusal: str | None = None
+        if is_missed(due, self.clock.now()):
+            refusal = MISSED if (due.next_run_at or self.started_at) < self.started_at else LATE
+        else:
             try:
                 run = await self._run_of(due)
             except MnemeshError as error:

@@ -12,6 +12,7 @@ from mnemesh.agents.v1 import conversations_pb2 as _conversations_pb2
 from mnemesh.agents.v1 import groups_pb2 as _groups_pb2
 from mnemesh.agents.v1 import identities_pb2 as _identities_pb2
 from mnemesh.agents.v1 import runs_pb2 as _runs_pb2
+from mnemesh.agents.v1 import schedules_pb2 as _schedules_pb2
 from mnemesh.archival.v1 import archives_pb2 as _archives_pb2
 from mnemesh.archival.v1 import passages_service_pb2 as _passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2 as _blocks_pb2
@@ -56,6 +57,7 @@ class _RecordTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecordType
     RECORD_TYPE_ARCHIVE: _RecordType.ValueType  # 16
     RECORD_TYPE_PASSAGE: _RecordType.ValueType  # 17
     RECORD_TYPE_GROUP: _RecordType.ValueType  # 18
+    RECORD_TYPE_SCHEDULE: _RecordType.ValueType  # 19
 
 class RecordType(_RecordType, metaclass=_RecordTypeEnumTypeWrapper):
     """The type of a record. The values are the field numbers of AgentRecord."""
@@ -79,6 +81,7 @@ RECORD_TYPE_FACT: RecordType.ValueType  # 15
 RECORD_TYPE_ARCHIVE: RecordType.ValueType  # 16
 RECORD_TYPE_PASSAGE: RecordType.ValueType  # 17
 RECORD_TYPE_GROUP: RecordType.ValueType  # 18
+RECORD_TYPE_SCHEDULE: RecordType.ValueType  # 19
 Global___RecordType: _TypeAlias = RecordType  # noqa: Y015
 
 @_typing.final
@@ -112,6 +115,7 @@ class AgentRecord(_message.Message):
     ARCHIVE_FIELD_NUMBER: _builtins.int
     PASSAGE_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    SCHEDULE_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___RecordsHeader: ...
@@ -200,6 +204,12 @@ class AgentRecord(_message.Message):
         """
 
     @_builtins.property
+    def schedule(self) -> _schedules_pb2.Schedule:
+        """A schedule of the agent that has not ended. The import pauses it and keeps its counts: UpdateSchedule resumes it.
+        Skipped with the reason if its conversation is not imported, or the organization has no place for it.
+        """
+
+    @_builtins.property
     def end(self) -> Global___RecordsEnd: ...
     def __init__(
         self,
@@ -222,13 +232,14 @@ class AgentRecord(_message.Message):
         archive: _archives_pb2.Archive | None = ...,
         passage: Global___PassageRecord | None = ...,
         group: _groups_pb2.Group | None = ...,
+        schedule: _schedules_pb2.Schedule | None = ...,
         end: Global___RecordsEnd | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archive", b"archive", "block", b"block", "block_revision", b"block_revision", "conversation", b"conversation", "end", b"end", "episode", b"episode", "fact", b"fact", "file", b"file", "folder", b"folder", "group", b"group", "header", b"header", "identity", b"identity", "message", b"message", "passage", b"passage", "raw_trace", b"raw_trace", "record", b"record", "run", b"run", "step", b"step", "tool", b"tool"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archive", b"archive", "block", b"block", "block_revision", b"block_revision", "conversation", b"conversation", "end", b"end", "episode", b"episode", "fact", b"fact", "file", b"file", "folder", b"folder", "group", b"group", "header", b"header", "identity", b"identity", "message", b"message", "passage", b"passage", "raw_trace", b"raw_trace", "record", b"record", "run", b"run", "schedule", b"schedule", "step", b"step", "tool", b"tool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archive", b"archive", "block", b"block", "block_revision", b"block_revision", "conversation", b"conversation", "end", b"end", "episode", b"episode", "fact", b"fact", "file", b"file", "folder", b"folder", "group", b"group", "header", b"header", "identity", b"identity", "message", b"message", "passage", b"passage", "raw_trace", b"raw_trace", "record", b"record", "run", b"run", "step", b"step", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archive", b"archive", "block", b"block", "block_revision", b"block_revision", "conversation", b"conversation", "end", b"end", "episode", b"episode", "fact", b"fact", "file", b"file", "folder", b"folder", "group", b"group", "header", b"header", "identity", b"identity", "message", b"message", "passage", b"passage", "raw_trace", b"raw_trace", "record", b"record", "run", b"run", "schedule", b"schedule", "step", b"step", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_record: _TypeAlias = _typing.Literal["header", "agent", "identity", "tool", "folder", "file", "block", "block_revision", "conversation", "run", "step", "message", "raw_trace", "episode", "fact", "archive", "passage", "group", "end"]  # noqa: Y015
+    _WhichOneofReturnType_record: _TypeAlias = _typing.Literal["header", "agent", "identity", "tool", "folder", "file", "block", "block_revision", "conversation", "run", "step", "message", "raw_trace", "episode", "fact", "archive", "passage", "group", "schedule", "end"]  # noqa: Y015
     _WhichOneofArgType_record: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_record) -> _WhichOneofReturnType_record | None: ...
 

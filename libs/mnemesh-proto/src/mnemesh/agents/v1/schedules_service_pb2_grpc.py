@@ -82,7 +82,7 @@ class ScheduleServiceServicer:
 
     def CreateSchedule(self, request, context):
         """Creates a schedule. Errors: NOT_FOUND (the agent, conversation or group); INVALID_ARGUMENT, with the field, also if
-        no time would ever be due.
+        no time would ever be due; FAILED_PRECONDITION (the organization has 1,000 schedules that have not ended).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,7 +103,8 @@ class ScheduleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSchedule(self, request, context):
-        """Updates the fields in update_mask. The next time is calculated from now on. Errors: NOT_FOUND.
+        """Updates the fields in update_mask. The next time is calculated from now on. Errors: NOT_FOUND,
+        FAILED_PRECONDITION (it has ended, and the organization has no place for another one).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

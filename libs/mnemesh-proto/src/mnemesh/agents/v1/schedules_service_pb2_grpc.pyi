@@ -43,14 +43,16 @@ class ScheduleServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ScheduleServiceAsyncStub: ...
     CreateSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_service_pb2.CreateScheduleRequest, _schedules_service_pb2.CreateScheduleResponse]
     """Creates a schedule. Errors: NOT_FOUND (the agent, conversation or group); INVALID_ARGUMENT, with the field, also if
-    no time would ever be due.
+    no time would ever be due; FAILED_PRECONDITION (the organization has 1,000 schedules that have not ended).
     """
     GetSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_service_pb2.GetScheduleRequest, _schedules_service_pb2.GetScheduleResponse]
     """Returns one schedule. Errors: NOT_FOUND."""
     ListSchedules: _grpc.UnaryUnaryMultiCallable[_schedules_service_pb2.ListSchedulesRequest, _schedules_service_pb2.ListSchedulesResponse]
     """Lists schedules in the order of their creation. The default order is ascending."""
     UpdateSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_service_pb2.UpdateScheduleRequest, _schedules_service_pb2.UpdateScheduleResponse]
-    """Updates the fields in update_mask. The next time is calculated from now on. Errors: NOT_FOUND."""
+    """Updates the fields in update_mask. The next time is calculated from now on. Errors: NOT_FOUND,
+    FAILED_PRECONDITION (it has ended, and the organization has no place for another one).
+    """
     DeleteSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_service_pb2.DeleteScheduleRequest, _schedules_service_pb2.DeleteScheduleResponse]
     """Deletes a schedule. Runs that it started are kept. Idempotent: a missing schedule is not an error."""
 
@@ -69,14 +71,16 @@ class ScheduleServiceAsyncStub(ScheduleServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateSchedule: _aio.UnaryUnaryMultiCallable[_schedules_service_pb2.CreateScheduleRequest, _schedules_service_pb2.CreateScheduleResponse]  # type: ignore[assignment]
     """Creates a schedule. Errors: NOT_FOUND (the agent, conversation or group); INVALID_ARGUMENT, with the field, also if
-    no time would ever be due.
+    no time would ever be due; FAILED_PRECONDITION (the organization has 1,000 schedules that have not ended).
     """
     GetSchedule: _aio.UnaryUnaryMultiCallable[_schedules_service_pb2.GetScheduleRequest, _schedules_service_pb2.GetScheduleResponse]  # type: ignore[assignment]
     """Returns one schedule. Errors: NOT_FOUND."""
     ListSchedules: _aio.UnaryUnaryMultiCallable[_schedules_service_pb2.ListSchedulesRequest, _schedules_service_pb2.ListSchedulesResponse]  # type: ignore[assignment]
     """Lists schedules in the order of their creation. The default order is ascending."""
     UpdateSchedule: _aio.UnaryUnaryMultiCallable[_schedules_service_pb2.UpdateScheduleRequest, _schedules_service_pb2.UpdateScheduleResponse]  # type: ignore[assignment]
-    """Updates the fields in update_mask. The next time is calculated from now on. Errors: NOT_FOUND."""
+    """Updates the fields in update_mask. The next time is calculated from now on. Errors: NOT_FOUND,
+    FAILED_PRECONDITION (it has ended, and the organization has no place for another one).
+    """
     DeleteSchedule: _aio.UnaryUnaryMultiCallable[_schedules_service_pb2.DeleteScheduleRequest, _schedules_service_pb2.DeleteScheduleResponse]  # type: ignore[assignment]
     """Deletes a schedule. Runs that it started are kept. Idempotent: a missing schedule is not an error."""
 
@@ -97,7 +101,7 @@ class ScheduleServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_service_pb2.CreateScheduleResponse, _abc.Awaitable[_schedules_service_pb2.CreateScheduleResponse]]:
         """Creates a schedule. Errors: NOT_FOUND (the agent, conversation or group); INVALID_ARGUMENT, with the field, also if
-        no time would ever be due.
+        no time would ever be due; FAILED_PRECONDITION (the organization has 1,000 schedules that have not ended).
         """
 
     def GetSchedule(
@@ -119,7 +123,9 @@ class ScheduleServiceServicer:
         request: _schedules_service_pb2.UpdateScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_service_pb2.UpdateScheduleResponse, _abc.Awaitable[_schedules_service_pb2.UpdateScheduleResponse]]:
-        """Updates the fields in update_mask. The next time is calculated from now on. Errors: NOT_FOUND."""
+        """Updates the fields in update_mask. The next time is calculated from now on. Errors: NOT_FOUND,
+        FAILED_PRECONDITION (it has ended, and the organization has no place for another one).
+        """
 
     def DeleteSchedule(
         self,

@@ -11,7 +11,14 @@ from mnemesh_kit.ids import require_id, require_ids
 from mnemesh_types.twin import Conversion, enum_of, optional_field, written
 
 from mnemesh_orchestrator.model.groups import group_conversation_id
-from mnemesh_orchestrator.model.schedules import MissedRunRule, OverlapRule, Schedule, ScheduleFilter, ScheduleOrder
+from mnemesh_orchestrator.model.schedules import (
+    MissedRunRule,
+    OverlapRule,
+    Schedule,
+    ScheduleFilter,
+    ScheduleOrder,
+    valid_schedule,
+)
 from mnemesh_orchestrator.rpc.convert.runs import (
     config_from_proto,
     config_to_proto,
@@ -57,6 +64,15 @@ def schedule_draft_from_proto(message: pb.Schedule) -> Schedule:
         agent_id = require_id(message.agent_id, "agent", "schedule.agent_id")
         values["conversation_id"] = conversation_id_from_proto(agent_id, optional_field(message, "conversation_id"))
     return _SCHEDULE.from_proto(copy, "schedule", **values)
+
+
+def exported_schedule(message: pb.Schedule) -> Schedule:
+    """Returns an exported schedule of an agent. Raises InvalidArgument."""
+    if message.HasField("group_id"):
+        raise InvalidArgument("schedule.group_id must be empty.", field="schedule.group_id")
+    given = _read(message, ("messages", "config"))
+    ids = {"organization_id": "", "subject_id": "", "conversation_id": message.conversation_id}
+    return valid_schedule(_SCHEDULE.from_proto(message, "schedule", **ids, **given))
 
 
 def schedule_changes_from_proto(request: rpc.UpdateScheduleRequest) -> tuple[str, dict[str, Any]]:

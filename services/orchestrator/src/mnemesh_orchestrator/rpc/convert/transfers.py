@@ -37,6 +37,7 @@ from mnemesh_orchestrator.rpc.convert.agents import agent_from_proto, agent_to_p
 from mnemesh_orchestrator.rpc.convert.groups import group_draft_from_proto, group_to_proto
 from mnemesh_orchestrator.rpc.convert.identities import IDENTITY
 from mnemesh_orchestrator.rpc.convert.runs import RUN, STEP, run_to_proto
+from mnemesh_orchestrator.rpc.convert.schedules import exported_schedule, schedule_to_proto
 
 SOURCE: Final = "mnemesh"
 MAX_RESPONSE_BYTES: Final = 1_000_000
@@ -168,6 +169,7 @@ _TO_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
     RecordType.RUN: _run_to_proto,
     RecordType.STEP: STEP.to_proto,
     RecordType.GROUP: group_to_proto,
+    RecordType.SCHEDULE: schedule_to_proto,
 }
 
 
@@ -265,6 +267,7 @@ _FROM_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
     RecordType.RUN: exported_run,
     RecordType.STEP: exported_step,
     RecordType.GROUP: exported_group,
+    RecordType.SCHEDULE: exported_schedule,
     RecordType.END: lambda body: body.record_count,
 }
 
