@@ -22,16 +22,19 @@ Config.__module__ = "mnemesh_shelf.config"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A service's package with one migration."""
+    """A service's package with one table."""
     versions = tmp_path / "mnemesh_shelf" / "store" / "migrations" / "versions"
     versions.mkdir(parents=True)
-    (tmp_path / "mnemesh_shelf" / "__init__.py").touch()
-    (versions / "0001_shelf.py").write_text(
-        "import sqlalchemy as sa\nfrom alembic import op\nrevision = '0001'\ndown_revision = None\n"
-        "def upgrade():\n    op.create_table('books', sa.Column('title', sa.Text, primary_key=True))\n"
+    for path in (tmp_path / "mnemesh_shelf" / "__init__.py", tmp_path / "mnemesh_shelf" / "store" / "__init__.py"):
+        path.touch()
+    (versions / "0001_shelf.py").write_text("revision, down_revision = '0001', None\n")
+    (tmp_path / "mnemesh_shelf" / "store" / "tables.py").write_text(
+        "import sqlalchemy as sa\nmetadata = sa.MetaData()\n"
+        "sa.Table('books', metadata, sa.Column('title', sa.Text, primary_key=True))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "mnemesh_shelf", raising=False)
+    for module in ("mnemesh_shelf", "mnemesh_shelf.store", "mnemesh_shelf.store.tables"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return "mnemesh_shelf"
 
 

@@ -213,20 +213,30 @@ async def test_principal_is_known_inside_a_transaction(database: Database) -> No
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package with two migrations."""
+    """A package with a schema of two tables, the second of which came with a revision."""
     name = f"package_{tmp_path.name}"
     versions = tmp_path / name / "store" / "migrations" / "versions"
     versions.mkdir(parents=True)
-    (tmp_path / name / "__init__.py").touch()
-    for number, table in ((1, "first"), (2, "second")):
-        before = repr(f"{number - 1:04}") if number > 1 else None
-        (versions / f"{number:04}_{table}.py").write_text(
-            "import sqlalchemy as sa\nfrom alembic import op\n"
-            f"revision = '{number:04}'\ndown_revision = {before}\n"
-            f"def upgrade():\n    op.create_table('{table}', sa.Column('id', sa.Text, primary_key=True))\n"
-        )
+    for path in (tmp_path / name / "__init__.py", tmp_path / name / "store" / "__init__.py"):
+        path.touch()
+    (versions / "0001_first.py").write_text("revision, down_revision = '0001', None\n")
+    (versions / "0002_second.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\nrevision, down_revision = '0002', '0001'\n"
+        "def upgrade():\n    op.create_table('second', sa.Column('id', sa.Text, primary_key=True))\n"
+    )
+    (tmp_path / name / "store" / "tables.py").write_text(
+        "import sqlalchemy as sa\nmetadata = sa.MetaData()\n"
+        "for name in ('first', 'second'):\n    sa.Table(name, metadata, sa.Column('id', sa.Text, primary_key=True))\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     return name
+
+
+async def older(database: Database, package: str) -> None:
+    """Gives the database the schema of the first revision."""
+    await database.migrate(package)
+    for statement in ("DROP TABLE second", "UPDATE alembic_version SET version_num = '0001'"):
+        await database.write(lambda c, statement=statement: c.execute(sa.text(statement)))
 
 
 async def test_migrations_run_once_when_replicas_start_together(database_url: str, package: str) -> None:
@@ -239,22 +249,26 @@ async def test_migrations_run_once_when_replicas_start_together(database_url: st
         await replica.close()
 
 
-async def test_older_database_is_migrated(database: Database, package: str, tmp_path: Path) -> None:
-    second = tmp_path / package / "store" / "migrations" / "versions" / "0002_second.py"
-    later = second.rename(tmp_path / "later.py")
-    await database.migrate(package)
-    assert await database.read(lambda c: sa.inspect(c).has_table("second")) is False
-    later.rename(second)
+async def test_older_database_is_migrated(database: Database, package: str) -> None:
+    await older(database, package)
     await database.migrate(package)
     assert await database.read(lambda c: sa.inspect(c).has_table("second")) is True
 
 
 async def test_failed_migration_is_rolled_back(database: Database, package: str, tmp_path: Path) -> None:
+    await older(database, package)
     second = tmp_path / package / "store" / "migrations" / "versions" / "0002_second.py"
     second.write_text(second.read_text() + "    raise RuntimeError('failed')\n")
     with pytest.raises(RuntimeError):
         await database.migrate(package)
-    assert await database.read(lambda c: sa.inspect(c).get_table_names()) == []
+    assert await database.read(lambda c: sa.inspect(c).has_table("second")) is False
+
+
+async def test_tables_of_another_program_are_not_taken_for_the_own(database: Database, package: str) -> None:
+    await database.write(lambda c: c.execute(sa.text("CREATE TABLE second (id TEXT)")))
+    with pytest.raises((StartupError, sa.exc.ProgrammingError), match="already exists"):
+        await database.migrate(package)
+    assert await database.read(lambda c: sa.inspect(c).get_table_names()) == ["second"]
 
 
 async def test_newer_schema_is_one_line_that_names_the_versions(

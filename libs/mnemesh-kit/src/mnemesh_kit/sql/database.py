@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import resources
+from importlib import import_module, resources
 from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
@@ -75,30 +75,31 @@ def _in_utc(value: datetime | None) -> datetime | None:
     return None if value is None else value.astimezone(UTC)
 
 
-VERSIONS: Final = sa.table("alembic_version", sa.column("version_num"))
+VERSIONS: Final = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""The table in which Alembic keeps the revision of a schema."""
 RESTORING: Final = "restoring"
 """The revision of a database that a restore fills. No service uses it."""
 
 
 def is_newest(connection: sa.Connection, package: str) -> bool:
-    """Returns whether the database has the last revision in `<package>/store/migrations/versions`.
-
-    A file is named after its revision, and files sort by revision: `0101_tags.py` contains the revision "0101". For
-    other names the result is False, and Alembic decides.
+    """Returns whether the database has the newest revision; an empty database has none.
 
     Raises:
         StartupError: the database has a revision that this version of the service does not know, or is being restored.
     """
     if not sa.inspect(connection).has_table(VERSIONS.name):
         return False
-    versions = resources.files(package) / "store" / "migrations" / "versions"
-    names = sorted(file.name for file in versions.iterdir() if file.name.endswith(".py"))
-    known = [name.partition("_")[0] for name in names]
+    known = _revisions(package)
     current = list(connection.execute(sa.select(VERSIONS.c.version_num)).scalars())
     if current == [RESTORING]:
         raise StartupError("The restore of a backup into the database is not complete. Run `mnemesh restore` again.")
     unknown = next((revision for revision in current if revision not in known), None)
-    if known and unknown:
+    if unknown:
         if unknown < known[0]:
             raise StartupError(
                 f"The database has the schema of a version before the first release: revision {unknown}, and {package} "
@@ -108,7 +109,13 @@ def is_newest(connection: sa.Connection, package: str) -> bool:
             f"The database has the schema of a newer version: revision {unknown}, and this version knows {known[-1]}. "
             f"Install the newer version of {package}."
         )
-    return bool(known) and current == known[-1:]
+    return current == known[-1:]
+
+
+def _revisions(package: str) -> list[str]:
+    """Returns the revisions of a service, oldest first. A file is named after its revision, such as `0101_tags.py`."""
+    versions = resources.files(package) / "store" / "migrations" / "versions"
+    return sorted(file.name.partition("_")[0] for file in versions.iterdir() if file.name.endswith(".py"))
 
 
 T = TypeVar("T")
@@ -287,8 +294,9 @@ class Database:
                 self._one_writer.release()
 
     async def migrate(self, package: str) -> None:
-        """Migrates the schema to the newest revision in `<package>/store/migrations/versions`.
+        """Brings the schema to the newest revision in `<package>/store/migrations/versions`.
 
+        An empty database gets the tables of `<package>.store.tables`; another one the revisions that it does not have.
         Replicas may start at the same time: one migrates, and the others wait for it. A PostgreSQL server that does not
         answer is awaited for `START_SECONDS`.
 
@@ -382,16 +390,25 @@ _LOCK: Final = 0x6D6E656D657368
 
 
 def upgrade(connection: sa.Connection, package: str) -> None:
-    """Runs the revisions in `<package>/store/migrations/versions` that the database does not have yet.
+    """Creates the schema of an empty database, or runs the revisions that the database does not have yet.
 
-    All of them run in the caller's transaction, so an upgrade is atomic.
+    All of it happens in the caller's transaction, so an upgrade is atomic.
     """
-    from alembic.config import Config  # noqa: PLC0415  (a process with a database of the newest schema needs no Alembic)
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    if sa.inspect(connection).has_table(VERSIONS.name):
+        _run_revisions(connection, package)
+        return
+    import_module(f"{package}.store.tables").metadata.create_all(connection, checkfirst=False)
+    VERSIONS.create(connection)
+    connection.execute(VERSIONS.insert().values(version_num=_revisions(package)[-1]))
+
+
+def _run_revisions(connection: sa.Connection, package: str) -> None:
+    from alembic.config import Config  # noqa: PLC0415  (a new database, or one of the newest schema, needs no Alembic)
     from alembic.runtime.environment import EnvironmentContext  # noqa: PLC0415
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     with resources.as_file(resources.files(package) / "store" / "migrations") as directory:
         config = Config()
         config.set_main_option("script_location", str(directory).replace("%", "%%"))

@@ -1,7 +1,7 @@
 """The tables of recall on SQLite and PostgreSQL, and lists of values as one parameter.
 
-Migrations create `message_terms`, which differs by engine. Tables with the info `derived` are made again from the
-others: a backup does not have their rows.
+`message_terms` differs by engine. Tables with the info `derived` are made again from the others: a backup does not have
+their rows.
 """
 
 import json
@@ -201,6 +201,24 @@ message_words = sa.Table(
     sa.Column("ends_in_question", sa.Boolean, nullable=False),
     info={"derived": True},
 )
+
+# The terms of messages are keys without text; see store/fulltext/words.py. FTS5 has neither the text nor positions. On
+# PostgreSQL, the words of a message are in its row instead of a TOAST table, because the ranking reads hundreds of
+# them. The pending list is short, because every search reads it to its end.
+for _engine, _statement in (
+    (
+        "sqlite",
+        "CREATE VIRTUAL TABLE message_terms USING fts5(terms, content = '', detail = none, tokenize = \"ascii\")",
+    ),
+    ("postgresql", "ALTER TABLE message_words SET (toast_tuple_target = 8160)"),
+    ("postgresql", "CREATE TABLE message_terms (row_id BIGINT PRIMARY KEY, terms BIGINT[] NOT NULL)"),
+    (
+        "postgresql",
+        "CREATE INDEX ix_message_terms ON message_terms USING gin (terms) WITH (gin_pending_list_limit = 512)",
+    ),
+):
+    _ddl: sa.DDL = sa.DDL(_statement)  # type: ignore[no-untyped-call]
+    sa.event.listen(message_words, "after_create", _ddl.execute_if(dialect=_engine))
 
 # The turns of agents. Messages name their turn in `turn_id`.
 turns = sa.Table(
