@@ -43,7 +43,7 @@ down: $(VENV)/.runtime ## Stop the mesh
 test: $(VENV)/.dev ## Run the tests, with samples of the sweeps (ARGS="-k name" narrows it down)
 	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-all: $(VENV)/.dev ## Run the tests with whole sweeps and on every engine
+test-all: $(VENV)/.dev ## Run the tests with more of each sweep and on every engine (ARGS=--sweep: with every point)
 	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n $(WORKERS) --dist worksteal --full $(ARGS)
 
 test-polyglot: $(VENV)/.dev ## Build and run the examples in Go, Java, Python and TypeScript

@@ -107,10 +107,11 @@ async def idle(client: Mnemesh) -> None:
     ("mesh", "seed", "rounds"),
     [
         ("one process", 1, 1),
+        *(pytest.param(form, 2, 4, marks=pytest.mark.full) for form in ("one process", "processes")),
         *(
-            pytest.param(form, seed, 8, marks=pytest.mark.full)
-            for form, seeds in (("one process", (2, 3)), ("processes", (4, 5)))
-            for seed in seeds
+            pytest.param(form, seed, 8, marks=pytest.mark.sweep)
+            for form in ("one process", "processes")
+            for seed in (3, 4)
         ),
     ],
     indirect=["mesh"],
@@ -121,9 +122,13 @@ async def test_everything_happens_once(mesh: ProcessMesh, provider: FakeOpenAI, 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [6, 7])
-async def test_everything_happens_once_in_replicas(replicas: ProcessMesh, provider: FakeOpenAI, seed: int) -> None:
-    await run_and_count(replicas, provider, seed, 5, ("orchestrator", "orchestrator-2", "recall"))
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [(6, 2), *(pytest.param(seed, 5, marks=pytest.mark.sweep) for seed in (7, 8))]
+)
+async def test_everything_happens_once_in_replicas(
+    replicas: ProcessMesh, provider: FakeOpenAI, seed: int, rounds: int
+) -> None:
+    await run_and_count(replicas, provider, seed, rounds, ("orchestrator", "orchestrator-2", "recall"))
 
 
 async def run_and_count(

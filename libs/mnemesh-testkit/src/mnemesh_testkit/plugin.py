@@ -26,13 +26,15 @@ FULL = pytest.mark.full
 _CONCURRENT = ("concurrent", "at_once")
 """Words in the names of tests whose outcome depends on the locks of the engine."""
 
-Sample = Callable[[Sequence[Any], int], Sequence[Any]]
+Sample = Callable[..., Sequence[Any]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers, and removes the time limits of property tests."""
+    config.option.full |= config.option.sweep
     config.addinivalue_line("markers", "mesh(**arguments): arguments of the Mesh or ProcessMesh of the test's fixture.")
     config.addinivalue_line("markers", "full: a test that runs only with --full.")
+    config.addinivalue_line("markers", "sweep: a test that runs only with --sweep.")
     config.addinivalue_line("markers", "sampled(n): of a class, each nth test and those of concurrency; --full: all.")
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import HealthCheck, settings  # noqa: PLC0415
@@ -46,8 +48,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--full` and `--pgbouncer`."""
-    parser.addoption("--full", action="store_true", help="run whole sweeps, every engine, and tests marked `full`")
+    """Adds `--full`, `--sweep` and `--pgbouncer`."""
+    parser.addoption(
+        "--full", action="store_true", help="run every engine, tests marked `full`, and more of each sweep"
+    )
+    parser.addoption("--sweep", action="store_true", help="run what `--full` runs, with every point of each sweep")
     parser.addoption("--pgbouncer", action="store_true", help="reach PostgreSQL through a PgBouncer in all tests")
 
 
@@ -68,7 +73,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects what only `--full` runs, and applies the time limits of a slow machine."""
+    """Deselects what only `--full` or `--sweep` runs, and applies the time limits of a slow machine."""
     from mnemesh_testkit.timeouts import FACTOR  # noqa: PLC0415
 
     if FACTOR != 1:
@@ -76,12 +81,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seconds = item.get_closest_marker("timeout")
             if seconds is None:
                 item.add_marker(pytest.mark.timeout(float(config.getini("timeout") or 0) * FACTOR))
-    if config.getoption("--full"):
+    if config.getoption("--sweep"):
         return
     left: dict[bool, list[pytest.Item]] = {True: [], False: []}
     numbers: Counter[object] = Counter()
+    is_full = config.getoption("--full")
     for item in items:
-        left[_is_full(item) or _is_left_out(item, numbers)].append(item)
+        is_left_out = item.get_closest_marker("sweep") is not None
+        left[is_left_out or (not is_full and (_is_full(item) or _is_left_out(item, numbers)))].append(item)
     if left[True]:
         config.hook.pytest_deselected(items=left[True])
         items[:] = left[False]
@@ -114,9 +121,23 @@ def is_full(pytestconfig: pytest.Config) -> bool:
 
 
 @pytest.fixture(scope="session")
-def sample(is_full: bool) -> Sample:
-    """Returns every nth case of a sweep: `sample(cases, n)`. In a full run it returns all of them."""
-    return lambda cases, n: cases if is_full else cases[::n]
+def is_sweep(pytestconfig: pytest.Config) -> bool:
+    """True in a run with every point of each sweep (`--sweep`)."""
+    return bool(pytestconfig.getoption("--sweep"))
+
+
+@pytest.fixture(scope="session")
+def sample(is_full: bool, is_sweep: bool) -> Sample:
+    """Returns every nth case of a sweep: `sample(cases, n, full)`.
+
+    With `--full` it returns every one whose number is a multiple of `full`, which is 1 if it is not given. With
+    `--sweep` it returns all of them.
+    """
+
+    def sample(cases: Sequence[Any], n: int, full: int = 1) -> Sequence[Any]:
+        return cases if is_sweep else cases[::full] if is_full else cases[::n]
+
+    return sample
 
 
 def sampled(cases: Sequence[Any], every: int) -> list[Any]:

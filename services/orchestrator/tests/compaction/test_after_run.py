@@ -93,7 +93,7 @@ async def test_crash_at_any_point_of_the_turn_loses_nothing(tmp_path: Path, kind
         points = world.faults.points
         await process.worker.stop()
         assert roles(world.window(agent).messages)[1] == "summary"
-        for point in sample(range(points), 16):
+        for point in sample(range(points), 16, 2):
             world.faults = Faults()
             await survives(world, kind, point)
 

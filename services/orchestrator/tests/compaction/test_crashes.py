@@ -63,7 +63,7 @@ async def test_compaction_in_run_survives_crash_at_any_point(
         assert len(speaker.summaries) == 1
         assert roles(world.window(agent).messages)[1] == "summary"
         seen: Counter[str] = Counter()
-        for point in sample(range(points), 5):
+        for point in sample(range(points), 5, 2):
             world.faults = Faults()
             seen[await survives(world, kind, stage, point)] += 1
     assert seen["old"] >= (3 if is_full else 1)

@@ -344,7 +344,7 @@ async def test_crash_at_any_point_neither_duplicates_nor_loses_memories(
         assert {"episodes.bundle", "recall.replace_context"} <= set(world.faults.calls)
         assert len(world.episodes.commits) == 2
         seen: Counter[str] = Counter()
-        for point in sample(range(points), 4):
+        for point in sample(range(points), 4, 2):
             world.faults = Faults()
             seen[await survives(world, kind, point)] += 1
     assert seen["whole"] >= points // 8, (seen, points)

@@ -27,7 +27,7 @@ from ..support.world import Process, World, require_valid
 from .conftest import WINDOW, Speaker, is_summary_request, memories, roles, small_agent
 
 MESSAGES, FEWER_MESSAGES = 10_000, 2_000
-"""With and without --full."""
+"""A case has fewer, except for the one of SAMPLED with --full, and all with --sweep."""
 BULK = 40
 """Loaded turns, of four messages each, between two real turns."""
 NEEDLE = "the key is under the third flowerpot."
@@ -103,7 +103,7 @@ def require_renderable(request: LlmRequest) -> None:
 
 
 SAMPLED = {("sliding_window", True)}
-"""The cases that run without --full."""
+"""The case that runs without --full."""
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,12 @@ SAMPLED = {("sliding_window", True)}
     ],
 )
 async def test_ten_thousand_messages(
-    world: World, process: Process, speaker: Speaker, mode: str, *, is_fickle: bool, is_full: bool
+    world: World, process: Process, speaker: Speaker, mode: str, *, is_fickle: bool, is_full: bool, is_sweep: bool
 ) -> None:
     agent = await small_agent(world, process, compaction_settings=CompactionSettings(mode))
     costs: list[int] = []
-    messages = MESSAGES if is_full else FEWER_MESSAGES
+    is_long = is_sweep or (is_full and (mode, is_fickle) in SAMPLED)
+    messages = MESSAGES if is_long else FEWER_MESSAGES
     for number, first in enumerate(range(0, messages // 4, BULK)):
         # An unreliable summary model may succeed in one turn and fail in the next.
         speaker.summary = FAILURES[number % len(FAILURES)] if is_fickle else keep_notes

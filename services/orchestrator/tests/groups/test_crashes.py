@@ -63,7 +63,7 @@ async def recovered(world: World) -> Process:
 @pytest.mark.parametrize("kind", [ManagerType.ROUND_ROBIN, ManagerType.DYNAMIC])
 async def test_run_survives_a_crash_at_every_point(tmp_path: Path, kind: ManagerType, sample: Sample) -> None:
     async with opened(tmp_path) as world:
-        await survives(world, kind, lambda points: sample(points, 18))
+        await survives(world, kind, lambda points: sample(points, 18, 2))
 
 
 @pytest.mark.full
@@ -105,7 +105,7 @@ async def test_cancellation_survives_a_crash_at_every_point(tmp_path: Path, samp
     async with opened(tmp_path) as world:
         points = await cancelled(world, None)
         assert points > 15
-        for point in sample(range(points), 16):
+        for point in sample(range(points), 16, 2):
             await cancelled(world, point)
 
 

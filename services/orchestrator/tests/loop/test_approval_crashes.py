@@ -147,7 +147,7 @@ async def test_approval_and_its_answer_survive_a_crash_at_every_point(
         points, expected = world.faults.points, transcript(world, agent)
         assert points > 60
         assert len(world.model.requests) == len(script)
-        for point in sample(range(points), 16):
+        for point in sample(range(points), 16, 2):
             agent = await born()
             await live(world, agent, point)
             where = f"point {point}, {world.faults.calls[-3:]}"
@@ -228,7 +228,7 @@ async def test_reset_of_a_waiting_conversation_survives_a_crash_at_every_point(t
     async with opened(tmp_path) as world:
         world.model.script = by_place(call("archival_memory_insert", content="one"), say("Hello."))
         points: int | None = None
-        for point in (None, *sample(range(30), 16)):
+        for point in (None, *sample(range(30), 16, 2)):
             if point is not None and points is not None and point >= points:
                 break
             world.faults = Faults()

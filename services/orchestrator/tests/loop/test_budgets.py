@@ -117,7 +117,7 @@ async def test_crash_neither_loses_a_count_nor_repeats_it(tmp_path: Path, sample
     async with opened(tmp_path) as world:
         world.model.script = script
         await limit(world.process(), max_requests=1_000)
-        for point in sample(range(points), 16):
+        for point in sample(range(points), 16, 2):
             agent = await world.agent(world.process())
             world.faults = Faults()
             world.faults.crashes_at = point

@@ -68,7 +68,7 @@ async def test_change_survives_a_crash_at_any_point(tmp_path: Path, case: str, s
         await act(counting, cast, group, "whole")
         points = world.faults.points - before
         assert (cast.holders(cast.plan), cast.holders(cast.notes)) == expected
-        for point in sample(range(points), 12):
+        for point in sample(range(points), 12, 2):
             await _clear(world)
             group = await first(world.process(), cast) if exists else None
             world.faults = Faults()
@@ -213,7 +213,7 @@ async def test_sleeptime_group_survives_a_crash_at_any_point(tmp_path: Path, sam
         world.faults = Faults()
         await lives(world.process(), "whole")
         points = world.faults.points
-        for point in sample(range(points), 12):
+        for point in sample(range(points), 12, 2):
             world.faults = Faults()
             for partner in partners:
                 await world.blocks.detach_block("", partner.id, block)

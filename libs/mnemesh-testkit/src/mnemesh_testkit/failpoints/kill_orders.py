@@ -3,10 +3,17 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 from mnemesh_testkit.failpoints.kill_observer import KILLED
+from mnemesh_testkit.fuzzing.contract import methods, reads
+
+EVENT: Final = "run.before_event:"
+LEAVING: Final = ("rpc.before_response:", EVENT)
+"""How the names of the failpoints begin after which something leaves the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,28 @@ class Failpoint:
     def __str__(self) -> str:
         """The failpoint as failed tests show it."""
         return f"{self.service} {self.number}: {self.name} ({self.occurrence})"
+
+
+def distinct(failpoints: Sequence[Failpoint], *, is_whole: bool = False) -> list[Failpoint]:
+    """Returns the failpoints of a process at which a kill leaves something different behind: the last of each kind.
+
+    Between others the process has read, computed, or has a transaction that is open: after a kill, they are the same.
+    Something is different after a commit, a call that writes, a write of an index, a run of a tool, the start of a
+    model's response, and all that leaves the process.
+
+    Args:
+        failpoints: what one turn reached, in order.
+        is_whole: whether the process is the whole mesh, so that calls between services do not leave it.
+    """
+    read = {method.name for method in methods() if is_whole or reads(method)}
+    leaving = EVENT if is_whole else LEAVING
+
+    def differs(earlier: Failpoint, later: Failpoint) -> bool:
+        kind, _, what = later.name.partition(":")
+        is_done = kind == "model.response_started" or ("after" in kind and (kind != "call.after" or what not in read))
+        return is_done or earlier.name.startswith(leaving)
+
+    return [earlier for earlier, later in pairwise(failpoints) if differs(earlier, later)] + [*failpoints[-1:]]
 
 
 class KillOrders:
