@@ -4,7 +4,6 @@ The requests are generated: valid ones with hostile values, random ones, and byt
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,9 @@ from .resources import everything
 from .valid_requests import good_requests, least_request
 
 SAMPLE: Final = 400
-FULL_SECONDS: Final = 45.0
+FULL: Final = 2_500
+SWEEP: Final = 10_000
+"""The number of requests without an option, with --full and with --sweep."""
 _ANSWERED: Final = 100
 """How many generated requests must at least succeed, so that the others reach beyond the first check."""
 
@@ -52,9 +53,11 @@ async def test_generated_requests_are_executed_or_refused(mesh: Mesh) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(scaled(300))
-async def test_generated_requests_are_executed_or_refused_on_postgresql(mesh_on_postgresql: Mesh) -> None:
-    await _fuzz(mesh_on_postgresql, _until(time.monotonic() + FULL_SECONDS, first=SAMPLE))
+@pytest.mark.timeout(scaled(900))
+async def test_generated_requests_are_executed_or_refused_on_postgresql(
+    mesh_on_postgresql: Mesh, is_sweep: bool
+) -> None:
+    await _fuzz(mesh_on_postgresql, iter(range(SAMPLE, SAMPLE + (SWEEP if is_sweep else FULL))))
 
 
 async def test_malformed_bytes_are_invalid_arguments(mesh: Mesh) -> None:
@@ -80,10 +83,3 @@ async def _fuzz(mesh: Mesh, seeds: Iterator[int]) -> None:
 
 def _valid(method: MethodDescriptor, known: Known) -> Sequence[Any]:
     return [*good_requests(method, known), least_request(method, known)]
-
-
-def _until(end: float, *, first: int) -> Iterator[int]:
-    seed = first
-    while time.monotonic() < end:
-        yield seed
-        seed += 1

@@ -55,7 +55,7 @@ async def run_of(process: Process, agent: Agent, text: str) -> Any:
 @KINDS
 @STAGES
 async def test_compaction_in_run_survives_crash_at_any_point(
-    tmp_path: Path, kind: AgentType, stage: str, sample: Sample, is_full: bool
+    tmp_path: Path, kind: AgentType, stage: str, sample: Sample
 ) -> None:
     async with opened(tmp_path) as world:
         agent, speaker = await prepare(world, kind, stage)
@@ -66,8 +66,7 @@ async def test_compaction_in_run_survives_crash_at_any_point(
         for point in sample(range(points), 5, 2):
             world.faults = Faults()
             seen[await survives(world, kind, stage, point)] += 1
-    assert seen["old"] >= (3 if is_full else 1)
-    assert seen["new"] >= (3 if is_full else 1)
+    assert seen["old"] and seen["new"], "a crash before and one after the window was replaced"
 
 
 async def survives(world: World, kind: AgentType, stage: str, point: int) -> str:
