@@ -328,7 +328,7 @@ async def test_only_one_extraction_of_an_agent_at_a_time(world: World, process: 
     assert world.episodes.texts(agent.id) == ["the boat is red."]
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("step", [7, pytest.param(2, marks=pytest.mark.full), pytest.param(1, marks=pytest.mark.sweep)])
 async def test_crash_at_any_point_extracts_every_message_once(tmp_path: Path, step: int) -> None:
     async with opened(tmp_path) as world:
         mind = Mind(world)

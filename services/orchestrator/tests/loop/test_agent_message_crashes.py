@@ -40,7 +40,9 @@ async def conversation(world: World, tool: str, crashes_at: int | None) -> tuple
     return ann, ben, cleo
 
 
-@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "step", [29, pytest.param(2, marks=pytest.mark.full), pytest.param(1, marks=pytest.mark.sweep)]
+)
 @pytest.mark.parametrize("tool", [ASK, SEND, BY_TAGS])
 async def test_messages_survive_a_crash_at_every_point(tmp_path: Path, tool: str, step: int) -> None:
     """No message is sent twice, and no reply is lost."""
