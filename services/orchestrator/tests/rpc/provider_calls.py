@@ -36,7 +36,7 @@ async def served(config: Config) -> "AsyncIterator[ModelServiceAsyncStub]":
     """Yields a stub of a service whose other services are unreachable."""
     server = RunningServer()
     address = await server.start(await assemble(config, clock=FrozenClock()), config)
-    channels = Channels(deadline=PATIENCE)  # the first call imports the SDKs
+    channels = Channels(deadline=PATIENCE, auth_key_file=config.auth_key_file)  # the first call imports the SDKs
     try:
         yield ModelServiceStub(channels.channel(address))
     finally:

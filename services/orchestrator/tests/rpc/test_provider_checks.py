@@ -1,12 +1,14 @@
 """What the service checks of providers: their answers, settings, credentials and hosts."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from mnemesh.agents.v1 import models_pb2 as pb
 from mnemesh.agents.v1 import models_service_pb2 as rpc
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, as_principal
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
@@ -273,6 +275,32 @@ async def test_hosts_of_providers_can_be_restricted(tmp_path: Path) -> None:
         with pytest.raises(MnemeshError):
             await models.CheckProvider(rpc.CheckProviderRequest(provider=a_provider(fake)))
         assert not fake.heard
+
+
+async def test_private_addresses_are_refused_with_authentication(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("k" * 40)
+    async with Guarded() as fake:
+        async with served(settings(tmp_path)) as models:
+            before = await create(models, a_provider(fake))
+        async with served(settings(tmp_path, auth_key_file=str(tmp_path / "keys"))) as models:
+            with as_principal(DEFAULT_PRINCIPAL):
+                for url in (
+                    fake.base_url,
+                    "http://localhost:1/v1",
+                    "http://[::ffff:10.0.0.1]/v1",
+                    "http://2130706433/",
+                ):
+                    place = pb.Provider(name="inside", type="vllm", base_url=url)
+                    for call in (create(models, place), models.CheckProvider(rpc.CheckProviderRequest(provider=place))):
+                        with pytest.raises(MnemeshError, match="MNEMESH_PROVIDER_HOSTS") as refused:
+                            await call
+                        assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", "provider.base_url")
+                named = pb.Provider(name="resolved", type="vllm", base_url=f"http://{socket.gethostname()}:1/v1")
+                assert (await create(models, named)).last_refresh_error
+                with pytest.raises(MnemeshError, match="not public") as refused:
+                    await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=before.id))
+                assert refused.value.reason == "PROVIDER_UNAVAILABLE"
+        assert len(fake.heard) == 1
 
 
 async def test_embedders_are_listed(tmp_path: Path) -> None:

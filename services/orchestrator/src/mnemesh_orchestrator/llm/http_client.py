@@ -54,7 +54,7 @@ _TLS_RECORDS: Final = ("\\x15\\x03", "\\x16\\x03")
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """The maximum size of one answer, after decompression."""
 MAX_CONNECTIONS: Final = 1000
-_SETTING: Final = "MNEMESH_PROVIDER_HOSTS"
+SETTING_OF_HOSTS: Final = "MNEMESH_PROVIDER_HOSTS"
 _PIECE_BYTES: Final = 256 * 1024
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
@@ -332,11 +332,15 @@ class _PublicTransport(ProviderTransport):
 
 def _require_public(request: httpx2.Request) -> None:
     if is_private_address(request.url.host):
-        raise PermissionError(errno.EACCES, refusal(request.url.host, _SETTING))
+        problem = PermissionError(errno.EACCES, refusal(request.url.host, SETTING_OF_HOSTS))
+        raise httpx2.ConnectError(str(problem), request=request) from problem
 
 
 def _public_session(max_connections: int) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=max_connections, resolver=PublicResolver(_SETTING), ssl=httpx2.create_ssl_context(), use_dns_cache=True
+        limit=max_connections,
+        resolver=PublicResolver(SETTING_OF_HOSTS),
+        ssl=httpx2.create_ssl_context(),
+        use_dns_cache=True,
     )
     return aiohttp.ClientSession(connector=connector)

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
+from mnemesh_kit.network import host_problem
 from mnemesh_kit.secret_variables import SecretUnreadable
 from mnemesh_kit.text import require_no_nul, require_searchable_fields
 from mnemesh_kit.time import Clock
@@ -17,6 +17,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.errors import ProviderError, ProviderTimeout
+from mnemesh_orchestrator.llm.http_client import SETTING_OF_HOSTS
 from mnemesh_orchestrator.llm.model_catalog import MNEMESH, ModelCatalog, OrganizationModels, OwnProvider
 from mnemesh_orchestrator.llm.provider import Provider, language_models, make_client, read_models, with_capabilities
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
@@ -429,12 +430,10 @@ class ProviderService:
         """Raises InvalidArgument if the provider has no URL, or a host that the operator does not allow."""
         if bare_settings(draft).endpoint is None:
             raise InvalidArgument(f"provider.base_url is required for type {draft.type}.", field="provider.base_url")
-        host = None if draft.base_url is None else urlsplit(draft.base_url).hostname
-        if self._hosts and host is not None and host.lower() not in self._hosts:
-            raise InvalidArgument(
-                f"provider.base_url must have a host that the operator of this server allows, not {host}.",
-                field="provider.base_url",
-            )
+        public_only = self._models.base.settings.limits.public_addresses_only
+        url = draft.base_url
+        if url and (problem := host_problem(url, self._hosts, SETTING_OF_HOSTS, public_only=public_only)):
+            raise InvalidArgument(f"provider.base_url: {problem}.", field="provider.base_url")
 
 
 def _own(models: OrganizationModels, provider_id: str) -> OwnProvider:
