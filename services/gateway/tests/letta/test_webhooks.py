@@ -5,12 +5,16 @@ import hashlib
 import hmac
 import json
 import queue
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mnemesh.agents.v1 import webhooks_pb2 as pb
 from mnemesh.agents.v1 import webhooks_service_pb2 as rpc
@@ -115,6 +119,32 @@ def test_a_test_event_shows_its_result(lab: Lab, receiver: Receiver, webhook: rp
             break
         time.sleep(scaled(0.05))
     assert (found.status, found.attempts, found.HasField("due_time"), found.payload) == (200, 1, False, body.decode())
+
+
+def test_the_example_of_a_receiver_takes_signed_events_only(lab: Lab) -> None:
+    node, example = Path(sys.executable).with_name("node"), Path(__file__).parents[4] / "examples/webhook_receiver.mjs"
+    service = lab.call(SERVICE, "CreateWebhook", rpc.CreateWebhookRequest(webhook=pb.Webhook(url="http://127.0.0.1:9")))
+    with subprocess.Popen([node, example, service.secret, "0"], stdout=subprocess.PIPE, text=True) as receiver:
+        try:
+            assert receiver.stdout is not None
+            url = receiver.stdout.readline().strip()
+            webhook = pb.Webhook(id=service.webhook.id, url=url)
+            lab.call(
+                SERVICE, "UpdateWebhook", rpc.UpdateWebhookRequest(webhook=webhook, update_mask={"paths": ["url"]})
+            )
+            lab.call(SERVICE, "TestWebhook", rpc.TestWebhookRequest(webhook_id=webhook.id))
+            body = receiver.stdout.readline().strip().encode()
+            assert json.loads(body)["type"] == "webhook.test"
+            key = service.secret.removeprefix("whsec_")
+            for age, sent, status_code in ((0, body, 204), (0, body + b" ", 401), (600, body, 401)):
+                stamp = str(int(time.time()) - age)
+                text = f"delivery-1.{stamp}.".encode() + body
+                mac = base64.b64encode(hmac.new(base64.b64decode(key), text, hashlib.sha256).digest()).decode()
+                headers = {"webhook-id": "delivery-1", "webhook-timestamp": stamp, "webhook-signature": f"v1,{mac}"}
+                assert httpx2.post(url, content=sent, headers=headers).status_code == status_code
+        finally:
+            receiver.kill()
+    lab.call(SERVICE, "DeleteWebhook", rpc.DeleteWebhookRequest(webhook_id=webhook.id))
 
 
 def test_a_receiver_that_hangs_does_not_delay_others(
