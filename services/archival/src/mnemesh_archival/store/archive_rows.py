@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Answer, Prepared
-from mnemesh_types.archival import Archive, ReembeddingState
-from mnemesh_types.provenance import Provenance
+from mnemesh_kit.sql.rows import Rows
+from mnemesh_types.archival import Archive
 
 from mnemesh_archival.errors import AgentErased, ArchiveNotFound
 from mnemesh_archival.store import index_changes
@@ -16,15 +16,7 @@ from mnemesh_archival.store.tables import agents, archive_agents, archive_tags, 
 
 CHUNK = 500
 """The number of values in one statement."""
-PROVENANCE = (
-    "created_by_id",
-    "last_updated_by_id",
-    "project_id",
-    "template_id",
-    "base_template_id",
-    "deployment_id",
-    "entity_id",
-)
+ARCHIVE = Rows(archives, Archive, inline=("provenance",))
 
 # Built once: building a statement costs more than running it, and every write or search runs these.
 _LIVE = Prepared(
@@ -101,26 +93,9 @@ def live(organization_id: str) -> sa.ColumnElement[bool]:
 
 def insert(conn: sa.Connection, organization_id: str, archive: Archive) -> None:
     """Inserts a new, empty archive."""
-    provenance = {name: getattr(archive.provenance, name) for name in PROVENANCE}
-    conn.execute(
-        archives.insert().values(
-            organization_id=organization_id,
-            id=archive.id,
-            name=archive.name,
-            name_folded=archive.name.casefold(),
-            description=archive.description,
-            embedder=archive.embedder,
-            dimension=archive.dimension,
-            metadata=archive.metadata,
-            deduplicate=archive.deduplicate,
-            passage_count=0,
-            revision=0,
-            created_at=archive.created_at,
-            updated_at=archive.updated_at,
-            created_for_agent_id=archive.created_for_agent_id,
-            **provenance,
-        )
-    )
+    folded = archive.name.casefold()
+    values = ARCHIVE.to_row(archive, organization_id=organization_id, name_folded=folded, passage_count=0, revision=0)
+    conn.execute(archives.insert().values(values))
 
 
 def require(conn: sa.Connection, organization_id: str, archive_id: str) -> sa.Row[Any]:
@@ -129,24 +104,6 @@ def require(conn: sa.Connection, organization_id: str, archive_id: str) -> sa.Ro
     if row is None:
         raise ArchiveNotFound(archive_id)
     return row
-
-
-def archive_from_row(row: sa.Row[Any], reembedding: ReembeddingState | None = None) -> Archive:
-    return Archive(
-        id=row.id,
-        name=row.name,
-        description=row.description,
-        embedder=row.embedder,
-        dimension=row.dimension,
-        metadata=row.metadata,
-        deduplicate=row.deduplicate,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        passage_count=row.passage_count,
-        reembedding=reembedding,
-        provenance=Provenance(**{name: getattr(row, name) for name in PROVENANCE}),
-        created_for_agent_id=row.created_for_agent_id,
-    )
 
 
 def ask_agent(conn: sa.Connection, organization_id: str, agent_id: str) -> Answer:

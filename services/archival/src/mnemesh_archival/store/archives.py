@@ -77,9 +77,8 @@ class ArchiveStore:
 
         def read(conn: sa.Connection) -> Archive:
             row = rows.require(conn, organization_id, archive_id)
-            return rows.archive_from_row(
-                row, index_changes.progress(conn, organization_id, [archive_id]).get(archive_id)
-            )
+            progress = index_changes.progress(conn, organization_id, [archive_id])
+            return rows.ARCHIVE.from_row(row, reembedding=progress.get(archive_id))
 
         return await self._database.read(read)
 
@@ -93,7 +92,7 @@ class ArchiveStore:
             query = sa.select(archives).where(_matches(organization_id, filter_))
             found = paginate(conn, query, page, key=key, id=archives.c.id, scope=rows.live(organization_id))
             reembedding = index_changes.progress(conn, organization_id, [row.id for row in found.items])
-            return found.map(lambda row: rows.archive_from_row(row, reembedding.get(row.id)))
+            return found.map(lambda row: rows.ARCHIVE.from_row(row, reembedding=reembedding.get(row.id)))
 
         return await self._database.read(read)
 
@@ -241,7 +240,7 @@ class ArchiveStore:
                 rows.detach(conn, organization_id, agent_id, row.id, now)
                 if rows.agents_of(conn, organization_id, row.id):
                     continue
-                if erasure.deletes(rows.archive_from_row(row), agent_id):
+                if erasure.deletes(rows.ARCHIVE.from_row(row), agent_id):
                     deleted_passages += row.passage_count
                     deleted_archives += 1
                     rows.delete(conn, organization_id, row, now)

@@ -16,11 +16,10 @@ from mnemesh_types.blocks import Block, BlockFilter, BlockRevision
 from mnemesh_blocks.model.blocks import BlockOrder
 from mnemesh_blocks.store.core_memory import CoreMemoryTransaction
 from mnemesh_blocks.store.tables import (
-    block_from_row,
+    BLOCK,
     block_identities,
     block_revisions,
     block_tags,
-    block_to_row,
     blocks,
     core_memories,
     holdings,
@@ -124,12 +123,12 @@ class BlockTransaction(CoreMemoryTransaction):
         """Returns the block with this id, or None."""
         parameters = {"block": block_id, "organization": self._organization_id}
         row = _BLOCK.first(self._conn, parameters)
-        return None if row is None else block_from_row(row)
+        return None if row is None else BLOCK.from_row(row)
 
     def get_held_block(self, agent_id: str, label: str) -> Block | None:
         """Returns the block that the holder holds under this label, or None."""
         row = (self._asked.pop((agent_id, label), None) or self._send_held_block(agent_id, label)).first()
-        return None if row is None else block_from_row(row)
+        return None if row is None else BLOCK.from_row(row)
 
     def ask_held_block(self, agent_id: str, label: str) -> None:
         """Sends the query of the first `get_held_block` with these arguments, before the transaction has written."""
@@ -141,7 +140,7 @@ class BlockTransaction(CoreMemoryTransaction):
 
     def insert_block(self, block: Block) -> None:
         """Stores a new block without holders."""
-        _INSERT_BLOCK.send(self._conn, block_to_row(block, self._organization_id))
+        _INSERT_BLOCK.send(self._conn, BLOCK.to_row(block, organization_id=self._organization_id))
         self._insert_index(block)
 
     def update_block(self, block: Block, before: Block) -> None:
@@ -151,7 +150,9 @@ class BlockTransaction(CoreMemoryTransaction):
             block: The new state.
             before: The state that was read in this transaction.
         """
-        values = {f"new_{name}": value for name, value in block_to_row(block, self._organization_id).items()}
+        values = {
+            f"new_{name}": value for name, value in BLOCK.to_row(block, organization_id=self._organization_id).items()
+        }
         _UPDATE_BLOCK.send(self._conn, values | {"block": block.id, "organization": self._organization_id})
         if (before.tags, before.identity_ids) != (block.tags, block.identity_ids):
             for index in (block_tags, block_identities):
@@ -172,7 +173,7 @@ class BlockTransaction(CoreMemoryTransaction):
         stmt = sa.select(blocks).where(self._in_organization, *conditions(filter_))
         key = _ORDER_KEYS[order]
         return paginate(self._conn, stmt, page, key=key, id=blocks.c.id, scope=self._in_organization).map(
-            block_from_row
+            BLOCK.from_row
         )
 
     def count_blocks(self, filter_: BlockFilter) -> int:

@@ -12,7 +12,7 @@ from mnemesh_kit.time import Clock
 from mnemesh_types.blocks import Block, CoreMemory
 
 from mnemesh_blocks.model.edits import Holder
-from mnemesh_blocks.store.tables import block_from_row, blocks, core_memories, holdings
+from mnemesh_blocks.store.tables import BLOCK, blocks, core_memories, holdings
 
 
 class CoreMemoryTransaction:
@@ -294,5 +294,5 @@ _CORE_MEMORY = Prepared(_WITH_BLOCKS.where(_HOLDER))
 def _core_memory(agent_id: str, rows: Sequence[Any]) -> CoreMemory:
     if not rows:
         return CoreMemory(agent_id)
-    held = tuple(block_from_row(row) for row in rows if row.id is not None)
+    held = tuple(BLOCK.from_row(row) for row in rows if row.id is not None)
     return CoreMemory(agent_id, rows[0].core_revision, held, rows[0].core_updated_at)

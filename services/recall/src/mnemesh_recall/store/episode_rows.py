@@ -1,13 +1,13 @@
 """The conversion between episodes, facts and their rows."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.ids import IdSource
+from mnemesh_kit.sql.rows import Rows
 from mnemesh_retrieval.words.analysis import analysed
 
 from mnemesh_recall.errors import no_memory, no_message
@@ -38,7 +38,6 @@ from mnemesh_recall.model.episodes import (
     RestoreFact,
     Scope,
     ScopeKind,
-    Source,
     SupersedeFact,
 )
 from mnemesh_recall.model.findings import Relation, relation, text_key
@@ -51,111 +50,31 @@ from mnemesh_recall.store.transaction import Transaction
 Row = dict[str, Any]
 AnyRow = sa.Row[*tuple[Any, ...]]
 
-_encode: Final = msgspec.json.Encoder().encode
-_strings: Final = msgspec.json.Decoder(tuple[str, ...]).decode
-_source: Final = msgspec.json.Decoder(Source).decode
+_EPISODE: Final = Rows(episodes, Episode)
+_FACT: Final = Rows(facts, Fact)
 
 
-def episode_to_row(episode: Episode, organization_id: str, owner_agent_id: str | None) -> Row:
-    """Returns the columns of an episode."""
-    return {
-        **_shared_row(episode, organization_id, owner_agent_id),
-        "summary": episode.summary,
-        "turn_ids": _json(episode.turn_ids),
-        "started_at": episode.started_at,
-        "ended_at": episode.ended_at,
+def memory_to_row(memory: Episode | Fact, organization_id: str, owner_agent_id: str | None) -> Row:
+    """Returns the columns of an episode or a fact."""
+    owner = {
+        "organization_id": organization_id,
+        "owner_agent_id": owner_agent_id,
+        "scope_kind": memory.scope.kind.value,
+        "scope_id": memory.scope.id,
     }
-
-
-def fact_to_row(fact: Fact, organization_id: str, owner_agent_id: str | None) -> Row:
-    """Returns the columns of a fact."""
-    return {
-        **_shared_row(fact, organization_id, owner_agent_id),
-        "text": fact.text,
-        "text_key": text_key(fact.text),
-        "confidence": fact.confidence,
-        "valid_from": fact.valid_from,
-        "invalid_at": fact.invalid_at,
-        "first_invalid_at": fact.first_invalid_at,
-        "closed_at": fact.closed_at,
-        "superseded_by_id": fact.superseded_by_id,
-        "supersedes_id": fact.supersedes_id,
-        "invalid_reason": fact.invalid_reason,
-        "invalid_source": None if fact.invalid_source is None else _source_json(fact.invalid_source),
-        "chain_id": fact.chain_id,
-    }
+    if isinstance(memory, Episode):
+        return _EPISODE.to_row(memory, **owner)
+    return _FACT.to_row(memory, text_key=text_key(memory.text), **owner)
 
 
 def episode_from_row(row: AnyRow) -> Episode:
     """Returns the episode of a row that selects all columns."""
-    return Episode(
-        **_shared_fields(row),
-        summary=row.summary,
-        turn_ids=_strings(row.turn_ids),
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-    )
+    return _EPISODE.from_row(row, scope=Scope(ScopeKind(row.scope_kind), row.scope_id))
 
 
 def fact_from_row(row: AnyRow) -> Fact:
     """Returns the fact of a row that selects all columns."""
-    return Fact(
-        **_shared_fields(row),
-        text=row.text,
-        confidence=row.confidence,
-        valid_from=row.valid_from,
-        invalid_at=row.invalid_at,
-        first_invalid_at=row.first_invalid_at,
-        closed_at=row.closed_at,
-        superseded_by_id=row.superseded_by_id,
-        supersedes_id=row.supersedes_id,
-        invalid_reason=row.invalid_reason,
-        invalid_source=None if row.invalid_source is None else _source(row.invalid_source),
-        chain_id=row.chain_id,
-    )
-
-
-def _shared_row(memory: Episode | Fact, organization_id: str, owner_agent_id: str | None) -> Row:
-    return {
-        "id": memory.id,
-        "organization_id": organization_id,
-        "scope_kind": memory.scope.kind.value,
-        "scope_id": memory.scope.id,
-        "owner_agent_id": owner_agent_id,
-        "imported_id": memory.imported_id,
-        "tags": _json(memory.tags),
-        "salience": memory.salience,
-        "source": _source_json(memory.source),
-        "metadata": memory.metadata,
-        "extra": memory.extra,
-        "created_at": memory.created_at,
-        "updated_at": memory.updated_at,
-    }
-
-
-def _shared_fields(row: AnyRow) -> Row:
-    # `metadata` is read from the mapping, because attributes of a row do not include that name.
-    values = row._mapping
-    return {
-        "id": row.id,
-        "scope": Scope(ScopeKind(row.scope_kind), row.scope_id),
-        "imported_id": row.imported_id,
-        "tags": _strings(row.tags),
-        "salience": row.salience,
-        "source": _source(row.source),
-        "metadata": values["metadata"],
-        "extra": row.extra,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-    }
-
-
-def _source_json(source: Source) -> str:
-    return _encode({key: value for key, value in asdict(source).items() if value}).decode()
-
-
-def _json(values: tuple[str, ...]) -> str:
-    return _encode(values).decode()
+    return _FACT.from_row(row, scope=Scope(ScopeKind(row.scope_kind), row.scope_id))
 
 
 PAGE: Final = 500
@@ -238,10 +157,8 @@ def owner_of(tx: Transaction, scope: Scope) -> str | None:
 
 
 def insert(tx: Transaction, memory: Episode | Fact, owner_agent_id: str | None) -> None:
-    if isinstance(memory, Episode):
-        tx.conn.execute(sa.insert(episodes), episode_to_row(memory, tx.organization_id, owner_agent_id))
-    else:
-        tx.conn.execute(sa.insert(facts), fact_to_row(memory, tx.organization_id, owner_agent_id))
+    table = episodes if isinstance(memory, Episode) else facts
+    tx.conn.execute(sa.insert(table), memory_to_row(memory, tx.organization_id, owner_agent_id))
     _put_links(tx, memory)
     _put_terms(tx, memory)
     transaction.add_memory_changes(tx.conn, [memory.id], tx.now)
@@ -250,11 +167,7 @@ def insert(tx: Transaction, memory: Episode | Fact, owner_agent_id: str | None) 
 def update(tx: Transaction, memory: Episode | Fact, *, text_changed: bool = False) -> None:
     """Updates the row of an episode or a fact. `text_changed` also updates the indexes of its text."""
     table = episodes if isinstance(memory, Episode) else facts
-    row = (
-        episode_to_row(memory, tx.organization_id, None)
-        if isinstance(memory, Episode)
-        else fact_to_row(memory, tx.organization_id, None)
-    )
+    row = memory_to_row(memory, tx.organization_id, None)
     del row["owner_agent_id"]
     tx.conn.execute(sa.update(table).where(table.c.id == memory.id).values(row))
     tx.conn.execute(sa.delete(memory_links).where(memory_links.c.memory_id == memory.id))
